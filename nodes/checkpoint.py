@@ -110,9 +110,8 @@ class Checkpoint:
         """Place and value of the saves of this run that were among the best; a fork has none of those before it."""
         rows = self._recorder.rows
         ranked = self.ranked.get(self._ranking, []) if rows else []
-        # Saves of an earlier version have steps that begin again with each body: they tell nothing.
         first = self._recorder.place_of(rows[0]) if rows else 0
-        saves = [save for save in ranked if isinstance(save[0], list) == isinstance(first, list) and save[0] >= first]
+        saves = [save for save in ranked if save[0] >= first]
         # If a save has failed since, that may have been the last one: rather a checkpoint too many than the best lost.
         return saves if self._requests.failures == self._failures else saves[:-1]
 

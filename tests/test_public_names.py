@@ -39,24 +39,11 @@ NAMES = (
     "progress",
 )
 
-OLD_PLACES = (
-    ("graphtrain.parameter", "Above"),
-    ("graphtrain.metrics.logger", "RunLogger"),
-    ("graphtrain.loggers.tensorboard", "TensorBoard"),
-    ("graphtrain.graph", "Graph"),
-    ("graphtrain.kind", "node"),
-)
-
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_package_has_every_public_name(name: str) -> None:
     assert name in dir(graphtrain)
     assert getattr(graphtrain, name).__name__ == name
-
-
-@pytest.mark.parametrize(("module", "name"), OLD_PLACES)
-def test_the_places_that_the_documentation_named_hold_the_same_objects(module: str, name: str) -> None:
-    assert getattr(importlib.import_module(module), name) is getattr(graphtrain, name)
 
 
 def test_a_kind_can_be_imported_by_its_module() -> None:

@@ -166,7 +166,7 @@ def picture(
     Arguments:
         graph: the graph; it may have problems. Names that are used and not declared are drawn too.
         counts: path of a node -> how often it ran, for a heat picture. Default: no heat. A node that is not in it ran 0
-            times; paths that are not in the graph are ignored, for they may be those of an earlier version.
+            times; paths that are not in the graph are ignored.
         position: path of the node that runs next, to be marked. Default: none.
         seconds: path of a node -> how long its visits took, for a heat picture of that. Default: none. Of a node with a
             body it is the sum over the body.

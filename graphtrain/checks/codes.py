@@ -39,7 +39,6 @@ CODES: dict[str, str] = {
     "G305": "a slot is written that nothing reads before it is written again",
     "G306": "a slot that is read outside stays inside a nested graph",
     "G307": "two evaluations record the same metrics",
-    "G308": "an optimizer was made of another copy of a model",
     "G309": "data gives no batches: it is a mapping, or a dataset",
     "G401": "a step without gradients",
     "G402": "gradients are added to clipped ones",

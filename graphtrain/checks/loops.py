@@ -20,7 +20,7 @@ from typing import Literal
 from graphtrain.checks.answers import NO_ANSWERS, Answers, Table, together
 from graphtrain.checks.changes import NOWHERE, Changes, Points
 from graphtrain.checks.gradients import Gradients
-from graphtrain.graph.meanings import Meanings
+from graphtrain.checks.windows import by_count
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, rebuilt, walk
 from graphtrain.kind.declaration import FROM, RANKS
@@ -264,7 +264,7 @@ class _Search:
         self._gradients = gradients
         self._in_order = points
         self._table = Table()
-        self._meanings = Meanings(points[0].scope.graph)
+        self._graph = points[0].scope.graph
         self._unchanged = Changes(points, gradients)
         self._changes = self._unchanged
         self._guards: dict[int, tuple[Expression, tuple[FieldOf, ...], _AnswersOfGuard]] = {}  # the plan keeps them
@@ -365,7 +365,7 @@ class _Search:
                 return Both((part, *further)) if further else part
             return rebuilt(part, delayed)
 
-        meaning = self._meanings.by_count(guard)
+        meaning = by_count(self._graph, guard)
         return delayed(meaning) if self._delayed or self._at_end else meaning
 
     def _reached(self, start: FlowPoint) -> Points:

@@ -362,33 +362,6 @@ def nodes(
 
 
 @_command(
-    "schema", "graphtrain schema -o graph.schema.json", "graphtrain schema -o graph.schema.json --script train.py"
-)
-def schema(
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file to write. Default: it is printed.")
-    ] = None,
-    script: Annotated[
-        str | None,
-        typer.Option(
-            "--script",
-            metavar="SCRIPT",
-            help="A Python file that declares kinds, which are known then; it is imported.",
-        ),
-    ] = None,
-) -> None:
-    """Write a JSON Schema of graph files, by which editors complete them and underline what is wrong.
-
-    It describes the installed kinds: write it again when that changes. A graph file names it in its first line:
-
-    #:schema ./graph.schema.json
-    """
-    from graphtrain.command.schema import schema_command
-
-    schema_command(output, script)
-
-
-@_command(
     "export",
     "graphtrain export runs/first weights.safetensors",
     "graphtrain export runs/first/best weights.safetensors",

@@ -73,13 +73,7 @@ def _rows(before: Mapping[str, Any], after: Mapping[str, Any], *, only_common: b
 
 
 def _arguments(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:
-    yield from _rows(_comparable(before, after), _comparable(after, before))
-
-
-def _comparable(about: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that another run tells something of: earlier versions kept no defaults, only what was given."""
-    arguments, known = about.get("arguments", {}), {*other.get("arguments", {}), *about.get("given", ())}
-    return {name: text for name, text in arguments.items() if "given" in other or "given" not in about or name in known}
+    yield from _rows(before.get("arguments", {}), after.get("arguments", {}))
 
 
 def _hyper_parameters(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def data_asides(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _other_settings(before: Mapping[str, Any], after: Mapping[str, Any], *, matter: bool) -> list[str]:
-    """The settings that differ, in words; earlier versions saved none.
+    """The settings that differ, in words.
 
     Arguments:
         matter: True for those on which batches depend, False for the others.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final
@@ -13,8 +12,6 @@ from graphtrain.graph import layers as of
 from graphtrain.graph.canonical import spaced, value_text
 from graphtrain.graph.elements import NESTED, Edge, Node, is_computed
 from graphtrain.graph.graph import Graph
-from graphtrain.graph.meanings import Meanings, written_in
-from graphtrain.graph.registry import is_for_ranks
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
@@ -28,11 +25,6 @@ _SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
 _VALUES = ("kind", "parameter", "reads", "writes", "start", "outputs", "optional", "allow", "optimizer", "name")
 _LONGEST = 160  # characters of a value that are shown
 
-# The slot of a selection of samples, as shipped kinds call it.
-_SELECTION = "indices"
-# What a run reads of its clock whatever its triggers are: for rows of metrics, the display, step functions.
-_READ_BY_RUNS = ("steps", "epochs", "batches", "epoch_batches", "samples", "seconds")
-
 
 @dataclass(frozen=True)
 class Change:
@@ -45,10 +37,7 @@ class Change:
         name: of the node, the guard or the unit; ``"node.parameter"``; the source of an edge.
         before: as it is in the first graph, in words; None where it has none.
         after: as it is in the second.
-        matters: False for what changes nothing of what the graph does: a name, `allow`, a guard or something read
-            that is written in another way and means the same; and where `is_bypassed`.
-        is_bypassed: True for a node that only one of the graphs has and that is bypassed in one process, and for the
-            edges by which it is on the way.
+        matters: False for what changes nothing of what the graph does: a name, `allow`, the spacing of a guard.
         independent: False for an edge that was added or removed with its node.
         overlay: the overlay of one of the graphs that makes the difference; empty if none does.
     """
@@ -61,7 +50,6 @@ class Change:
     matters: bool = True
     independent: bool = True
     overlay: str = ""
-    is_bypassed: bool = False
 
     @property
     def how(self) -> How:
@@ -105,8 +93,7 @@ class Change:
     def __str__(self) -> str:
         before, after = self.values
         if self.what == "guard" and not self.matters and self.how == "changed":
-            is_spacing = spaced(self.before or "") == spaced(self.after or "")
-            return one_line(f"{'spacing' if is_spacing else 'wording'} of {self.subject}")
+            return one_line(f"spacing of {self.subject}")
         if self.how == "changed":
             arrow = f"now -> {after}" if self.what == "edge" else f"{before} -> {after}"
             return f"{one_line(self.subject)} {arrow}"
@@ -141,22 +128,12 @@ class Difference:
     @classmethod
     def between(cls, before: Graph, after: Graph) -> Difference:
         """The difference of two graphs; see `Graph.diff`."""
-        written = functools.cache(lambda: written_in(before) | written_in(after))
-        changes = [
-            replace(change, overlay=_overlay_of(change, before, after))
-            for change in _changes(before, after, "", written)
-        ]
-        if any(change.what == "node" for change in changes):
-            alike = _without_bypassed(before, after), _without_bypassed(after, before)
-            if alike != (before, after):
-                left = {(change.what, change.path) for change in _changes(*alike, "", written)}
-                changes = [
-                    change
-                    if (change.what, change.path) in left
-                    else replace(change, matters=False, is_bypassed=change.what in ("node", "edge"))
-                    for change in changes
-                ]
-        return cls(before, after, tuple(changes))
+        changes = _changes(before, after, "")
+        return cls(
+            before,
+            after,
+            tuple(replace(change, overlay=_overlay_of(change, before, after)) for change in changes),
+        )
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -270,86 +247,43 @@ def _overlay_of(change: Change, before: Graph, after: Graph) -> str:
     return ""
 
 
-def _changes(before: Graph, after: Graph, inside: str, written: Callable[[], Collection[str]]) -> Iterator[Change]:
+def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
     bodies = []
-    meanings = Meanings(before), Meanings(after)
     for name in dict.fromkeys([*after.nodes, *before.nodes]):
         old, new = before.nodes.get(name), after.nodes.get(name)
         if old is None or new is None:
             yield Change("node", inside, name, _described(old), _described(new))
             continue
-        yield from _node_changes(old, new, inside, meanings, written)
+        yield from _node_changes(old, new, inside)
         if old.body is not None and new.body is not None:
             bodies.append((name, old.body, new.body))
     for source in dict.fromkeys([*after.edges, *before.edges]):
         independent = (source in before.nodes) == (source in after.nodes)
         yield from _edge_changes(before.edges.get(source, ()), after.edges.get(source, ()), inside, source, independent)
-    asked = {edge.when for graph in (before, after) for leaving in graph.edges.values() for edge in leaving}
     for name, former, text in _mapping_changes(before.guards, after.guards):
-        # A guard that only other guards name does nothing by itself: it matters where it changes what these ask.
-        matters = name in asked if None in (former, text) else meanings[0].of_guard(name) != meanings[1].of_guard(name)
+        matters = None in (former, text) or spaced(former or "") != spaced(text or "")
         yield Change("guard", inside, name, former, text, matters=matters)
     for unit, former, counted in _mapping_changes(before.units, after.units):
-        # How often a node has run is on the clock for who needs it: it matters where a trigger counts by it.
-        runs = all(text is None or text.endswith(".runs") for text in (former, counted)) and None in (former, counted)
-        matters = not runs or any(_is_counted(graph, unit) for graph in (before, after))
-        yield Change("unit", inside, unit, former, counted, matters=matters)
+        yield Change("unit", inside, unit, former, counted)
     yield from _other_changes(before, after, inside)
     for name, old_body, body in bodies:
-        yield from _changes(old_body, body, f"{inside}/{name}" if inside else name, written)
+        yield from _changes(old_body, body, f"{inside}/{name}" if inside else name)
 
 
-def _without_bypassed(graph: Graph, other: Graph) -> Graph:
-    """A graph without the nodes that the other has not, and that are bypassed in one process."""
-    for name, node in graph.nodes.items():
-        former = other.nodes.get(name)
-        is_on_the_way = graph.start != name and len(graph.edges.get(name, ())) == 1
-        if former is None and is_on_the_way and is_for_ranks(node):
-            graph = graph.remove(name)
-        elif former is not None and former.body is not None and node.body is not None:
-            body = _without_bypassed(node.body, former.body)
-            if body is not node.body:
-                graph = replace(graph, nodes={**graph.nodes, name: replace(node, body=body)})
-    return graph
-
-
-def _node_changes(
-    old: Node, new: Node, inside: str, meanings: tuple[Meanings, Meanings], written: Callable[[], Collection[str]]
-) -> Iterator[Change]:
+def _node_changes(old: Node, new: Node, inside: str) -> Iterator[Change]:
     if old.use != new.use or (old.body is None) != (new.body is None):
         yield Change("kind", inside, f"{new.name}.use", old.use, new.use)
     computed = {name for node in (new, old) for name, target in node.reads.items() if is_computed(target)}
     for key in dict.fromkeys([*new.parameters, *old.parameters, *sorted(computed)]):
         (before, shown_before), (after, shown_after) = (_stated(_given(node, computed), key) for node in (old, new))
         if before != after:
-            matters = _reads_something_else(old, new, key, meanings)
-            yield Change("parameter", inside, f"{new.name}.{key}", shown_before, shown_after, matters=matters)
+            yield Change("parameter", inside, f"{new.name}.{key}", shown_before, shown_after)
     mappings: tuple[tuple[What, Any, Any], ...] = (("reads", old.reads, new.reads), ("writes", old.writes, new.writes))
     for what, former, latter in mappings:
         for slot in dict.fromkeys([*latter, *former]):
             before, after = (_names(targets[slot]) if slot in targets else None for targets in (former, latter))
             if before != after and (what == "writes" or slot not in computed):
-                matters = what == "writes" or _reads_something_else(old, new, slot, meanings)
-                if matters and what == "reads" and slot == _SELECTION:
-                    # Where it is not written, it is not there, whatever it is called.
-                    matters = not {former.get(slot, slot), latter.get(slot, slot)}.isdisjoint(written())
-                yield Change(what, inside, f"{new.name}.{what}.{slot}", before, after, matters=matters)
-
-
-def _is_counted(graph: Graph, unit: str) -> bool:
-    """True if a parameter of a node may be a trigger that counts by a unit; to know its kind would take an import."""
-    if unit in _READ_BY_RUNS:
-        return True
-    values = [value for node in graph.nodes.values() for value in node.parameters.values()]
-    texts = [text for value in values for text in (value if isinstance(value, list | tuple) else [value])]
-    return any(isinstance(text, str) and text.split()[-1:] and unit.startswith(text.split()[-1]) for text in texts)
-
-
-def _reads_something_else(old: Node, new: Node, name: str, meanings: tuple[Meanings, Meanings]) -> bool:
-    """False where both nodes read the same under a name, in whatever words."""
-    if name not in old.reads or name not in new.reads:
-        return True
-    return meanings[0].of_read(old, name) != meanings[1].of_read(new, name)
+                yield Change(what, inside, f"{new.name}.{what}.{slot}", before, after)
 
 
 def _given(node: Node, computed: Collection[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -15,8 +15,6 @@ from graphtrain.graph.layers import Layers
 from graphtrain.names import quoted
 
 if TYPE_CHECKING:
-    from transitions import Machine
-
     from graphtrain.graph.difference import Difference
     from graphtrain.graph.problem import Problem
 
@@ -229,18 +227,6 @@ class Graph(Editable):
         from graphtrain.graph.dry_run import dry_run
 
         return dry_run(self)
-
-    def to_machine(self, read: Callable[[str], Any]) -> Machine:
-        """This graph as a `transitions` machine, which defines its meaning.
-
-        One state per node (nested ones by path), one guarded transition per edge, one trigger: ``advance``.
-
-        Arguments:
-            read: returns the value of ``"node.field"`` (``"validate/next_batch.last"``) or of a slot, for guards.
-        """
-        from graphtrain.plan.machine import to_machine
-
-        return to_machine(self, read)
 
     def render(
         self,

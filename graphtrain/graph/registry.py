@@ -25,7 +25,7 @@ from importlib.resources.abc import Traversable
 
 from graphtrain.graph.elements import NESTED, Node
 from graphtrain.kind import DECLARED, Kind, kind_of
-from graphtrain.kind.declaration import RANKS, drawn_family
+from graphtrain.kind.declaration import drawn_family
 from graphtrain.kind.fields import action_of
 from graphtrain.kind.nested import Nested
 
@@ -107,11 +107,6 @@ def _shipped_family(name: str) -> str:
 def may_be_bypassed(node: Node) -> bool:
     """True for a node that is bypassed where a resource is absent; False for a kind that would have to be imported."""
     return bool(_optional(node))
-
-
-def is_for_ranks(node: Node) -> bool:
-    """True for a node that is bypassed in one process; False for a kind that would have to be imported."""
-    return RANKS in _optional(node)
 
 
 def _optional(node: Node) -> tuple[str, ...]:

@@ -72,25 +72,11 @@ class Renaming:
             return dict(saved)
         # A node whose name another one has taken has no progress to keep.
         progress = {path: fields for path, fields in saved["progress"].items() if self.former(self.path(path)) == path}
-        made = {self.path(path): self._made(entry) for path, entry in saved.get("made", {}).items()}
         return {
             **saved,
-            **({"made": made} if made else {}),
             "progress": {self.path(path): fields for path, fields in progress.items()},
             "slots": {self.slot(name): value for name, value in saved["slots"].items()},
         }
-
-    def _made(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        inputs = {name: self._input(value) for name, value in entry["inputs"].items()}
-        return {**entry, "inputs": inputs, "slots": {self.slot(slot): name for slot, name in entry["slots"].items()}}
-
-    def _input(self, described: Any) -> Any:
-        match described:
-            case ("tuple", parts):
-                return ("tuple", [self._input(part) for part in parts])
-            case ("made", str(path), name):
-                return ("made", self.path(path), name)
-        return described
 
     def graph(self, former: Graph) -> Graph:
         """The former graph with the names of now, but for nodes that were moved into or out of another node."""

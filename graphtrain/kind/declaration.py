@@ -111,7 +111,6 @@ class Kind:
     idle_without: tuple[str, ...]
     varying: tuple[str, ...]
     transient: tuple[str, ...]
-    remade: tuple[str, ...]
     makes: Mapping[str, CopyOf]
     step_inputs: Mapping[str, str]
     records: str

@@ -31,7 +31,6 @@ def node(
     idle_without: str | tuple[str, ...] = (),
     varying: str | tuple[str, ...] | None = None,
     transient: str | tuple[str, ...] = (),
-    remade: str | tuple[str, ...] = (),
     makes: Mapping[str, CopyOf] = MappingProxyType({}),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
@@ -56,7 +55,6 @@ def node(
     idle_without: str | tuple[str, ...] = (),
     varying: str | tuple[str, ...] | None = None,
     transient: str | tuple[str, ...] = (),
-    remade: str | tuple[str, ...] = (),
     makes: Mapping[str, CopyOf] = MappingProxyType({}),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     records: str = "",
@@ -87,8 +85,6 @@ def node(
             value. Default: of a class none, of a function all but its trigger, which are passed at every call.
         transient: written slots that cannot be saved (an iterator, an open graph); no save point while one is alive.
             Default: none.
-        remade: written slots with objects that have a `state_dict`, such as a model and its optimizer. They are saved
-            by it; a resume calls the function once more, with the same inputs, and loads it. Default: none.
         makes: resources that it makes of others, as in ``{"average": copy_of("model")}``, once, before anything is
             loaded; it reads both. They are saved as any resource, and other nodes read them by name. Default: none.
         step_inputs: of a kind that counts batches: what a user's step function may ask for by name, and the field that
@@ -131,7 +127,6 @@ def node(
         "optional": _names(optional),
         "idle_without": _names(idle_without),
         "transient": _names(transient),
-        "remade": _names(remade),
         "makes": MappingProxyType(dict(makes)),
         "step_inputs": MappingProxyType(dict(step_inputs)),
         "records": records,
@@ -222,8 +217,8 @@ def _declare(
 def _passed_at_calls(
     target: Callable[..., Any], parameters: Mapping[str, Parameter], declared: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """The parameters of a function that may vary; what it makes has to be made again with the same ones."""
-    if inspect.isclass(target) or declared["remade"]:
+    """The parameters of a function that may vary."""
+    if inspect.isclass(target):
         return ()
     return tuple(name for name in parameters if name not in _fixed(parameters, declared))
 
@@ -251,11 +246,6 @@ def _check(kind: Kind) -> None:
     for slot in kind.transient:
         if slot not in kind.writes:
             raise TypeError(f"{kind.name}: transient slot {slot!r} is not among what it writes")
-    for slot in kind.remade:
-        if slot not in kind.writes:
-            raise TypeError(f"{kind.name}: remade slot {slot!r} is not among what it writes")
-        if slot in kind.transient:
-            raise TypeError(f"{kind.name}: slot {slot!r} is either remade or transient, not both")
     read = {read.name for read in (*kind.reads, *(kind.setup_reads or ()))}
     for name, copied in kind.makes.items():
         if not isinstance(copied, CopyOf):
@@ -263,9 +253,6 @@ def _check(kind: Kind) -> None:
         for slot in (name, copied.source):
             if slot not in read:
                 raise TypeError(f"{kind.name}: it makes `{name}` as a copy of `{copied.source}`, but reads no `{slot}`")
-    if kind.remade and (inspect.isclass(kind.implementation) or kind.effects):
-        what = f"has the effect {kind.effects[0]!r}" if kind.effects else "is a class, which has progress"
-        raise TypeError(f"{kind.name}: what it makes cannot be remade: it {what}; let a function of its own make it")
     for parameter in kind.idle_without:
         if parameter not in kind.parameters:
             known = ", ".join(kind.parameters) or "none"
@@ -274,9 +261,8 @@ def _check(kind: Kind) -> None:
         if parameter not in kind.parameters:
             known = ", ".join(kind.parameters) or "none"
             raise TypeError(f"{kind.name}: varying {parameter!r}, which is no parameter; known: {known}")
-        if kind.remade or parameter in _fixed(kind.parameters, vars(kind)):
-            why = "it is made again with what it was called with" if kind.remade else "it is read before the node runs"
-            raise TypeError(f"{kind.name}: {parameter!r} cannot be varying: {why}")
+        if parameter in _fixed(kind.parameters, vars(kind)):
+            raise TypeError(f"{kind.name}: {parameter!r} cannot be varying: it is read before the node runs")
     if kind.records and kind.records not in kind.parameters:
         known = ", ".join(kind.parameters) or "none"
         raise TypeError(f"{kind.name}: records by {kind.records!r}, which is no parameter; known: {known}")

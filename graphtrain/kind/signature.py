@@ -80,7 +80,7 @@ def _fields_of_every_node(parameters: Mapping[str, Parameter], name: str) -> dic
     if triggers:
         fields["due"] = Field("due", bool, stored=False)
     if triggers == ["after"]:
-        fields["stopped"] = Field("stopped", str, stored=True, default="", in_digest=False)  # new to older runs
+        fields["stopped"] = Field("stopped", str, stored=True, default="", in_digest=False)
     if triggers == ["every"]:
         fields["fired"] = Field("fired", dict, stored=True, default={})
     return fields

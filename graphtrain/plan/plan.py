@@ -1,6 +1,6 @@
 """A graph with its kinds, flat, every name resolved once, and no resources yet.
 
-Checks analyse a plan, binding adds resources to it, `to_machine` walks it, and save points are a question to it.
+Checks analyse a plan, binding adds resources to it, and save points are a question to it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The result is data. `program.table` makes calls of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, final
@@ -37,7 +37,6 @@ from graphtrain.plan.scope import (
 )
 from graphtrain.plan.whole_run import WholeRun
 from graphtrain.program.factories import Factory, factory_needs, with_made
-from graphtrain.program.ownership import is_foreign
 from graphtrain.program.resources import PROVIDED, STEP_FUNCTIONS, StepCall, keeps_state, with_step_functions
 from graphtrain.state.generators import generator_of
 
@@ -63,8 +62,6 @@ class BoundNode:
     Attributes:
         index: its position.
         bypassed: True where it has nothing to do: an option of it, or a resource that it cannot do without, is absent.
-        remake: of a kind that declares it: makes its objects again, given what it was called with.
-        made: what its last call has made of that.
         fields: the dictionary of the instance. Those who read or count a field at every visit go to it directly.
     """
 
@@ -76,8 +73,6 @@ class BoundNode:
     bypassed: bool = False
     body: BoundGraph | None = None
     trigger: Any = None
-    remake: Callable[[Mapping[str, Any]], None] | None = None
-    made: Any = None
     fields: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -269,7 +264,6 @@ class Program:
         self.clocked = self.training[0] if self.training else self.main
         self.slot_names = list(dict.fromkeys(path for bound in self.nodes for path in bound.planned.writes))
         self.slots: list[Any] = [None] * len(self.slot_names)
-        self.elsewhere: Mapping[int, Any] = {}  # by identity: what is saved whatever nodes make
         self._slot_index = {path: index for index, path in enumerate(self.slot_names)}
 
     # ---- nodes
@@ -463,8 +457,7 @@ class Program:
                     hint = "leave it out, or insert a node that reads it"
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
         problems += self._never_written()
-        intended = [*self._foreign_optimizers(supplied), *self._without_batches()]
-        return problems + [problem for problem in intended if problem.code not in self.graph.allow]
+        return problems + [problem for problem in self._without_batches() if problem.code not in self.graph.allow]
 
     def _never_written(self) -> Iterator[Problem]:
         """A problem for each slot that a node cannot do without, and that only nodes write which are bypassed."""
@@ -482,18 +475,6 @@ class Program:
                         f"there is no `{self._lacking[writer]}`",
                         f"supply it: Trainer(..., {self._lacking[writer]}=...), or let `setup` return it",
                     )
-
-    def _foreign_optimizers(self, supplied: Mapping[str, Any]) -> Iterator[Problem]:
-        modules = quoted(name for name, value in supplied.items() if isinstance(value, torch.nn.Module))
-        read = self._read_resources | resources_read(self.graph, self.resources)
-        for name, value in supplied.items():
-            if name in read and isinstance(value, torch.optim.Optimizer) and is_foreign(value, supplied):
-                message = f"`{name}` has parameters like those of {modules}, but none of these: it would train a copy"
-                hint = (
-                    "it was made before the model was copied or replaced: make it of the model that the Trainer is "
-                    'given; or allow = ["G308"]'
-                )
-                yield Problem("G308", "error", self.graph.name, message, hint)
 
     def _without_batches(self) -> Iterator[Problem]:
         for bound in self.nodes:

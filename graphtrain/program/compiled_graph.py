@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, final
 
-from graphtrain.errors import GraphError, GuardError, UsageError
+from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
-from graphtrain.kind import FunctionRecord
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import quoted, suggestion
@@ -85,8 +84,6 @@ class CompiledGraph:
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
-        if former is not None and renaming is not None:
-            self.state.remade.take(former.program, renaming)
         bypassed = {bound.path for bound in self.program.nodes if bound.bypassed}
         slots = Slots(Flow(self.program.plan, bypassed), self.table.extra_inputs)
         self._save_points = SavePoints(slots)
@@ -411,66 +408,12 @@ class CompiledGraph:
 
     # ---- asking edges again
 
-    def choose_again(self, position: int, *, ended: bool) -> tuple[int, bool]:
-        """Where a run stands if the edges that led it there are asked again: the position, and True at its end.
-
-        For a run whose graph has changed since. At the end, its ending may have been raised. Before a node that the
-        edges of one other node have chosen, an ending may be reached now, and is then not trained past: an edge of that
-        node leads to the end, or to a node whose `after` is due. Anything else is asked when the run comes by again.
+    def leave_again(self, position: int) -> tuple[int, bool]:
+        """Where a run that has ended stands once the edges of its last node are evaluated again: the position, and
+        whether it is still at its end. Its ending may have been raised since.
         """
-        if ended:
-            target = next(self.compiler.open_targets(self.program.nodes[position]))
-            return (position, True) if target is None else (self.compiler.position(target), False)
-        ways = sorted(self._ways_to(self.program.nodes[position]), key=lambda way: len(way[1]))
-        if len({chooser.index for chooser, _ in ways}) != 1:
-            return position, False
-        for chooser, marks in ways:
-            targets = self._open_before(chooser, marks)
-            if targets and self._is_reached_ending(chooser, targets[0]):
-                for mark in marks:
-                    mark.fields["runs"] -= 1
-                return (chooser.index, True) if targets[0] is None else (targets[0].index, False)
-        chooser, marks = ways[0]
-        targets = self._open_before(chooser, marks)
-        is_reached = any(self._is_reached_ending(chooser, target) for target in targets)
-        if is_reached and not marks and targets[0] is not None:
-            return self.compiler.position(targets[0]), False  # something else that is due comes before the ending
-        return position, False
-
-    def _open_before(self, chooser: BoundNode, marks: Collection[BoundNode]) -> list[BoundNode | None]:
-        """Where the edges of a node lead whose guards held before the marks behind it were passed.
-
-        None where a guard raises, as one may that reads a slot which is not alive any more.
-        """
-        for mark in marks:
-            mark.fields["runs"] -= 1
-        try:
-            return list(self.compiler.open_targets(chooser))
-        except GuardError:
-            return []
-        finally:
-            for mark in marks:
-                mark.fields["runs"] += 1
-
-    def _is_reached_ending(self, chooser: BoundNode, target: BoundNode | None) -> bool:
-        if target is None:
-            return chooser.scope is self.program.main
-        return target.kind.trigger == "after" and not target.bypassed and bool(target.trigger.due())
-
-    def _ways_to(
-        self, bound: BoundNode, seen: tuple[BoundNode, ...] = ()
-    ) -> Iterator[tuple[BoundNode, tuple[BoundNode, ...]]]:
-        """The nodes that choose among several edges of which one leads to a node, and what only marks the way there."""
-        for other in bound.scope.nodes.values():
-            targets = self.program.targets(other)
-            leads_there = any(target and self.compiler.position(target) == bound.index for target in targets)
-            if not leads_there or other is bound or other in seen:
-                continue
-            if len(targets) > 1:
-                yield other, ()
-            elif _is_mark(other):
-                for chooser, marks in self._ways_to(other, (*seen, bound)):
-                    yield chooser, (*marks, other)
+        target = next(self.compiler.open_targets(self.program.nodes[position]))
+        return (position, True) if target is None else (self.compiler.position(target), False)
 
     @property
     def kept(self) -> frozenset[BoundNode]:
@@ -521,14 +464,6 @@ def _retains(bound: BoundNode) -> bool:
     """True for a node that asks for checkpoints and says which of them stay."""
     asks = any(read.name == "checkpoints" for read in bound.kind.setup_reads or ())
     return asks and not bound.bypassed and callable(getattr(bound.instance, "retention", None))
-
-
-def _is_mark(bound: BoundNode) -> bool:
-    """True for a node whose visit leaves nothing behind but its count."""
-    planned = bound.planned
-    is_function = isinstance(bound.instance, FunctionRecord) and planned.body is None and not bound.bypassed
-    leaves_nothing = not (planned.reads or planned.writes or bound.kind.effects or bound.kind.trigger)
-    return is_function and leaves_nothing and bound.instance.runs > 0
 
 
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[BoundNode]:

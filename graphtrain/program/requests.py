@@ -162,8 +162,6 @@ class Requests:
             self._askers.clear()
         return asked
 
-    request = save  # its former name: kinds outside of this package call it
-
     def __contains__(self, request: Request) -> bool:
         return request in self.pending
 

@@ -32,7 +32,6 @@ PROVIDED = (
     "renewals",
     "running_seconds",
     "saving",
-    "say",
     "seed",
     "step_names",
     "training_precision",

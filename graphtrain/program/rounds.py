@@ -54,7 +54,6 @@ class Rounds:
             if has_batch():
                 act()
                 return
-            bound.made = None
             for index in writes:
                 slots[index] = None
 

@@ -25,7 +25,6 @@ from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import quoted, suggestion
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.factories import Renewals, Renewed
-from graphtrain.program.remade import Remade
 from graphtrain.program.resources import keeps_state
 from graphtrain.program.rounds import is_fetching
 from graphtrain.state.aliases import aliases_of, share
@@ -105,7 +104,7 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             continue
         if name not in saved and run.is_supplied(name):
             raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
-        if name not in saved:  # an earlier version did not look for it, or it is new inside something that was supplied
+        if name not in saved:  # it is new inside something that was supplied
             yield f"{name} new, as set up"
             continue
         try:
@@ -229,15 +228,6 @@ def _capture_slots(run: StatefulObjects, alive: set[int]) -> Section:
     return {run.program.slot_names[index]: run.program.slots[index] for index in sorted(alive)}
 
 
-def _capture_made(run: StatefulObjects, alive: set[int]) -> Section:
-    run.unknown_of_made = []
-    return run.remade.capture(alive, run.owned(), run.unknown_of_made)
-
-
-def _restore_made(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    run.remade.restore(saved, run.owned)
-
-
 def _capture_renewed(run: StatefulObjects, alive: set[int]) -> Section:
     drifts = {name: renewed.listed.drift(states=run.states) for name, renewed in run.renewed.items()}
     run.unknown_of_renewed = [line for drift in drifts.values() for line in drift.unknown]
@@ -269,7 +259,6 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     run.unknown = [
         *lost,
         *run.lost_of_further(),
-        *run.unknown_of_made,
         *run.unknown_of_renewed,
         # What a module lacks or has since is said once, of its parameters.
         *(line for line in drift.unknown if not (lost and OTHER_SUBMODULES in line)),
@@ -323,7 +312,6 @@ class RunState:
         optimizers: what `state_dict` leaves out of optimizers.
         progress: the fields of each node, by path.
         slots: values between nodes: those alive.
-        made: the objects among them that nodes have made and make again, by the paths of these nodes.
         metrics: running means.
         renewed: of the resources that were made again, by name: the random numbers that made them, and what has changed
             of them since.
@@ -337,7 +325,6 @@ class RunState:
     optimizers: Annotated[Section, Handler(_capture_optimizers, _restore_optimizers)]
     progress: Annotated[Section, Handler(_capture_progress, _restore_progress)]
     slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
-    made: Annotated[Section, Handler(_capture_made, _restore_made)]
     metrics: Annotated[Section, Handler(lambda run, alive: run.recorder.state_dict(), _restore_metrics)]
     renewed: Annotated[Section, Handler(_capture_renewed, _restore_renewed)]
     reachable: Annotated[Section, Handler(_capture_reachable, _restore_reachable)]
@@ -354,7 +341,7 @@ class RunState:
 
     def slot_names(self) -> set[str]:
         """The slots whose values it has."""
-        return {*self.slots, *(slot for entry in self.made.values() for slot in entry["slots"])}
+        return {*self.slots}
 
 
 SECTIONS: Mapping[str, Handler] = {
@@ -364,7 +351,7 @@ SECTIONS: Mapping[str, Handler] = {
 OF_NODES = ("progress", "slots", "random")
 # Optimizers in a list that is a resource; a list of batches may be long, and is not gone through.
 _MOST_LISTED = 64
-_RARE = ("made", "renewed", "reachable")
+_RARE = ("renewed", "reachable")
 # Put back once nodes are set up, which calls code of the data, and draws random numbers.
 _AFTER_SETUP = ("reachable", "renewed", "random")
 
@@ -424,11 +411,9 @@ class StatefulObjects:
         self.describer: Describer | None = None  # while a state is captured
         self.rebuilder: Rebuilder | None = None  # while a state is restored
         self._further: list[Baseline] = []
-        self.unknown_of_made: list[str] = []
         self.unknown_of_renewed: list[str] = []
         self.renewed: Mapping[str, Renewed] = {}
         self.made_otherwise: list[str] = []
-        self.remade = Remade(program)
 
     def begin(self, left_out: Collection[str] = (), run: Any = None) -> None:
         """List what is reachable, before anything has changed.
@@ -486,7 +471,6 @@ class StatefulObjects:
         made_again = {name: each.value for name, each in renewed.items()}
         baseline.replace(made_again | self._supplied_again(baseline))
         self._list_renewed(baseline)
-        self.program.elsewhere = baseline.reachable.by_id
         objects = self.objects
         for path in filter(baseline.is_left_out, [*objects.stateful]):
             objects.drop(path)
@@ -626,7 +610,7 @@ class StatefulObjects:
 
     def owned(self) -> set[int]:
         """The identities of all parameters that some module owns."""
-        return self.objects.owned() | self.remade.owned()
+        return self.objects.owned()
 
     def trained_in_evaluation_mode(self) -> list[str]:
         """The modules that an optimizer trains and that are in evaluation mode as a whole, as pretrained ones come."""
@@ -644,12 +628,9 @@ class StatefulObjects:
 
     def capture(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
         """The state as it is, sharing its tensors with the run; `alive` are the slots that will be read."""
-        made = self.remade.slots(alive) if "made" in sections else set()
-        if "made" in sections:
-            _refuse_objects({name: value for name, value in _capture_slots(self, alive).items() if name not in made})
+        if "resources" in sections:
+            _refuse_objects(_capture_slots(self, alive))
         captured = {name: SECTIONS[name].capture(self, alive) for name in sections}
-        if made:
-            captured["slots"] = {name: value for name, value in captured["slots"].items() if name not in made}
         if "slots" in captured and self.describer is not None:
             self._note_aliases(captured, self.describer)
         self.describer = None
@@ -800,11 +781,10 @@ class StatefulObjects:
 def _refuse_objects(slots: Section) -> None:
     for name, value in slots.items():
         if keeps_state(value):
-            slot = name.rpartition("/")[2]
             raise UnsaveableError(
                 f"the slot `{name}`",
                 f"nothing is known that could make its {type(value).__qualname__} again",
-                f'if the node that writes it can be called once more, declare so: @node(..., remade="{slot}")',
+                "supply it as a resource; one that a node makes again is a `Factory`, and the node a `renew`",
             )
 
 

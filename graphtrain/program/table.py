@@ -32,7 +32,6 @@ from graphtrain.program.bind import METRIC_PREFIX, STEP_NAMES, BoundGraph, Bound
 from graphtrain.program.expressions import evaluated
 from graphtrain.program.history import History, asks_for_history
 from graphtrain.program.loop import Transition
-from graphtrain.program.remade import Made
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
 from graphtrain.program.rounds import Rounds, asks_for_windows
 from graphtrain.program.stopwatch import Stopwatch
@@ -158,12 +157,9 @@ class Compiler:
             self._slots[self._program.slot_index(path)] = None
 
     def _know_window(self, counter: BoundNode, declared: Field) -> None:
-        """Let nodes read the size of a window that may be open already; a run of an earlier version does not say it."""
+        """Let nodes read the size of a window that may be open already."""
         assert declared.window is not None, "asked before"
-        fields = counter.fields
-        if fields[declared.name] and not fields[declared.window] and declared.target is not None:
-            fields[declared.window] = self.field_getter(counter, declared.target)()
-        self._slots[self._window_slot(counter, declared.window)] = fields[declared.window]
+        self._slots[self._window_slot(counter, declared.window)] = counter.fields[declared.window]
 
     def _setup(self, bound: BoundNode) -> Act:
         if bound.kind.setup_reads is None or bound.bypassed:
@@ -421,8 +417,6 @@ class Compiler:
             function = functools.partial(bound.kind.implementation, **bound.kind.passed(bound.parameters))
         else:
             function = bound.kind.implementation
-        if bound.kind.remade:
-            return self._remaking(function, bound)
         call = self._call(function, bound)
         if bound.kind.reports_backward:
             self._reports[bound.index] = report = _Report(bound.path)
@@ -446,34 +440,6 @@ class Compiler:
             return implementation(*slots, **parameters)
 
         return function_of_one if len(getters) == 1 else function
-
-    def _remaking(self, function: Callable[..., Any], bound: BoundNode) -> Act:
-        """The call of a node whose objects are made again for a resume: what it was called with is kept."""
-        program, writes = self._program, bound.planned.own_writes
-        getters = [(read.name, self._getter(bound, read, target)) for read, target in bound.planned.reads]
-        kept = [read.name for read, target in bound.planned.reads if not self._is_at_hand(target)]
-
-        def make(inputs: Mapping[str, Any]) -> None:
-            arguments = {name: inputs[name] if name in inputs else get() for name, get in getters}
-            returned = function(*arguments.values())
-            values = dict(zip(writes, (returned,) if len(writes) == 1 else returned, strict=True))
-            bound.made = Made(bound, {name: arguments[name] for name in kept}, values, program.elsewhere)
-            for path, value in values.items():
-                self._slots[program.slot_index(path)] = value
-
-        bound.remake = make
-        return lambda: make({})
-
-    def _is_at_hand(self, target: Target) -> bool:
-        """True for what a resume has before any slot: resources and parameters."""
-        return not isinstance(target, ExpressionTarget) and all(
-            isinstance(leaf, ResourceTarget) or not self._varies_or_is_slot(leaf) for leaf in leaves(target)
-        )
-
-    def _varies_or_is_slot(self, target: Target) -> bool:
-        if isinstance(target, FieldTarget) and self._is_window(target):
-            return True
-        return isinstance(target, SlotTarget) or self._varies(target)
 
     def _indices(self, bound: BoundNode) -> list[int]:
         """The slots that a node writes."""

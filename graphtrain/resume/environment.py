@@ -16,7 +16,6 @@ from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint
 from graphtrain.data.loaders import by_name, is_data
 from graphtrain.printable import one_line
 from graphtrain.resume.provenance import Provenance, code_changes, provenance
-from graphtrain.state.reachable import Reachable
 from graphtrain.storage.text import all_utf8
 from graphtrain.version import __version__
 
@@ -38,10 +37,6 @@ class RunEnvironment:
     data: Mapping[str, Any]
     environment: Mapping[str, Any]
     about: Mapping[str, Any]
-
-    def with_functions(self, reachable: Reachable) -> RunEnvironment:
-        """The same, with the user's code that is reachable and in no file."""
-        return replace(self, origin=self.origin.with_functions(reachable))
 
     def with_resources(self, former: Mapping[str, Any], resources: Mapping[str, Any]) -> RunEnvironment:
         """The same, with the data that is new since.

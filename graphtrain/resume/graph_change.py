@@ -66,7 +66,7 @@ class GraphChange:
         """The differences of a graph that does the same; empty where one of them matters."""
         if self.difference.matters or not self.difference:
             return ""
-        shown = [str(change) for change in self.difference.changes if not change.is_bypassed]
+        shown = [str(change) for change in self.difference.changes]
         return f"in the graph only {', '.join(shown)}" if shown else ""
 
     def below(self) -> tuple[str, ...]:

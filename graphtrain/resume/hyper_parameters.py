@@ -127,8 +127,6 @@ class HyperParameters:
             return []
         changes = []
         for name in sorted({*map(str, saved), *self.made}):
-            if name not in saved and name.endswith("]"):  # earlier versions did not keep what is in a list
-                continue
             before, now = saved.get(name, _ABSENT), self.made.get(name, _ABSENT)
             if not isinstance(before, Mapping):
                 continue

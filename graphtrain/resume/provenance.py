@@ -9,14 +9,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.storage.text import utf8
 
 if TYPE_CHECKING:
-    from graphtrain.state.reachable import Reachable
+    pass
 
 _PACKAGE = Path(__file__).parent.parent
 _MOST_BYTES = 1 << 20
@@ -35,29 +35,12 @@ class Provenance:
         revision: the git commit it was checked out from; empty without one.
         difference: what is not in that commit, as a unified diff: tracked files, and loaded ones unknown to git.
         script: which of the files is the program; empty where none is.
-        functions: of functions that are in none of the files, as those of a notebook: path -> hash. Empty before the
-            run begins.
-        folder: what the names of files are relative to.
     """
 
     code: Mapping[str, str] = field(default_factory=dict)
     revision: str = ""
     difference: str = ""
     script: str = ""
-    functions: Mapping[str, str] = field(default_factory=dict)
-    folder: str = ""
-
-    def with_functions(self, reachable: Reachable) -> Provenance:
-        """The same, with what is reachable and in none of the files."""
-        from graphtrain.resume.code_hashes import code_hashes  # `diff` compares provenances, and needs no torch
-
-        def is_hashed(file: str) -> bool:
-            try:
-                return utf8(os.path.relpath(os.path.realpath(file), self.folder)) in self.code
-            except OSError:  # a relative name, and the current folder is gone
-                return False
-
-        return replace(self, functions=code_hashes(reachable, is_hashed))
 
     @property
     def difference_file(self) -> str:
@@ -69,7 +52,6 @@ class Provenance:
         return {
             "code": dict(self.code),
             "script": self.script,
-            "functions": dict(self.functions),
             "revision": self.revision,
             "difference": self.difference_file,
         }
@@ -94,14 +76,13 @@ def provenance(script: Path | None = None) -> Provenance:
     revision = _git(project, "rev-parse", "HEAD").decode(errors="replace").strip() if top else ""
     name = utf8(program.resolve().name) if program is not None else ""
     difference = _difference(project, [str(file.relative_to(project)) for file in files], revision)
-    return Provenance(code, revision, difference, name if name in code else "", folder=str(folder))
+    return Provenance(code, revision, difference, name if name in code else "")
 
 
 def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
     """The files that are not as they were, given two origins in their plain form; None where nothing can be said.
 
-    A file that is loaded now and was not then is no change by itself; another program is one. Of functions that are in
-    no file those are compared that are reached in the same way.
+    A file that is loaded now and was not then is no change by itself; another program is one.
 
     >>> saved = {"script": "train.py", "code": {"train.py": "aa", "net.py": "bb"}}
     >>> code_changes(saved, {"script": "train.py", "code": {"train.py": "aa", "net.py": "cc", "new.py": "dd"}})
@@ -109,19 +90,12 @@ def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] 
     >>> code_changes(saved, {"script": "other.py", "code": {"other.py": "ee", "net.py": "bb"}})
     ['train.py -> other.py']
     >>> code_changes(saved, {"script": "", "code": {}})
-    >>> code_changes({"functions": {"training_step": "aa"}}, {"functions": {"training_step": "bb"}})
-    ['training_step()']
     """
     before, after = saved.get("code", {}), now.get("code", {})
     programs = saved.get("script", ""), now.get("script", "")
     hashes = before.get(programs[0]), after.get(programs[1])
     common = (before.keys() & after.keys()) - {*programs}
     changes = sorted(name for name in common if before[name] != after[name])
-    functions = saved.get("functions", {}), now.get("functions", {})
-    other = [f"{path}()" for path in functions[1] if functions[0].get(path, functions[1][path]) != functions[1][path]]
-    changes += other
-    if programs == ("", "") and all(functions):  # a notebook
-        return changes
     if None in hashes:  # a program that is not known may be another one
         return changes or None
     if hashes[0] != hashes[1]:

@@ -134,7 +134,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         name = unusable[0].resource if unusable[0].field == "class" else unusable[0].name
         raise UsageError(f"the saved state of `{name}` cannot be used: {unusable[0]}", f"--from-setup {name}")
 
-    # A checkpoint of an earlier version may lack a section: that stays as it is, and the digest does not cover it.
+    # Sections that few runs need are written only where they hold something.
     sections = [name for name in SECTIONS if name in checkpoint.sections]
     # Sections in the order of `RunState`; nodes are set up from what is restored, and may draw random numbers while
     # they are, so the generators come after them.

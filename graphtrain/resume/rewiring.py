@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from graphtrain.graph.renaming import Renaming
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -12,23 +12,10 @@ from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.restore import placed
 
 
-@dataclass(frozen=True)
-class Moved:
-    """A run in its new graph.
-
-    Attributes:
-        position: of the node that runs next.
-        is_other_graph: True if the graphs differ in a way that matters.
-        notes: what a person is told, a line each.
-    """
-
-    position: int
-    is_other_graph: bool
-    notes: list[str]
-
-
-def move(state: RunState, former: CompiledGraph, loop: Loop, compiled: CompiledGraph, renaming: Renaming) -> Moved:
-    """Restore into a graph what the nodes of a former one held.
+def move(
+    state: RunState, former: CompiledGraph, loop: Loop, compiled: CompiledGraph, renaming: Renaming
+) -> tuple[int, list[str]]:
+    """Restore into a graph what the nodes of a former one held: the next position, and messages.
 
     Arguments:
         state: what they held.
@@ -45,4 +32,4 @@ def move(state: RunState, former: CompiledGraph, loop: Loop, compiled: CompiledG
     compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
     former.release(compiled.kept)  # before the new ones open the same data
     compiled.resume_at(position, renaming.path(former.program.clocked.prefix.rstrip("/")))
-    return Moved(position, change.difference.matters, compiled.run_clock.mixed_windows(former.graph, renaming))
+    return position, compiled.run_clock.mixed_windows(former.graph, renaming)

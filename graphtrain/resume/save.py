@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 from graphtrain.distributed import Alone
-from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, SaveFailedError
+from graphtrain.errors import CheckpointError, LifeCycleError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.metrics.rows import Rows
 from graphtrain.names import quoted, suggestion
 from graphtrain.program.clock import Moment, RunClock
 from graphtrain.program.requests import Requests, SavePolicy
@@ -24,7 +23,6 @@ from graphtrain.state.modules import NO_RESUME
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint, Manifest
 from graphtrain.storage.encoding import UnsaveableError
-from graphtrain.storage.held import HeldCheckpoint
 from graphtrain.storage.lineage import OWN, Lineage
 from graphtrain.storage.manifest import checkpoint_number, read_manifest
 from graphtrain.storage.retention import Retention
@@ -100,7 +98,6 @@ class CheckpointWriter:
         self._writing: Background[Written] | None = None
         self._was_written = False
         self._newest: _Newest | None = None
-        self._held: HeldCheckpoint | None = None
         self._written_moment: Moment | None = None  # of the checkpoint that is being written
         self._mark: tuple[Retention, float] | None = None  # what it is to be ranked by once it is written
         self._policy = SavePolicy()
@@ -229,62 +226,27 @@ class CheckpointWriter:
         self._attempts = 0
         return True
 
-    def hold(self, run: Resumable) -> bool:
-        """Keep a copy of the state in memory, for a run without a directory; False where it is no save point.
-
-        Nothing is raised: a run that cannot be held trains on, and says why once it has failed.
-        """
-        if run.compiled.transient(run.loop.position, run.loop.ended):
-            return self._gives_up("no save point was reached")
-        try:
-            with self._watch.measure("save"):
-                self._hold(run, *self._staged_now(run))
-        except Exception as error:  # of a `state_dict` of the user's too
-            slot = isinstance(error, UnsaveableError) and error.path.startswith(("slots", "the slot "))
-            why = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
-            return self._gives_up(why) if slot else self._is_not_held(why)
-        self._attempts = 0
-        return True
-
-    def _gives_up(self, why: str) -> bool:
-        self._attempts += 1
-        return self._attempts >= _PATIENCE and self._is_not_held(why)
-
-    def _is_not_held(self, why: str) -> bool:
-        self._attempts, self.refusal = 0, why
-        return True
-
-    def release(self) -> None:
-        """Release the memory of the save point that is held."""
-        self._held, self._buffers = None, StagingBuffers()
-
-    def last_save_point(self, rows: Rows, resumed_from: Path | None) -> tuple[Checkpoint, list[dict[str, float]]]:
-        """The save point that was made last, and the rows of metrics that there were then, if no file has them.
-
-        Where its weights are not finite, it is what the run directory has that a resume chooses. In memory it may be
-        newer than every checkpoint on the disk: its write may have failed.
+    def last_save_point(self, resumed_from: Path | None) -> Checkpoint:
+        """The newest checkpoint of the run whose weights are finite.
 
         Arguments:
-            rows: those that there are.
             resumed_from: the checkpoint that a run without a directory was resumed from; None if it was not.
 
         Raises:
             LifeCycleError: there is none.
         """
-        run_files, held = self._run_files, self._held
-        if held is not None and "not_finite" not in (held.manifest or {}):
-            path = run_files.next_path(held.facts["step"]) if run_files is not None else Path("memory")
-            return held.read(path), rows[: held.rows]
-        newest = run_files.newest() if run_files is not None else None
+        newest = self._run_files.newest() if self._run_files is not None else None
         if newest is None and resumed_from is not None:
             newest = named_checkpoint(resumed_from)
         if newest is None:
             why = f" ({self.refusal})" if self.refusal else ""
+            without = ", and there is no run directory" if self._run_files is None else ""
             raise LifeCycleError(
-                f"the run has failed inside a node before its first save point{why}: there is nothing to resume from",
-                "make a new Trainer, of a model and an optimizer that are set up again",
+                f"the run has failed inside a node before its first checkpoint{without}{why}: nothing to resume from",
+                "make a new Trainer, of a model and an optimizer that are set up again; with run_dir=... a run resumes "
+                "from its newest checkpoint",
             )
-        return newest, []
+        return newest
 
     def way_back(self, clock: RunClock) -> str:
         """From where a run resumes that has failed inside a node, in words; empty where there is nothing to tell.
@@ -292,26 +254,21 @@ class CheckpointWriter:
         Arguments:
             clock: of the run, at the failure.
         """
-        run_files, held = self._run_files, self._held
-        latest = run_files.resumable if run_files is not None else None
-        if run_files is not None and latest is None:
+        run_files = self._run_files
+        if run_files is None:
+            return ""
+        path = run_files.resumable
+        if path is None:
             return f"no checkpoint was made before: {run_files.path} begins again"
-        facts: Mapping[str, Any]
-        if held is not None and (latest is None or held.path == latest):
-            facts = held.facts
-        elif latest is not None:
-            try:
-                facts = read_manifest(latest)
-            except CheckpointError:  # a resume reports it
-                return ""
-        else:
+        try:
+            facts = read_manifest(path)
+        except CheckpointError:  # a resume reports it
             return ""
         step, _ = clock.step_and_epoch()
         since = step - facts["step"]
         is_same_training = all(facts.get(name) == value for name, value in clock.nested().items())
         before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
-        kept = f"checkpoint {latest.name}" if latest is not None else "the last save point, kept in memory"
-        return f"resumes from step {facts['step']}{before * is_same_training}: {kept}"
+        return f"resumes from step {facts['step']}{before * is_same_training}: checkpoint {path.name}"
 
     def report_no_best(self, recorder: Recorder) -> None:
         """At the end of a run, report it if checkpoints are ranked by a metric, and none has a value of it."""
@@ -404,8 +361,6 @@ class CheckpointWriter:
         self.lineage, self._askers = self.lineage.with_saved(written.path.name, self._askers), frozenset()
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
-        if self._held is not None and self._ranks is None:
-            self._held = replace(self._held, path=written.path, manifest=written.manifest)
         self._newest = _Newest(written.path, self._written_moment, written.first_number)
         if self._mark is not None:
             mark, self._mark = self._mark, None
@@ -446,7 +401,6 @@ class CheckpointWriter:
         if run.compiled.returning:
             self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
             facts |= self.lineage.with_saved(OWN, self._askers).facts()
-        self._hold(run, staged, facts)
         self._staged, self._written_moment = staged, moment
         slim = Slim(_frozen(run), newest.path.name if newest is not None else "") if self._policy.slim else None
         if self._ranks is not None:
@@ -487,18 +441,8 @@ class CheckpointWriter:
     def _staged_now(self, run: Resumable) -> tuple[StagedState, dict[str, Any]]:
         """A copy of the state in the memory of the one before it, and the facts about it."""
         state, facts = capture(run)
-        held, self._held = self._held, None
-        try:
-            objects = run.compiled.state
-            return StagedState(
-                state.sections(), objects.essential_parts(state), self._buffers, objects.weights()
-            ), facts
-        except UnsaveableError:  # raised before anything is copied
-            self._held = held
-            raise
-
-    def _hold(self, run: Resumable, staged: StagedState, facts: dict[str, Any]) -> None:
-        self._held = HeldCheckpoint(staged, facts, len(run.compiled.state.recorder.rows))
+        objects = run.compiled.state
+        return StagedState(state.sections(), objects.essential_parts(state), self._buffers, objects.weights()), facts
 
     def _report_once(self, line: str) -> None:
         if line not in self._reported:

@@ -65,7 +65,7 @@ from graphtrain.resume.rank_resume import choose, resized
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.report import report
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
-from graphtrain.resume.rewiring import Moved, move
+from graphtrain.resume.rewiring import move
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.setup_change import SetupHashes, made_otherwise, setup_changes
 from graphtrain.run.breakpoints import Breakpoint, at_limit, before_node, parse_amount, replay_options, with_breakpoints
@@ -129,7 +129,6 @@ class Trainer:
         display: shows the run. Default: live on a terminal and in a notebook, plain lines elsewhere;
             None shows nothing.
         notify: called with each message for a person, one line each. Default: prints to standard error.
-        say: the former name of `notify`.
         about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         not_state: paths of what is no state of the training, such as ``"task.started_at"``: it is neither saved nor
             restored. Default: none.
@@ -191,7 +190,6 @@ class Trainer:
         loggers: Iterable[Logger] = (),
         display: Display | Literal["auto"] | None = "auto",
         notify: Callable[[str], None] | None = None,
-        say: Callable[[str], None] | None = None,
         about: Mapping[str, Any] | None = None,
         not_state: str | Iterable[str] = (),
         **resources: Any,
@@ -211,7 +209,7 @@ class Trainer:
         resources = {**{name: value for name, value in declared.items() if value is not None}, **resources}
         graph = checked_graph(graph, ranks=is_one_of_several, supplied=_supplied(resources))
         _refuse_types(run_dir, seed, loggers, notify, display)
-        self._notify = (notify or say or _print_to_stderr) if not self._ranks.rank else _ignore
+        self._notify = (notify or _print_to_stderr) if not self._ranks.rank else _ignore
         self._said: set[str] = set()
         if deterministic:
             torch.use_deterministic_algorithms(True)
@@ -258,7 +256,6 @@ class Trainer:
             "saving": run_dir is not None,
             "notify": self._notify_once,
             "ranks": self._agreement,
-            "say": self._notify_once,  # the former name of `notify`
             "seed": self._seed,
         }
         self._prepared = {**prepare(resources, self._device), **provided}
@@ -273,7 +270,6 @@ class Trainer:
         self._memory_trend = MemoryTrend()
         self._begun = self._is_resumed = False
         self._resumed_from: Path | None = None  # without a run directory
-        self._is_other_graph = False  # than that whose edges led to the position
         self._end_is_saved = True
         self._losses_are_finite = True  # as far as rows have told
         self._is_replay = False  # whose save points are those of the run that it replays
@@ -526,13 +522,13 @@ class Trainer:
         that of nodes which are gone is left out, and a new node begins with its own. A new trigger, or one with
         another unit, counts from there; a shorter interval of the same unit that has passed meanwhile is due at once.
         Another `accumulate.every` holds at once, for a window that is open too: what is in it keeps its weight. All
-        of that is reported. An ending that is reached already ends the run without another batch.
+        of that is reported. An ending that is reached already is taken where the graph asks for it next.
 
         Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
 
-        After a failure inside a node, such as an exception of a step function, it resumes from the last save point, on
-        the disk or in memory, as a new process would, and reports what it repeats. In memory is what was saved last:
-        without a run directory too, where a checkpoint was due. Of several ranks, a new Trainer does that.
+        After a failure inside a node, such as an exception of a step function, it resumes from the newest checkpoint
+        of the run directory, as a new process would, and reports what it repeats. Of several ranks, a new Trainer does
+        that.
 
         Raises:
             LifeCycleError: the run is running, or has failed before its first save point, or on several ranks.
@@ -782,10 +778,10 @@ class Trainer:
             compiled.program.window_ranks = former.program.window_ranks
             if compiled.retention is None:  # that of a node that is gone applies no more
                 self._requests.policy = SavePolicy()
-            moved = Moved(compiled.start, is_other_graph=False, notes=[])
+            position = compiled.start
             if moves:
-                moved = move(state, former, self._loop, compiled, renaming)
-                for line in moved.notes:
+                position, notes = move(state, former, self._loop, compiled, renaming)
+                for line in notes:
                     self._notify(line)
             hyper_parameters = HyperParameters(compiled.state.set_up(), former=self._hyper_parameters)
             if self._agreement is not None:
@@ -803,8 +799,7 @@ class Trainer:
         self._resources, self._prepared, self._environment = all_resources, prepared, environment
         self._renewals, self._made = renewals, dict(made)
         renewals.current = all_resources
-        self._compiled, self._loop.position, self._hyper_parameters = compiled, moved.position, hyper_parameters
-        self._is_other_graph |= moved.is_other_graph
+        self._compiled, self._loop.position, self._hyper_parameters = compiled, position, hyper_parameters
         self._writer.keep_newest()
 
     @fails_on_all_ranks("in `load`")
@@ -922,7 +917,6 @@ class Trainer:
         if "save" in requests and not comes_later:
             if self._run_files is None:
                 self._notify_once("there is no run directory, so no checkpoint is written")
-                is_save_point = self._is_replay or self._writer.hold(self._resumable)
                 if self._is_replay:  # the run that it replays has saved
                     self._writer.lineage = self._writer.lineage.with_saved(OWN, requests.askers)
             else:
@@ -1001,7 +995,7 @@ class Trainer:
             self._begin(options)
             self._begun = True
         self._compiled.refuse_fractions("until", limit, self._loop.position)
-        self._choose_again()
+        self._leave_again()
         if self._loop.ended and not self._end_is_saved:
             self._compiled.at_end()
         if self._compiled.activity(self._loop.position) is None:
@@ -1014,16 +1008,13 @@ class Trainer:
         self._watch.start(inside=self._compiled.activity(self._loop.position))
         self._reporter.begin(self._watch.now(), shown=limit is not None)
 
-    def _choose_again(self) -> None:
-        """Ask the edges again that led here, where the graph is another one now, or the ending may have been raised."""
-        loop, was_ended = self._loop, self._loop.ended
-        if was_ended or self._is_other_graph:
-            loop.position, loop.ended = self._compiled.choose_again(loop.position, ended=was_ended)
-        self._is_other_graph = False
-        if loop.ended and not was_ended:
-            self._end_is_saved = False
-        if was_ended and not loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
-            self._notify(line)
+    def _leave_again(self) -> None:
+        """Continue a run that has ended if its ending was raised since."""
+        loop = self._loop
+        if loop.ended:
+            loop.position, loop.ended = self._compiled.leave_again(loop.position)
+            if not loop.ended and (line := self._compiled.run_clock.cut_window()) is not None:
+                self._notify(line)
 
     def _stop(self, error: BaseException | None) -> None:
         self._watch.stop()
@@ -1050,10 +1041,11 @@ class Trainer:
                     "make a new Trainer, or start all ranks again: with a run directory they resume from its newest "
                     "checkpoint",
                 )
-            checkpoint, rows = self._writer.last_save_point(self._recorder.rows, self._resumed_from)
+            self._writer.wait()  # after an interrupt it may be the one that is being written
+            checkpoint = self._writer.last_save_point(self._resumed_from)
             trained = self._trained
             self._compile_again()
-            self._resume(checkpoint, ResumeOptions(), trained, rows)
+            self._resume(checkpoint, ResumeOptions(), trained, in_place=True)
             self._started(checkpoint)
         except BaseException:
             self._life.go("fail")
@@ -1076,7 +1068,7 @@ class Trainer:
         if former.baseline is not None:
             self._compiled.state.watch(former.baseline, former, former.renewed)
         self._monitors.forget()
-        self._end_is_saved, self._is_other_graph = True, False
+        self._end_is_saved = True
         self._explainer.goes_untraced()
 
     def _go_back(self, asked: Return) -> None:
@@ -1133,8 +1125,6 @@ class Trainer:
                 self._resources, self._about, deterministic=self._deterministic, seed=self._seed
             )
         self._compiled.state.begin(self._not_state, self)
-        if self._environment is not None and (baseline := self._compiled.state.baseline) is not None:
-            self._environment = self._environment.with_functions(baseline.reachable)
         self._setup = self._setup_hashes()
         program = self._compiled.program
         for line in [*(lines_about_steps(program) if checkpoint is None else ()), *other_horizons(program)]:
@@ -1205,26 +1195,25 @@ class Trainer:
         checkpoint: Checkpoint,
         options: ResumeOptions,
         status: Mapping[str, Any],
-        rows: list[dict[str, float]] | None = None,
+        *,
+        in_place: bool = False,
     ) -> bool:
         """Resume from a checkpoint; True if the state is that of the checkpoint, bit for bit.
 
         Arguments:
             status: how far the run was; empty if that is not known.
-            rows: after a failure in this process, the rows of metrics that there were. Default: this is a new process.
+            in_place: True after a failure in this process. Default: this is a new process.
         """
         self._renew_as(checkpoint.sections.get("renewed", {}))
         run_files = self._run_files
         restored, is_resized = self._restore(checkpoint, options)
         run = self._resumable
-        different_setup = self._setup_changes(checkpoint) if rows is None else {}
-        where = checkpoint.path.name if checkpoint.path.is_dir() else "from memory"
-        if run_files is not None:
-            where = str(run_files.path)
+        different_setup = self._setup_changes(checkpoint) if not in_place else {}
+        where = checkpoint.path.name if run_files is None else str(run_files.path)
         if options.is_named and run_files is not None:
             where += f" from {checkpoint.path.name}"
         run_clock, manifest = self._compiled.run_clock, checkpoint.manifest
-        is_ours = rows is not None or (run_files is not None and run_files.owns(checkpoint))
+        is_ours = in_place or (run_files is not None and run_files.owns(checkpoint))
         self._changes, facts = report(restored, manifest, run.environment, different_setup)
         facts = [repeated(run_clock.trained(), status, nested=run_clock.nested()) if is_ours else "", *facts]
         place = run_clock.describe() or f"at `{self.position}`"
@@ -1238,15 +1227,12 @@ class Trainer:
             is_continued = run_files.owns(checkpoint) and not is_resized
             if is_newest and is_continued and is_same_graph and not restored.decided:
                 self._writer.resumed_from(checkpoint, run)
-        elif rows is not None:
-            self._recorder.load_rows(rows)
-        if rows is None:
+        elif in_place:
+            self._recorder.load_rows([])
+        if not in_place:
             lineage = Lineage.of(manifest, checkpoint.path.name)
             is_as_it_was = (is_ours or self._is_replay) and not (restored.decided or restored.is_other_graph)
             self._writer.lineage = lineage if is_as_it_was else lineage.forgotten()
-        if restored.is_other_graph and not self._loop.ended:
-            self._is_other_graph = True
-            self._choose_again()
         # On the disk before anything else, so that from now on a resume chooses this.
         if run_files is not None and (restored.decided or not run_files.is_newest(checkpoint)):
             self._save(self._sync_policy)
@@ -1331,10 +1317,8 @@ class Trainer:
     def _save_end(self) -> None:
         """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
         self._save(self._sync_policy)
-        if self._run_files is None:
-            if self._agreement is not None:  # a save would have compared them
-                require_equal_weights(self._agreement, self._resources)
-            self._writer.release()
+        if self._run_files is None and self._agreement is not None:  # a save would have compared them
+            require_equal_weights(self._agreement, self._resources)
         self._writer.report_no_best(self._recorder)
         self._end_is_saved = True
 

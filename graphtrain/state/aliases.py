@@ -28,7 +28,7 @@ from graphtrain.storage.state_files import state_digest
 
 Reference = Any
 """As a manifest has it: ["at", path], ["new", number], ["place", place], ["item", path, keys], ["in", name, keys], or
-["memory", one of these or ["span", number], how it lies there]. Of an earlier version also a path, and ["view", ...].
+["memory", one of these or ["span", number], how it lies there].
 """
 
 _MOST_SHOWN = 100
@@ -307,8 +307,6 @@ class _Sharing:
 
     def _find(self, reference: Reference, part: Any) -> Any:
         match reference:
-            case str(path):  # of an earlier version
-                return self._rebuilder.rebuild(("at", path))
             case ["at" | "new", _]:
                 return self._rebuilder.rebuild(tuple(reference))
             case ["in", str(name), list(keys)]:
@@ -322,8 +320,6 @@ class _Sharing:
                 return view_of(self._span(number, part), view, part)
             case ["memory", list(owner), list(view)]:
                 return view_beside(self._find(owner, None), view, part)
-            case ["view", list(owner), list(view)]:  # of an earlier version
-                return self._rebuilder.view(self._find(owner, None), view, part)
         raise CheckpointError(f"what is shared is referred to as {shorten(str(reference), _MOST_SHOWN)}")
 
     def _span(self, number: int, part: Any) -> torch.Tensor:

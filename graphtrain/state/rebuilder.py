@@ -132,24 +132,6 @@ class Rebuilder:
                 return numpy.dtype(text)
         raise CheckpointError(f"a value described as {str(described)[:100]} cannot be made")
 
-    def view(self, owner: Any, view: list[Any], like: Any) -> Any:
-        """A view of a tensor or an array, of the type of another.
-
-        Arguments:
-            view: shape, strides and offset; of a tensor in an array, also the byte at which its memory begins.
-
-        Raises:
-            CheckpointError: it does not lie within.
-        """
-        if isinstance(like, torch.Tensor):
-            *placed, first = view if isinstance(owner, numpy.ndarray) else [*view, 0]
-            if isinstance(owner, numpy.ndarray):
-                owner = torch.from_numpy(owner.reshape(-1).view(numpy.uint8)[max(first, 0) :])
-            return self._tensor(
-                {"is": "view", "of": owner, "view": placed, "requires_grad": False, "dtype": like.dtype}
-            )
-        return self._array({"of": owner, "view": view, "dtype": like.dtype.str})
-
     def look_again(self) -> None:
         """Look for what objects with a `state_dict` hold where it is now."""
         self._places = None

@@ -43,7 +43,7 @@ _NAME = re.compile(r"(\d{6,})-step-(\d+)")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint folder, each field of its type; what an earlier version did not write is empty.
+    """The manifest of a checkpoint folder, each field of its type; what is absent is empty.
 
     Raises:
         CheckpointError: it is missing, torn, altered, or of a later format.

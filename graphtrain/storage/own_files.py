@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
 
-# What interrupted processes leave behind, each with its number; names without a point before are of earlier versions.
-_TEMPORARY_FILE = re.compile(
-    r"\.(probe|status\.json|best\.json|source-[0-9a-f]+\.diff)\.\d+\.tmp|((status|best)\.|\.)\d+\.tmp"
-)
+# What interrupted processes leave behind, each with its number.
+_TEMPORARY_FILE = re.compile(r"\.(probe|status\.json|best\.json|source-[0-9a-f]+\.diff)\.\d+\.tmp")
 _TEMPORARY_FOLDER = re.compile(r"\.\d{6,}-step-\d+(\.\d+\.\d+|\.removed(\.\d+)?)\.tmp")
 
 
@@ -51,19 +48,6 @@ def replace_file(path: Path, content: bytes, *, flush: bool = False) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
-
-
-def move_aside(path: Path) -> Path:
-    """Rename what somebody else has put at a path; the new path, with the first number that nothing has.
-
-    >>> import tempfile; folder = Path(tempfile.mkdtemp()); (folder / "best.json").touch()
-    >>> move_aside(folder / "best.json").name
-    'best.json.1'
-    """
-    numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
-    aside = next(candidate for candidate in numbered if not os.path.lexists(candidate))
-    path.rename(aside)
-    return aside
 
 
 def remove_leftovers(run_dir: Path, checkpoints: Path) -> None:

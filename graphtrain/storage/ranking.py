@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphtrain.storage.own_files import move_aside, replace_file
+from graphtrain.errors import CheckpointError
+from graphtrain.storage.own_files import replace_file
 from graphtrain.storage.regular import parsed_json, read_regular
 from graphtrain.storage.run_directory import readable_failure
 
@@ -42,10 +43,10 @@ class Ranking:
     @classmethod
     def read(cls, path: Path) -> Ranking:
         """The ranking in a file; what is not a name with a finite number is left out, and no file is an error."""
-        return cls._parsed(path) or cls()
+        return cls.parsed(path) or cls()
 
     @classmethod
-    def _parsed(cls, path: Path) -> Ranking | None:
+    def parsed(cls, path: Path) -> Ranking | None:
         """The ranking in a file; None where there is none, or something that somebody else put there."""
         try:
             table = parsed_json(read_regular(path, _MOST_BYTES))
@@ -60,26 +61,26 @@ class Ranking:
         values = {name: float(value) for name, value in pairs if isinstance(name, str) and _is_finite(value)}
         return cls(metric, mode, values)
 
-    def write(self, path: Path) -> Path | None:
-        """Replace a file in one step, or remove it where nothing is ranked; a file that holds no ranking is left.
-
-        Returns:
-            Where a file of somebody else was moved to, out of the way; None if there was none.
+    def write(self, path: Path) -> None:
+        """Replace a file in one step, or remove it where nothing is ranked.
 
         Raises:
-            CheckpointError: the disk refuses.
+            CheckpointError: the disk refuses, or the file holds something that is no ranking.
         """
+        if not is_ranking(path):
+            raise CheckpointError(f"{path} was not written by a run")
         with readable_failure(path):
-            is_foreign = os.path.lexists(path) and self._parsed(path) is None
             if not self.values:
-                if not is_foreign:
-                    path.unlink(missing_ok=True)
-                return None
-            aside = move_aside(path) if is_foreign else None
+                path.unlink(missing_ok=True)
+                return
             entries = [{"checkpoint": name, "value": value} for name, value in self.values.items()]
             table = {"metric": self.metric, "mode": self.mode, "checkpoints": entries}
             replace_file(path, (json.dumps(table, indent=2) + "\n").encode(), flush=True)
-            return aside
+
+
+def is_ranking(path: Path) -> bool:
+    """True unless there is something under this path that holds no ranking."""
+    return not os.path.lexists(path) or Ranking.parsed(path) is not None
 
 
 def _is_finite(value: Any) -> bool:

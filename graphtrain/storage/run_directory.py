@@ -62,9 +62,7 @@ def read_status(path: str | Path) -> dict[str, Any]:
         raise UsageError(f"the status of `{path}` cannot be read: {error}") from None
     if not isinstance(status, dict):
         raise UsageError(f"the status of `{path}` cannot be read: it is no table")
-    # Earlier versions held the fields of the snapshot in a table of their own, and some of them twice.
-    inner = status.pop("snapshot", None)
-    return {**status, **inner, "state": status.get("state")} if isinstance(inner, dict) else status
+    return status
 
 
 def last_rows(path: Path, length: int) -> list[dict[str, Any]]:

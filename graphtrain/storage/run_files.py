@@ -18,8 +18,8 @@ from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint,
 from graphtrain.storage.lock import RunLock
 from graphtrain.storage.manifest import checkpoint_number
 from graphtrain.storage.named import checkpoint_folder, is_named
-from graphtrain.storage.own_files import move_aside, remove_leftovers, replace_file, temporary_name
-from graphtrain.storage.ranking import BEST_FILE
+from graphtrain.storage.own_files import remove_leftovers, replace_file, temporary_name
+from graphtrain.storage.ranking import BEST_FILE, is_ranking
 from graphtrain.storage.regular import open_regular
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_directory import (
@@ -187,9 +187,9 @@ class RunFiles:
             CheckpointError: the checkpoint that was named is not sound.
         """
         remove_leftovers(self._folder, self._store.folder)
-        for name, is_ours in ((STATUS_FILE, is_status), (STARTS_FILE, are_starts)):
+        for name, is_ours in ((STATUS_FILE, is_status), (STARTS_FILE, are_starts), (BEST_FILE, is_ranking)):
             if not is_ours(self._folder / name):
-                self._move_aside(name)
+                self._refuse_foreign(name)
         checkpoints = self._store.own_paths()
         holds_a_run = bool(checkpoints) or (self._folder / STATUS_FILE).exists()
         if resume == "never":
@@ -248,13 +248,13 @@ class RunFiles:
             )
         notify(f"{where}: checkpoints are written there")
 
-    def _move_aside(self, name: str) -> None:
-        """Move what somebody else has put where a file of the run is written, if there is anything, and report it."""
-        path = self._folder / name
-        if os.path.lexists(path):
-            with readable_failure(path):
-                aside = move_aside(path)
-            self._notify(f"`{name}` in `{self.path}` was not written by a run, and is `{aside.name}` now")
+    def _refuse_foreign(self, name: str) -> None:
+        """Raise a UsageError if there is something under the name of a file of the run that no run has written."""
+        if os.path.lexists(self._folder / name):
+            raise UsageError(
+                f"`{name}` in `{self.path}` was not written by a run",
+                "choose another run directory, or move that file",
+            )
 
     def owns(self, checkpoint: Checkpoint) -> bool:
         """True for a checkpoint of this run, not of one that it is forked from."""
@@ -297,7 +297,7 @@ class RunFiles:
 
         def cut_back() -> str:
             if not own and not any("run" in start for start in read_starts(self._folder)):
-                self._move_aside(METRICS_FILE)
+                self._refuse_foreign(METRICS_FILE)
             self._store.resumed_from(checkpoint.path if checkpoint is not None and own else None, retention)
             rows.extend(self._metrics.cut(manifest["metrics_bytes"]))
             return str(manifest["run"]) or uuid.uuid4().hex
@@ -394,7 +394,6 @@ class RunFiles:
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""
         weight = self._note_latest(written.path, written.manifest)
-        self._report_moved()
         if weight and not self._is_not_finite:
             others = "; checkpoints with finite weights stay, whatever `keep` is, and a resume takes the newest of them"
             self._notify(f"{written.path.name}: `{weight}` is not finite{others}")
@@ -415,13 +414,6 @@ class RunFiles:
             CheckpointError: the ranking cannot be written.
         """
         self._store.mark(path, value, retention)
-        self._report_moved()
-
-    def _report_moved(self) -> None:
-        """Report a file of somebody else that was moved; not from the thread that writes checkpoints."""
-        aside, self._store.moved_aside = self._store.moved_aside, None
-        if aside is not None:
-            self._notify(f"`{BEST_FILE}` in `{self.path}` was no ranking of checkpoints, and is `{aside.name}` now")
 
     @property
     def has_ranked(self) -> bool:

@@ -37,7 +37,6 @@ class FolderStore:
 
     Attributes:
         ranking: those that have a value of the metric of the last `Retention`, the best first.
-        moved_aside: where a file of somebody else was moved that stood where the ranking is written; None if none was.
     """
 
     def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
@@ -49,7 +48,6 @@ class FolderStore:
         self._marks: dict[Path, dict[str, float]] = {}  # checkpoint -> metric -> value
         self._given_up: set[Path] = set()
         self.ranking = Ranking()
-        self.moved_aside: Path | None = None
 
     def save(
         self,
@@ -129,7 +127,7 @@ class FolderStore:
             if path.name not in returned_to
         ]
         ranking = self._ranked([path for path in paths if path not in expired], retention)
-        self.moved_aside = ranking.write(self._best_file) or self.moved_aside
+        ranking.write(self._best_file)
         self.ranking = ranking
         # Only now that it is on the disk; one after the other, so that at any moment all that should be kept is there.
         if replaced is not None:
@@ -155,7 +153,7 @@ class FolderStore:
             return self._marks[path][metric]
         told = self.told(path)
         best, metrics = told["best"], told["metrics"]
-        # Without `best` it is of an earlier version, or of a time when another metric was ranked.
+        # Without `best` it is of a time when another metric was ranked.
         value: float | None = best["value"] if best.get("metric") == metric else metrics.get(metric)
         return value
 

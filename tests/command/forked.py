@@ -33,7 +33,6 @@ IMPORTED = (
         "graphtrain.command.app",
         "graphtrain.command.run",
         "graphtrain.checks",
-        "graphtrain.resume.code_hashes",
         "graphtrain.display.choose",
     ),
     *(f"graphtrain.nodes.{path.stem}" for path in sorted((ROOT / "nodes").glob("[!_]*.py"))),

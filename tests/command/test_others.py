@@ -30,7 +30,6 @@ COMMANDS = [
     "copy",
     "graphs",
     "nodes",
-    "schema",
     "export",
     "ls",
     "status",
@@ -289,14 +288,8 @@ def gone() -> int:
     return process.pid
 
 
-@pytest.mark.parametrize("nested", [False, True], ids=["", "as earlier versions left it"])
-def test_status_of_a_run_that_is_running(nested: bool, folder: Path, command: Command) -> None:
+def test_status_of_a_run_that_is_running(folder: Path, command: Command) -> None:
     write_status(folder)
-    if nested:
-        status = status_file(folder)
-        ours = ("checkpoint", "digest", "process", "host", "written_at_unix_seconds", "state", "graph", "position")
-        snapshot = {name: value for name, value in status.items() if name not in ours[:5]}
-        leave_status(folder, {**{name: status[name] for name in ours}, "snapshot": snapshot})
     result = command("status", "r")
     assert (result.code, result.err) == (0, "")
     first, *panel, checkpoint, digest, written = result.out.splitlines()
@@ -443,30 +436,3 @@ def test_a_reader_that_leaves(tmp_path: Path) -> None:
 def test_the_module_is_the_command(tmp_path: Path) -> None:
     result = in_a_new_process("--version", cwd=tmp_path)
     assert (result.code, result.out, result.err) == (0, f"graphtrain {graphtrain.__version__}\n", "")
-
-
-# --- schema ----------------------------------------------------------------------------------------------------------
-
-
-NAMED = "a graph file beside it names it in its first line: #:schema ./graph.schema.json"
-
-
-def test_the_schema_is_printed_or_written(command: Command, tmp_path: Path) -> None:
-    printed = command("schema")
-    assert (printed.code, printed.err) == (0, "")
-    assert json.loads(printed.out)["title"] == "graphtrain graph"
-    (tmp_path / "own.py").write_text(OWN_KIND)
-    file = tmp_path / "graph.schema.json"
-    for script in ([], ["--script", str(tmp_path / "own.py")]):  # one that was written before is replaced
-        result = command("schema", "-o", str(file), *script)
-        assert result.out.endswith(f"wrote {file}; {NAMED}\n")
-    assert "kind jitter" in json.loads(file.read_text())["definitions"]
-
-
-def test_the_schema_replaces_no_other_file(command: Command, tmp_path: Path) -> None:
-    file = tmp_path / "package.json"
-    file.write_text("{}")
-    result = command("schema", "-o", str(file))
-    assert (result.code, file.read_text()) == (2, "{}")
-    assert "exists and is not such a schema" in result.err
-    assert "cannot write" in command("schema", "-o", str(tmp_path / "missing" / "a.json")).err

@@ -11,7 +11,7 @@ import torch
 
 from graphtrain import Graph
 from graphtrain.errors import UsageError
-from graphtrain.loggers.csv import CSV
+from graphtrain.metrics.csv import CSV
 from graphtrain.metrics.logger import Beginning
 from graphtrain.metrics.rows import joined
 from tests.resume.rank_runs import run, trainer_of

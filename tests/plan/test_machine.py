@@ -1,4 +1,4 @@
-"""Every visit of the compiled engine against `Graph.to_machine`, the executable meaning of a graph."""
+"""Every visit of the compiled engine against a `transitions` machine, the executable meaning of a graph."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from graphtrain import DataError, Edge, Graph, Node, Trainer, Trigger, node, progress
 from graphtrain.kind import Kind, kind_of
+from tests.plan.reference_machine import to_machine
 from tests.program.oracle import Setting, graph_of, trainer_of
 
 
@@ -23,7 +24,7 @@ def visits(trainer: Trainer, idle: Collection[str] = (), most: int = 2_000) -> l
     Arguments:
         idle: nodes that the engine leaves out, since they would do nothing; the machine passes through them.
     """
-    machine = trainer.graph.to_machine(trainer.read)
+    machine = to_machine(trainer.graph, trainer.read)
 
     def settle() -> None:
         while machine.model.state in idle:

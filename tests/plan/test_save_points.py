@@ -26,7 +26,7 @@ class Ask:
         self._checkpoints = checkpoints
 
     def __call__(self) -> None:
-        self._checkpoints.request()
+        self._checkpoints.save()
 
 
 def _read_if_there(stream: Any = None) -> None: ...

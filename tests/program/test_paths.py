@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from graphtrain import Graph, GraphError, Trainer, Trigger, node
-from graphtrain.plan.machine import to_machine
+from tests.plan.reference_machine import to_machine
 from tests.program.cuts import assert_cuts_are_exact, assert_same, weights
 from tests.program.test_expressions import BATCHES, data, resources, training_step
 

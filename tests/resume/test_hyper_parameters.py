@@ -703,9 +703,3 @@ def test_the_name_of_several_optimizers_takes_the_settings_of_all(names: str, tm
     second = several(tmp_path, (0.3, 0.4))
     second.run(from_setup=names)
     assert [each.param_groups[0]["lr"] for each in second.resources["optimizer"]] == [0.3, 0.4]
-
-
-def test_a_run_that_did_not_keep_what_is_in_a_tuple_is_resumed_as_before() -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
-    assert HyperParameters({"optimizer[0]": optimizer}).differences({}) == []
-    assert HyperParameters({"optimizer": optimizer}).differences({}) != []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,8 @@ import pytest
 import torch
 from transitions import Machine
 
-from graphtrain import DataError, Graph, LifeCycleError, Loader, Outcome, Trainer
-from graphtrain.errors import SaveFailedError
+from graphtrain import Graph, LifeCycleError, Loader, Outcome, Trainer
 from graphtrain.run.life_cycle import LifeCycle
-from graphtrain.storage import checkpoint as writing
 
 EPOCHS, BATCHES = 3, 5
 
@@ -100,16 +98,15 @@ def assert_same(trainer: Trainer, whole: Trainer) -> None:
     assert trainer.metrics == whole.metrics
 
 
-@pytest.mark.parametrize("kept", ["memory", "disk"])
 @pytest.mark.parametrize(
     ("batch", "repeats", "since"),
     [(4, 1, "the step of the error"), (6, 3, "2 steps before the error"), (8, 2, "1 step before the error")],
 )
 def test_a_run_that_failed_once_is_the_run_that_never_did(
-    batch: int, repeats: int, since: str, kept: str, whole: Trainer, tmp_path: Path
+    batch: int, repeats: int, since: str, whole: Trainer, tmp_path: Path
 ) -> None:
     said: list[str] = []
-    trainer = make_trainer(tmp_path if kept == "disk" else None, failing(tmp_path, batch), said=said)
+    trainer = make_trainer(tmp_path, failing(tmp_path, batch), said=said)
     with pytest.raises(ValueError, match="a transient failure") as caught:
         trainer.run()
     assert trainer.state == "failed" and "raised in node `train_batch`" in caught.value.__notes__[0]
@@ -118,19 +115,16 @@ def test_a_run_that_failed_once_is_the_run_that_never_did(
     assert_same(trainer, whole)
     (line,) = [line for line in said if line.startswith("resumed ")]
     step = int(line.partition(": step ")[2].partition(",")[0])
-    place = "the last save point, kept in memory"
     assert way_back.partition(": ")[0] == f"resumes from step {step}, {since}"
-    assert way_back.partition(": ")[2].endswith(place if kept == "memory" else f"-step-{step}")
+    assert way_back.partition(": ")[2].endswith(f"-step-{step}")
     assert f"; repeating {repeats} batch" in line
-    assert line.startswith(f"resumed {tmp_path}: step" if kept == "disk" else "resumed from memory: step ")
-    if kept == "disk":
-        assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(whole.metrics)
-        assert make_trainer(tmp_path).run() is Outcome.ALREADY_FINISHED
+    assert line.startswith(f"resumed {tmp_path}: step")
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(whole.metrics)
+    assert make_trainer(tmp_path).run() is Outcome.ALREADY_FINISHED
 
 
-@pytest.mark.parametrize("kept", ["memory", "disk"])
-def test_a_failure_in_a_validation(kept: str, whole: Trainer, tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path if kept == "disk" else None, failing(tmp_path, "val-6-1"))
+def test_a_failure_in_a_validation(whole: Trainer, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, failing(tmp_path, "val-6-1"))
     with pytest.raises(ValueError, match="transient"):
         trainer.run()
     assert trainer.position == "validate/eval_batch"
@@ -148,16 +142,16 @@ def test_it_may_fail_again(whole: Trainer, tmp_path: Path) -> None:
     assert_same(trainer, whole)
 
 
-@pytest.mark.parametrize("kept", ["memory", "disk"])
-def test_before_the_first_save_point_there_is_nothing_to_resume_from(kept: str, tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path if kept == "disk" else None, failing(tmp_path, 3))
+@pytest.mark.parametrize(("batch", "directory"), [(3, True), (8, False)], ids=["too early", "no run directory"])
+def test_without_a_checkpoint_there_is_nothing_to_resume_from(batch: int, directory: bool, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path if directory else None, failing(tmp_path, batch))
     with pytest.raises(ValueError, match="transient"):
         trainer.run()
     for _ in range(2):
-        with pytest.raises(LifeCycleError, match="before its first save point: there is nothing") as caught:
+        with pytest.raises(LifeCycleError, match=r"before its first checkpoint.*: nothing to resume from") as caught:
             trainer.run()
         assert "make a new Trainer" in str(caught.value)
-        assert trainer.state == "failed" and trainer.progress["next_batch"]["batches"] == 3
+        assert trainer.state == "failed" and trainer.progress["next_batch"]["batches"] == batch
     for call in (trainer.advance, trainer.save, lambda: trainer.rewire(fit())):
         with pytest.raises((LifeCycleError, ValueError), match=r"has failed|nowhere to save"):
             call()
@@ -177,84 +171,15 @@ def test_what_was_resumed_from_is_a_save_point(whole: Trainer, tmp_path: Path) -
         assert trainer.digest() == whole.digest()
 
 
-def test_a_save_that_failed_is_held_in_memory(whole: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is newer than what the disk holds; the resume writes it first."""
-    said: list[str] = []
-    trainer = make_trainer(tmp_path, failing(tmp_path, 8), fit(if_failed="continue"), said)
-    write, written = writing._write, []
-
-    def refuse_the_second(path: Path, data: Any) -> None:
-        if "000002" in str(path):
-            raise OSError(28, "No space left on device")
-        written.append(path)
-        write(path, data)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(writing, "_write", refuse_the_second)
-        with pytest.raises(ValueError, match="transient"):
-            trainer.run()
-        with pytest.raises(SaveFailedError):  # the disk is still full
-            trainer.run()
-        assert trainer.state == "failed"
-    assert any("repeating 2 batches" in line for line in said if line.startswith("resumed"))
-    assert trainer.run() is Outcome.FINISHED
-    assert_same(trainer, whole)
-    assert make_trainer(tmp_path).run() is Outcome.ALREADY_FINISHED
-
-
 def test_an_interrupt_inside_a_node_is_recovered_from(whole: Trainer, tmp_path: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    trainer = make_trainer(None, failing(tmp_path, 5, act=interrupt))
+    trainer = make_trainer(tmp_path, failing(tmp_path, 5, act=interrupt))
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     assert trainer.run() is Outcome.FINISHED
     assert_same(trainer, whole)
-
-
-def test_data_that_cannot_be_reopened_is_refused(tmp_path: Path) -> None:
-    def batches() -> Iterator[Any]:
-        for number in range(EPOCHS * BATCHES):
-            yield (torch.full((4, 1), float(number)),)
-
-    graph = fit().set("finish", after="9 batches")
-    trainer = make_trainer(None, failing(tmp_path, 5), graph, data=batches())
-    with pytest.raises(ValueError, match="transient"):
-        trainer.run()
-    with pytest.raises(DataError, match="can be iterated over only once"):
-        trainer.run()
-    assert trainer.state == "failed"
-
-
-class Unsaveable:
-    """A resource whose state cannot be encoded."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"thing": object()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-def test_a_run_that_cannot_be_held_trains_on_without(tmp_path: Path) -> None:
-    """Without a run directory nobody has asked for it to be saveable."""
-    model = torch.nn.Linear(1, 1)
-    at = failing(tmp_path, 4)
-    trainer = Trainer(
-        fit(),
-        device="cpu",
-        display=None,
-        notify=lambda line: None,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        train_data=[torch.ones(2, 1)] * BATCHES,
-        training_step=lambda model, batch, batch_index: [at(batch_index), model(batch).mean()][1],
-        other=Unsaveable(),
-    )
-    with pytest.raises(ValueError, match="transient"):
-        trainer.run()
-    with pytest.raises(LifeCycleError, match=r"save point \(other.*object cannot be encoded"):
-        trainer.run()
 
 
 def test_after_a_rewire_the_graph_of_now_is_resumed(tmp_path: Path) -> None:
@@ -271,19 +196,6 @@ def test_after_a_rewire_the_graph_of_now_is_resumed(tmp_path: Path) -> None:
         assert trainer.run() is Outcome.FINISHED
         results.append((trainer.digest(), trainer.metrics))
     assert results[0] == results[1]
-
-
-def test_a_replay_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its save points are on the disk, and a copy of the state for each would be made in vain."""
-    held: list[int] = []
-    for hold in (True, False):
-        trainer = make_trainer()
-        monkeypatch.setattr(trainer._writer, "hold", lambda run: held.append(1) or True)
-        if hold:
-            trainer.run()
-        else:
-            trainer.run_to(lambda compiled, loop: compiled.table.transitions)
-        assert len(held) == EPOCHS * BATCHES // 3, "one for each checkpoint that is due in the run, none in the replay"
 
 
 def test_the_life_cycle_is_a_machine_of_which_the_docs_have_the_picture() -> None:

@@ -838,22 +838,6 @@ def test_the_order_of_nodes_and_resources_in_a_file_is_no_difference(tmp_path: P
     assert again.digest() == uncut.digest()
 
 
-def test_the_former_name_of_notify_is_understood() -> None:
-    lines: list[str] = []
-    tiny(said=lines)
-    former: list[str] = []
-    model = torch.nn.Linear(1, 1)
-    Trainer(
-        "fit",
-        say=former.append,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        train_data=[torch.ones(2, 1)] * 5,
-        training_step=lambda model, batch: model(batch).mean(),
-    )
-    assert former and former == lines
-
-
 def test_everything_but_the_graph_is_passed_by_name() -> None:
     with pytest.raises(TypeError, match="positional"):
         Trainer("fit", torch.nn.Linear(1, 1))  # type: ignore[misc]

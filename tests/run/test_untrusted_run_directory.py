@@ -1,4 +1,4 @@
-"""Run directories in which somebody else has put things: an error, or moved aside; nothing is written through links."""
+"""Run directories in which somebody else has put things: an error; nothing is written through links."""
 
 from __future__ import annotations
 
@@ -125,25 +125,21 @@ def identity(path: Path) -> tuple[int, str]:
     return path.lstat().st_ino, os.readlink(path) if path.is_symlink() else ""
 
 
-ASIDE = [METRICS_FILE, STATUS_FILE, STARTS_FILE, BEST_FILE]
+NAMES = [METRICS_FILE, STATUS_FILE, STARTS_FILE, BEST_FILE]
 
 
 @pytest.mark.parametrize("put", PUTS)
-def test_what_stands_where_a_new_run_writes_is_moved_aside(
-    put: Callable[[Path, Path], None], tmp_path: Path, theirs: Path, whole: tuple[str, bytes]
+@pytest.mark.parametrize("name", NAMES)
+def test_what_stands_where_a_new_run_writes_is_refused(
+    put: Callable[[Path, Path], None], name: str, tmp_path: Path, theirs: Path
 ) -> None:
-    run_dir, said, before = tmp_path / "run", list[str](), dict[str, tuple[int, str]]()
+    run_dir = tmp_path / "run"
     run_dir.mkdir()
-    for name in ASIDE:
-        put(run_dir / name, theirs)
-        before[name] = identity(run_dir / name)
-    trainer = trainer_of(run_dir, said)
-    assert trainer.run() is Outcome.FINISHED
-    assert (trainer.digest(), (run_dir / METRICS_FILE).read_bytes()) == whole
-    for name, was in before.items():
-        assert identity(run_dir / f"{name}.1") == was
-        assert sum(name in line and f"is `{name}.1` now" in line for line in said) == 1
-    assert read_status(run_dir)["state"] == "finished"
+    put(run_dir / name, theirs)
+    was = identity(run_dir / name)
+    with pytest.raises(UsageError, match=rf"`{name}` in .* was not written by a run"):
+        trainer_of(run_dir).run()
+    assert identity(run_dir / name) == was
 
 
 @pytest.mark.parametrize("put", PUTS)
@@ -151,23 +147,20 @@ def test_what_stands_where_a_new_run_writes_is_moved_aside(
 def test_what_stands_where_a_run_is_resumed(
     put: Callable[[Path, Path], None], name: str, part: Path, theirs: Path, whole: tuple[str, bytes]
 ) -> None:
-    """Rows that cannot be told apart from lost ones, and a lock that is none, are errors; the rest is written again."""
+    """It is an error; once that is moved, the run resumes, but for rows, which cannot be told apart from lost ones."""
     remove(part / name)
     put(part / name, theirs)
     was = identity(part / name)
-    said: list[str] = []
-    if name in (METRICS_FILE, LOCK_FILE):
-        with pytest.raises(GraphtrainError, match=f"{name}.* is (a link; in a run|no regular file)"):
-            trainer_of(part, said).run()
-        assert identity(part / name) == was
-        remove(part / name)
-        if name == METRICS_FILE:
-            return
-    trainer = trainer_of(part, said)
+    foreign = "is (a link; in a run|no regular file)" if name in (METRICS_FILE, LOCK_FILE) else "not written by a run"
+    with pytest.raises(GraphtrainError, match=f"{name}.* {foreign}"):
+        trainer_of(part).run()
+    assert identity(part / name) == was
+    remove(part / name)
+    if name == METRICS_FILE:
+        return
+    trainer = trainer_of(part)
     assert trainer.run() is Outcome.FINISHED
     assert (trainer.digest(), (part / METRICS_FILE).read_bytes()) == whole
-    if name != LOCK_FILE:
-        assert identity(part / f"{name}.1") == was and any(f"is `{name}.1` now" in line for line in said)
 
 
 @pytest.mark.parametrize("put", PUTS)
@@ -220,24 +213,21 @@ THEIRS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_a_file_of_another_program_is_moved_aside(name: str, tmp_path: Path, whole: tuple[str, bytes]) -> None:
+def test_a_file_of_another_program_is_refused(name: str, tmp_path: Path) -> None:
     file, content = THEIRS[name]
     (tmp_path / file).write_text(content)
-    (tmp_path / f"{file}.1").write_text("older")
-    said: list[str] = []
-    trainer = trainer_of(tmp_path, said)
-    trainer.run()
-    assert (tmp_path / f"{file}.2").read_text() == content and (tmp_path / f"{file}.1").read_text() == "older"
-    assert any(f"`{file}` in `{tmp_path}` was no" in line and f"is `{file}.2` now" in line for line in said)
-    assert (trainer.digest(), (tmp_path / METRICS_FILE).read_bytes()) == whole
+    with pytest.raises(UsageError, match=rf"`{file}` in .* was not written by a run"):
+        trainer_of(tmp_path).run()
+    assert (tmp_path / file).read_text() == content
 
 
-def test_a_fork_moves_the_rows_of_another_program_aside(part: Path, tmp_path: Path) -> None:
+def test_a_fork_refuses_the_rows_of_another_program(part: Path, tmp_path: Path) -> None:
     fork = tmp_path / "fork"
     fork.mkdir()
     (fork / METRICS_FILE).write_text('{"loss": 1}\n')
-    trainer_of(fork).run(resume=str(max((part / "checkpoints").iterdir())))
-    assert (fork / f"{METRICS_FILE}.1").read_text() == '{"loss": 1}\n'
+    with pytest.raises(UsageError, match="was not written by a run"):
+        trainer_of(fork).run(resume=str(max((part / "checkpoints").iterdir())))
+    assert (fork / METRICS_FILE).read_text() == '{"loss": 1}\n'
 
 
 def test_rows_of_a_run_that_was_killed_before_its_first_checkpoint_are_its_own(
@@ -247,7 +237,6 @@ def test_rows_of_a_run_that_was_killed_before_its_first_checkpoint_are_its_own(
     trainer = trainer_of(part)
     trainer.run()
     assert (trainer.digest(), (part / METRICS_FILE).read_bytes()) == whole
-    assert not (part / f"{METRICS_FILE}.1").exists()
 
 
 def test_what_is_not_ours_stays(tmp_path: Path, whole: tuple[str, bytes]) -> None:

@@ -29,10 +29,6 @@ def to_machine(graph: Graph, read: Callable[[str], Any]) -> Machine:
     Arguments:
         read: the value of ``"node.field"`` or of a slot by path (``"validate/next_batch.last"``), now, as
             `Trainer.read` answers it. A node with a body is entered if its ``due`` holds.
-
-    >>> machine = to_machine(Graph.load("fit"), lambda name: name == "next_batch.exhausted")
-    >>> machine.set_state("next_batch"); _ = machine.model.advance(); machine.model.state
-    'accumulate'
     """
     model = _Model()
     logging.getLogger("transitions").setLevel(logging.CRITICAL)

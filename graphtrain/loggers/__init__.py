@@ -1,1 +1,0 @@
-"""The old place of the loggers: they are in `graphtrain.metrics`."""

@@ -1,3 +1,0 @@
-"""The old place of `graphtrain.metrics.tensorboard`."""
-
-from graphtrain.metrics.tensorboard import TensorBoard as TensorBoard
