@@ -99,7 +99,7 @@ def resources():
     torch.manual_seed(0)
     return tiny.setup()
 def trainer(run_dir=None):
-    return Trainer("lookahead_sgd", run_dir, display=None, notify=lambda line: None, **resources())
+    return Trainer("lookahead_sgd", run_dir=run_dir, display=None, notify=lambda line: None, **resources())
 whole = trainer()
 whole.run()
 given = resources()

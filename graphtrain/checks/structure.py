@@ -208,6 +208,8 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
 def _unit_hint(scope: Scope, term: Term, known: list[str]) -> str:
     """What to write in place of a unit; where a node counts that, how the clock comes to have it."""
     unit = term.base.unit
+    if unit == "runs":  # which every node counts
+        return unit_hint(term.unit, known)
     counting = [name for name, kind in scope.kinds.items() if kind is not None and scope.counts(name, unit)]
     if counting:
         return f'let the clock count it: a table [clock] with {unit} = "{counting[0]}.{unit}"'

@@ -23,7 +23,7 @@ def readable_text(graph: Graph) -> str:
     >>> print(readable_text(Graph.load("evaluate")))
     graph evaluate: start begin_evaluation; outputs metrics; optional val_data
       begin_evaluation  split = "val"  -> next_batch
-      next_batch        reads indices from val_indices, reads train_data from val_data
+      next_batch        repeat = true, reads indices from val_indices, reads train_data from val_data
                                        -> end_evaluation if data_exhausted, eval_batch
       eval_batch                       -> end_evaluation if last_batch, next_batch
       end_evaluation                   -> end

@@ -160,7 +160,7 @@ def _refuse_types(resources: Mapping[str, Any]) -> None:
             )
     for name, methods, expected in (
         ("model", ("named_modules",), "a torch.nn.Module"),
-        ("optimizer", ("step", "param_groups"), "an optimizer, or a list of them"),
+        ("optimizer", ("step",), "an optimizer, or a list of them"),
         ("scheduler", ("step",), "a scheduler, or a list of them"),
     ):
         given = resources.get(name)

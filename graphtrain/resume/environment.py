@@ -64,6 +64,7 @@ class RunEnvironment:
             *(code_changes(saved["origin"], now["origin"]) or ()),
             *_argument_changes(saved["about"], now["about"]),
             *data_changes(saved["data"], now["data"]),
+            *_seed_changes(saved["about"], now["about"]),
         ]
 
     def asides(self, saved: Mapping[str, Any]) -> str:
@@ -143,8 +144,6 @@ def _listed(changes: Sequence[str]) -> str:
 def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The arguments that differ, in words.
 
-    Earlier versions kept only those that were given, so that one which was not kept is a change only if it is given.
-
     >>> _argument_changes({"arguments": {"lr": "0.1"}}, {"arguments": {"lr": "0.2", "width": "8"}, "given": []})
     ['lr 0.1 -> 0.2']
     >>> _argument_changes({"arguments": {"lr": "0.1"}}, {"arguments": {"width": "8"}, "given": ["width"]})
@@ -157,6 +156,12 @@ def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[
         for name in sorted({*before, *given})
         if before.get(name) != after.get(name)
     ]
+
+
+def _seed_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Another seed of the command, with which `setup` was called; the order of data stays that of the run."""
+    before, after = saved.get("seed"), now.get("seed")
+    return [f"seed {before} -> {after}"] if before is not None and before != after else []
 
 
 def _environment_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -173,7 +173,7 @@ def test_data_that_the_graph_writes(mid_epoch: bool, interval: int, tmp_path: Pa
 def test_data_that_is_read_before_it_is_written() -> None:
     graph = graph_of().remove("select").set("next_batch", reads={"train_data": "pool"})
     late = graph.insert("select", selecting(lambda count: SAMPLES, writes="pool"), after="zero_grad")
-    assert [problem.code for problem in late.check()] == ["G304"]
+    assert [problem.code for problem in late.check()] == ["G303"]
     nothing = graph.insert("select", selecting(lambda count: None, writes="pool"), after="begin_epoch")
     with pytest.raises(DataError, match="an epoch is opened before anything has written its data"):
         run_of(nothing, None)[0].run()

@@ -88,7 +88,9 @@ class Materials:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE, momentum=0.9)
         self.optimizer.register_step_post_hook(self._count_step)  # before it, Lightning computes the loss
         self.scheduler = (
-            None if training.schedule is None else torch.optim.lr_scheduler.StepLR(self.optimizer, 2, gamma=0.5)
+            None
+            if training.schedule is None
+            else torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda calls: 0.5 ** (calls // 2))
         )
         self.train_data = _loader(training.batches, dtype, generator, shuffle=training.shuffle)
         self.val_data = [

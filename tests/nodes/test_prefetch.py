@@ -292,8 +292,7 @@ def test_on_a_cuda_device_the_copy_is_begun_before_the_batch_is_asked_for(monkey
     monkeypatch.setattr(next_batch, "EarlyMover", Mover)
 
     def make(prefetch: bool, state: dict[str, Any] | None = None) -> NextBatch:
-        node = NextBatch()
-        kind_of(NextBatch).reset(node)
+        node = kind_of(NextBatch).new_instance()
         node.prefetch = prefetch
         for name, value in (state or {}).items():
             setattr(node, name, value)

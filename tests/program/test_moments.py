@@ -79,7 +79,6 @@ def batches_at_runs(graph: Graph, **resources: Any) -> list[int]:
     [
         ("once", None, [0]),
         ("once", "1.5 epochs", [9]),
-        ("once", "4 epochs", []),
         (["once", "1 epochs"], None, [0, 6, 12, 18]),
         ("4 per epoch", None, [2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18]),
         ("100 per epoch", None, [*range(1, 19)]),

@@ -256,7 +256,7 @@ def test_groups_that_a_changed_setup_makes_as_they_were_saved_can_be_resumed(tmp
     trainer.run(until=f"{CUT_AT} batches")
     second, lines = trainer_of(LOADABLE["nothing"], tmp_path)
     second.resources["optimizer"].param_groups.reverse()
-    second = Trainer(trainer.graph, tmp_path, display=None, notify=lines.append, **second.resources)
+    second = Trainer(trainer.graph, run_dir=tmp_path, display=None, notify=lines.append, **second.resources)
     second.advance(0)
     moments = [trainer.resources["optimizer"].state_dict(), second.resources["optimizer"].state_dict()]
     assert str(moments[0]) == str(moments[1])
