@@ -1041,7 +1041,6 @@ class Trainer:
                     "make a new Trainer, or start all ranks again: with a run directory they resume from its newest "
                     "checkpoint",
                 )
-            self._writer.wait()  # after an interrupt it may be the one that is being written
             checkpoint = self._writer.last_save_point(self._resumed_from)
             trained = self._trained
             self._compile_again()

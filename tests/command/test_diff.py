@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from graphtrain.command.run_difference import ChangedValue, SavedRun, sections
 from tests.command.conftest import Command
 from tests.command.running import TINY, arguments, environment
 
@@ -177,16 +176,6 @@ def test_runs_with_other_code_data_and_flags(tiny: Path, command: Command) -> No
     assert ["~", "seed", "0", "3"] in rows and ["+", "more", "3"] in rows
     assert "train_data (its samples)" in out and "graph\n" in out and "step.fused" in out
     assert ["~", "train_data.length", "4", "4"] not in rows
-
-
-def test_a_default_that_an_earlier_version_did_not_keep_is_no_difference() -> None:
-    rest: dict[str, Any] = {"origin": {}, "data": {}, "environment": {}}
-    before = SavedRun({**rest, "about": {"arguments": {"lr": "0.1"}}}, {})
-    after = SavedRun(
-        {**rest, "about": {"arguments": {"lr": "0.1", "width": "8", "depth": "2"}, "given": ["depth"]}}, {}
-    )
-    assert sections(before, after)["arguments of setup"] == [ChangedValue("depth", "", "2")]
-    assert sections(after, before)["arguments of setup"] == [ChangedValue("depth", "2", "")]
 
 
 def test_a_picture(command: Command, folder: Path) -> None:

@@ -146,8 +146,8 @@ def test_a_request_that_comes_while_records_are_gathered_is_not_lost(monkeypatch
         def program(ranks: Ranks) -> int:
             trainer = trainers[ranks.rank] = plan.trainer()
             saved: list[str] = []
-            hold = trainer._writer.hold
-            monkeypatch.setattr(trainer._writer, "hold", lambda run: saved.append(trainer.position) or hold(run))
+            take = trainer._requests.take_askers
+            monkeypatch.setattr(trainer._requests, "take_askers", lambda: saved.append(trainer.position) or take())
             trainer.run()
             return len(saved)
 

@@ -106,14 +106,6 @@ def test_a_raised_ending_has_an_end_again_and_what_is_due_by_amounts_stays_where
     assert validated("8 steps", tmp_path) == [3, 4, 6, 8]
 
 
-def test_an_ending_that_is_lowered_to_where_the_run_is_has_its_end(tmp_path: Path) -> None:
-    graph = FIT.set("validate", every=["3 steps", "end"])
-    make_trainer(graph, tmp_path, **VAL).run(until="4 steps")
-    trainer = make_trainer(graph.set("finish", after="4 steps"), tmp_path, **VAL)
-    trainer.run()
-    assert [row["step"] for row in trainer.metrics if "val/loss" in row] == [3, 4]
-
-
 def test_two_ranks_do_it_at_the_same_time_and_are_exact_over_a_cut(tmp_path: Path) -> None:
     def options() -> dict[str, Any]:
         return {"graph": lambda graph: graph.set("validate", every=["3 steps", "end"])}

@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from graphtrain import Graph, node
 from tests.run.test_trainer import tiny
 
 
-@pytest.mark.parametrize("method", ["request", "save"])
-def test_a_kind_asks_for_a_checkpoint_by_either_name(method: str, tmp_path: Path) -> None:
+def test_a_kind_asks_for_a_checkpoint(tmp_path: Path) -> None:
     @node(name="ask")
     class Ask:
         """Ask for a checkpoint."""
@@ -21,7 +18,7 @@ def test_a_kind_asks_for_a_checkpoint_by_either_name(method: str, tmp_path: Path
             self._checkpoints = checkpoints
 
         def __call__(self) -> None:
-            getattr(self._checkpoints, method)()
+            self._checkpoints.save()
 
     graph = Graph.load("fit").set("finish", after="2 steps").set("checkpoint", every="never", keep=100)
     tiny(graph.insert("ask", Ask, after="step"), run_dir=tmp_path).run()

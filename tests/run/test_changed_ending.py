@@ -29,7 +29,7 @@ def make_trainer(graph: Graph, run_dir: Path | None = None, **more: Any) -> Trai
         "training_step": lambda model, batch: model(batch).square().mean(),
         **more,
     }
-    return Trainer(graph, run_dir, device="cpu", display=None, notify=lambda line: None, **resources)
+    return Trainer(graph, run_dir=run_dir, device="cpu", display=None, notify=lambda line: None, **resources)
 
 
 def rewired(graph: Graph, until: str, then: Graph, tmp_path: Path) -> Trainer:

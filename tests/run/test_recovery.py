@@ -175,7 +175,7 @@ def test_an_interrupt_inside_a_node_is_recovered_from(whole: Trainer, tmp_path: 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    trainer = make_trainer(tmp_path, failing(tmp_path, 5, act=interrupt))
+    trainer = make_trainer(tmp_path, failing(tmp_path, 5, act=interrupt), fit(mode="sync"))
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     assert trainer.run() is Outcome.FINISHED

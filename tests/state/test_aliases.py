@@ -54,13 +54,6 @@ def test_parts_are_the_very_objects_again() -> None:
     assert batch[1]["first"] is data[0] and batch[1]["last"] is data[2]
 
 
-def test_an_earlier_version_has_paths() -> None:
-    data = [torch.zeros(3)]
-    _, rebuilder = noted(data, {})
-    share(values := {"batch": (torch.zeros(3),)}, {"batch": [[[0], "train_data[0]"]]}, rebuilder)
-    assert values["batch"][0] is data[0]
-
-
 def test_new_objects_are_shared() -> None:
     kept = torch.ones(2)
     aliases, rebuilder = noted([], {"batch": {"x": kept}}, [kept])

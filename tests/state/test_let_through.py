@@ -233,7 +233,7 @@ def leaf_in_a_slot(run_dir: Path, lines: list[str]) -> Trainer:
     graph = Graph.load("fit").set("checkpoint", every="never").set("finish", after="2 epochs")
     graph = graph.insert("make", make, after="begin_epoch").insert("hand_on", hand_on, after="train_batch")
     resources = seeded(lambda: torch.nn.Linear(3, 1), training_step=step)
-    return Trainer(graph, run_dir, display=None, notify=lines.append, **resources)
+    return Trainer(graph, run_dir=run_dir, display=None, notify=lines.append, **resources)
 
 
 @pytest.mark.xfail(strict=True, reason="issue 27: the gradient of a leaf in a slot is not saved")
