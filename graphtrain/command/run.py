@@ -46,11 +46,11 @@ from graphtrain.graph.renaming import paths_of
 from graphtrain.metrics.logger import Logger
 from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
+from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import USUAL, without_unread
 from graphtrain.program.factories import with_made
-from graphtrain.program.resources import resolve_device
-from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
+from graphtrain.program.resources import resolve_device
 from graphtrain.run.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.run.trainer import Trainer
 from graphtrain.state.random import seed_everything
