@@ -186,9 +186,9 @@ class CheckpointWriter(Saves):
         if self._ranks is None:
             return False
         compiled, loop = self._run.compiled, self._run.loop
-        is_alive = compiled.has_batch_alive(loop.position, loop.ended)
+        is_alive = compiled.liveness.has_batch(loop.position, loop.ended)
         self._passed = self._passed + 1 if is_alive else 0
-        return 0 < self._passed <= _PATIENCE and compiled.comes_between_batches()
+        return 0 < self._passed <= _PATIENCE and compiled.liveness.comes_between_batches()
 
     def save(self, policy: SavePolicy, value: float | None = None, askers: frozenset[str] = frozenset()) -> bool:
         """Save at this position; False where it is no save point. It is on disk once `take_written` is True.
@@ -204,7 +204,7 @@ class CheckpointWriter(Saves):
         if self._run_files is None:
             return True
         compiled, loop = self._run.compiled, self._run.loop
-        if transient := compiled.transient(loop.position, loop.ended):
+        if transient := compiled.liveness.transient(loop.position, loop.ended):
             return self._refuse(transient, "declared transient")
         try:
             with self._run.watch.measure("save"):
@@ -216,7 +216,7 @@ class CheckpointWriter(Saves):
         except UnsaveableError as error:
             if not (error.path.startswith(("slots", "the slot ")) or compiled.state.is_lazy()):
                 raise
-            alive = compiled.alive_names(loop.position, loop.ended)
+            alive = compiled.liveness.names(loop.position, loop.ended)
             slot = next((name for name in alive if _is_of_slot(error.path, name)), error.path)
             reason = error.message.removeprefix(f"slots[{slot!r}] cannot be saved: ")
             again = "let it be written again before it is read, so that it is not alive there"
@@ -224,7 +224,7 @@ class CheckpointWriter(Saves):
             if error.path.startswith("the slot "):  # an object that may be made again: what to do is known at once
                 what_to_do = f"; {error.hint}" if error.hint else ""
                 self._notices.once(f"no checkpoint can be made here: {error.message}{what_to_do}")
-            elif error.path == f"slots[{slot!r}]" and (reader := compiled.reader_of_data(slot)):
+            elif error.path == f"slots[{slot!r}]" and (reader := compiled.liveness.reader_of_data(slot)):
                 held = type(compiled.program.slots[compiled.program.slot_index(slot)]).__name__
                 reason = f"the slot `{slot}`, which `{reader}` reads as its data, holds a {held}, which cannot be saved"
                 self.way_out = _DATA_IN_A_SLOT
@@ -460,14 +460,14 @@ class CheckpointWriter(Saves):
     def _refuse(self, slots: Sequence[str], reason: str) -> bool:
         """Note that some slots cannot be saved here. A person is told once that this goes on for long."""
         compiled, loop = self._run.compiled, self._run.loop
-        alive = ", ".join(sorted(compiled.alive_names(loop.position, loop.ended)))
+        alive = ", ".join(sorted(compiled.liveness.names(loop.position, loop.ended)))
         self.refusal = f"alive: {alive}; {quoted(slots)}: {reason}"
         self._attempts += 1
         if self._attempts == _PATIENCE:
             line = "; ".join(
                 [
                     f"no save point in {_PATIENCE} transitions: {quoted(slots)} cannot be saved ({reason})",
-                    *compiled.why_alive(slots, loop.position),
+                    *compiled.liveness.why(slots, loop.position),
                     "training on to the next save point",
                 ]
             )

@@ -7,6 +7,8 @@ from typing import Literal, NoReturn
 
 from graphtrain.errors import DataError, GraphtrainError, RanksError, SaveFailedError, UnknownMetricError
 from graphtrain.outcome import Outcome
+from graphtrain.plan.scope import slots_of
+from graphtrain.program.bind import trains
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
 from graphtrain.run.entry import go_back
@@ -73,7 +75,7 @@ def _written(run: LiveRun) -> None:
 
 def _ended(run: LiveRun) -> Answer:
     compiled = run.session.compiled
-    if compiled.has_no_batch():
+    if trains(compiled.graph) and compiled.program.main.count("batches") == 0:
         raise DataError(
             "the run came to its end without a batch: the data is empty, or was exhausted in `setup`",
             "supply data that starts over at each `__iter__`; nothing was saved as the end of the run",
@@ -170,7 +172,11 @@ def _fail(run: LiveRun, error: BaseException) -> NoReturn:
     run.explainer.fails(error)
     if not isinstance(error, RanksError):
         error.add_note(f"raised in node `{session.path}` ({session.compiled.run_clock.describe()})")
-        if note := out_of_memory_note(error, session.device, session.compiled.batch_at(session.position)):
+        program = session.compiled.program
+        reads = program.nodes[session.position].planned.reads
+        slots = slots_of(target for read, target in reads if read.name == "batch")
+        batch = [program.slots[program.slot_index(slot)] for slot in slots]
+        if note := out_of_memory_note(error, session.device, batch):
             error.add_note(note)
     run.status.write("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
     frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)

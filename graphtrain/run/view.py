@@ -19,6 +19,7 @@ from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import AT_END, Trigger
 from graphtrain.metrics.values import not_finite_since
 from graphtrain.names import suggestion
+from graphtrain.plan.scope import slots_of
 from graphtrain.resume.session import Session
 from graphtrain.run.breakpoints import replay_options
 from graphtrain.run.drawing import html_of
@@ -135,12 +136,15 @@ class RunView:
 
     def save_points(self) -> list[str]:
         """The positions at which everything alive can be saved, as far as the declarations tell."""
-        return self._session.compiled.save_points()
+        return self._session.compiled.liveness.save_points()
 
     @property
     def unreached(self) -> tuple[str, ...]:
         """The paths of nodes that have not run, without those that are bypassed, and what is inside of them."""
-        return self._session.compiled.unreached()
+        nodes = self._session.compiled.program.nodes
+        idle = [bound for bound in nodes if bound.bypassed or not bound.fields["runs"]]
+        inside = tuple(f"{bound.path}/" for bound in idle)
+        return tuple(bound.path for bound in idle if not bound.bypassed and not bound.path.startswith(inside))
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -187,7 +191,11 @@ class RunView:
             return []
         error = self._run.explainer.error
         if isinstance(error, NotFiniteError) and error.samples and "samples" in self.graph.units:
-            return ["--to", f"{error.samples} samples", "--node", self._session.compiled.origin_of(error.check)]
+            nodes = self._session.compiled.program.nodes
+            reader = next(bound for bound in nodes if bound.instance is error.check)
+            losses = slots_of(target for read, target in reader.planned.reads if read.name == "loss")
+            writers = [bound.path for bound in nodes if not set(losses).isdisjoint(bound.planned.own_writes)]
+            return ["--to", f"{error.samples} samples", "--node", (writers or [reader.path])[0]]
         has_run = isinstance(error, GuardError)
         return replay_options(self._session.compiled, self._session.position, has_run=has_run) if is_replayed else []
 
