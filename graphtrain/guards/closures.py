@@ -7,7 +7,7 @@ cannot cache an attribute look-up, which would cost twice as much.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from graphtrain.guards.evaluate import FUNCTIONS, OPERATORS
@@ -27,6 +27,7 @@ from graphtrain.guards.syntax import (
 )
 
 Read = Callable[[], Any]
+Operation = Callable[..., Any]
 
 
 class Resolver(Protocol):
@@ -42,8 +43,21 @@ class Resolver(Protocol):
         """The dictionary and the key where the value of a field is stored, or None if it is not stored in one."""
 
 
-def compile_guard(expression: Expression, scope: Resolver) -> Read:
-    """A function without arguments that returns the value of the expression."""
+def compile_guard(
+    expression: Expression,
+    scope: Resolver,
+    operators: Mapping[str, Operation] = OPERATORS,
+    functions: Mapping[str, Operation] = FUNCTIONS,
+) -> Read:
+    """A function without arguments that returns the value of the expression.
+
+    Arguments:
+        operators, functions: what the operators of two operands, and the functions, compute. Default: what they do.
+    """
+
+    def inside(part: Expression) -> Read:
+        return compile_guard(part, scope, operators, functions)
+
     constant = _constant(expression, scope)
     if constant is not None:
         value = constant.value
@@ -52,27 +66,29 @@ def compile_guard(expression: Expression, scope: Resolver) -> Read:
         case Name() | FieldOf():
             return scope.reader(expression)
         case Not(operand):
-            inner = compile_guard(operand, scope)
+            inner = inside(operand)
             return lambda: not inner()
         case Negative(operand):
-            inner = compile_guard(operand, scope)
+            inner = inside(operand)
             return lambda: -inner()
         case Both(operands):
-            return _chain([compile_guard(operand, scope) for operand in operands], stop_at=False)
+            return _chain([inside(operand) for operand in operands], stop_at=False)
         case Either(operands):
-            return _chain([compile_guard(operand, scope) for operand in operands], stop_at=True)
+            return _chain([inside(operand) for operand in operands], stop_at=True)
         case Arithmetic(symbol, left, right):
-            return _binary(symbol, left, right, scope)
+            return _binary(operators[symbol], left, right, scope, inside)
         case Comparison(operands, symbols) if len(symbols) == 1:
-            return _binary(symbols[0], operands[0], operands[1], scope)
+            return _binary(operators[symbols[0]], operands[0], operands[1], scope, inside)
         case Comparison(operands, symbols):
             pairs = zip(operands, operands[1:], symbols, strict=False)
-            return _chain([_binary(symbol, left, right, scope) for left, right, symbol in pairs], stop_at=False)
+            return _chain(
+                [_binary(operators[symbol], left, right, scope, inside) for left, right, symbol in pairs], stop_at=False
+            )
         case Conditional(condition, then, otherwise):
-            holds, first, second = (compile_guard(part, scope) for part in (condition, then, otherwise))
+            holds, first, second = (inside(part) for part in (condition, then, otherwise))
             return lambda: first() if holds() else second()
         case Call(function, operands):
-            return _call(FUNCTIONS[function], [compile_guard(operand, scope) for operand in operands])
+            return _call(functions[function], [inside(operand) for operand in operands])
     raise AssertionError(expression)
 
 
@@ -112,9 +128,11 @@ def _call(function: Callable[..., Any], calls: list[Read]) -> Read:
     return lambda: function(*[call() for call in calls])
 
 
-def _binary(symbol: str, left: Expression, right: Expression, scope: Resolver) -> Read:
+def _binary(
+    compute: Operation, left: Expression, right: Expression, scope: Resolver, inside: Callable[[Expression], Read]
+) -> Read:
     """An operator of two operands, of which constants and fields are read in place: a call less for each."""
-    compute, held, constant = OPERATORS[symbol], scope.held(left), _constant(left, scope)
+    held, constant = scope.held(left), _constant(left, scope)
     if held is not None:
         values, name = held
         if (other := _constant(right, scope)) is not None:
@@ -123,20 +141,20 @@ def _binary(symbol: str, left: Expression, right: Expression, scope: Resolver) -
         if (other_held := scope.held(right)) is not None:
             other_values, other_name = other_held
             return lambda: compute(values[name], other_values[other_name])
-        read = compile_guard(right, scope)
+        read = inside(right)
         return lambda: compute(values[name], read())
     if constant is not None:
         value = constant.value
         if (other_held := scope.held(right)) is not None:
             other_values, other_name = other_held
             return lambda: compute(value, other_values[other_name])
-        read = compile_guard(right, scope)
+        read = inside(right)
         return lambda: compute(value, read())
-    first = compile_guard(left, scope)
+    first = inside(left)
     if (other := _constant(right, scope)) is not None:
         value = other.value
         return lambda: compute(first(), value)
-    second = compile_guard(right, scope)
+    second = inside(right)
     return lambda: compute(first(), second())
 
 
