@@ -146,7 +146,7 @@ def test_evaluate_alone() -> None:
 @pytest.mark.parametrize("epochs", ["7777 epochs", "0.37 epochs"])
 @pytest.mark.parametrize("overlay", [None, "carry", "drop"])
 def test_millions_of_batches_take_few_visits(epochs: str, overlay: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphtrain.program.whole_run.MOST_VISITS", 20_000)
+    monkeypatch.setattr("graphtrain.program.counting.MOST_VISITS", 20_000)
     graph = FIT.set("accumulate", every=64).set("finish", after=epochs)
     graph = graph.overlay(overlay) if overlay else graph
     # Windows that an epoch begins with a part of come back after 64 epochs, which is too long to be noticed.
