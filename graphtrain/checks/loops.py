@@ -22,7 +22,7 @@ from graphtrain.checks.changes import NOWHERE, Changes, Points
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.windows import by_count
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, rebuilt, walk
+from graphtrain.guards.syntax import Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.trigger import AT_END
 from graphtrain.names import quoted
@@ -362,7 +362,7 @@ class _Search:
                 further: list[Expression] = [FieldOf(part.node, FROM)] if part.node in self._delayed else []
                 if part.node in self._at_end:
                     further.append(self._meaning(self._in_order[0].scope.ending))
-                return Both((part, *further)) if further else part
+                return Operation("and", (part, *further)) if further else part
             return rebuilt(part, delayed)
 
         meaning = by_count(self._graph, guard)

@@ -7,27 +7,14 @@ cannot cache an attribute look-up, which would cost twice as much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from graphtrain.guards.evaluate import FUNCTIONS, OPERATORS
-from graphtrain.guards.syntax import (
-    Arithmetic,
-    Both,
-    Call,
-    Comparison,
-    Conditional,
-    Constant,
-    Either,
-    Expression,
-    FieldOf,
-    Name,
-    Negative,
-    Not,
-)
+from graphtrain.guards.evaluate import operation
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, Operation
 
 Read = Callable[[], Any]
-Operation = Callable[..., Any]
+Compute = Callable[..., Any]
 
 
 class Resolver(Protocol):
@@ -43,20 +30,15 @@ class Resolver(Protocol):
         """The dictionary and the key where the value of a field is stored, or None if it is not stored in one."""
 
 
-def compile_guard(
-    expression: Expression,
-    scope: Resolver,
-    operators: Mapping[str, Operation] = OPERATORS,
-    functions: Mapping[str, Operation] = FUNCTIONS,
-) -> Read:
+def compile_guard(expression: Expression, scope: Resolver, compute: Callable[[Operation], Compute] = operation) -> Read:
     """A function without arguments that returns the value of the expression.
 
     Arguments:
-        operators, functions: what the operators of two operands, and the functions, compute. Default: what they do.
+        compute: what an operation computes from the values of its operands. Default: what it means.
     """
 
     def inside(part: Expression) -> Read:
-        return compile_guard(part, scope, operators, functions)
+        return compile_guard(part, scope, compute)
 
     constant = _constant(expression, scope)
     if constant is not None:
@@ -65,30 +47,18 @@ def compile_guard(
     match expression:
         case Name() | FieldOf():
             return scope.reader(expression)
-        case Not(operand):
-            inner = inside(operand)
-            return lambda: not inner()
-        case Negative(operand):
-            inner = inside(operand)
-            return lambda: -inner()
-        case Both(operands):
-            return _chain([inside(operand) for operand in operands], stop_at=False)
-        case Either(operands):
-            return _chain([inside(operand) for operand in operands], stop_at=True)
-        case Arithmetic(symbol, left, right):
-            return _binary(operators[symbol], left, right, scope, inside)
-        case Comparison(operands, symbols) if len(symbols) == 1:
-            return _binary(operators[symbols[0]], operands[0], operands[1], scope, inside)
-        case Comparison(operands, symbols):
-            pairs = zip(operands, operands[1:], symbols, strict=False)
-            return _chain(
-                [_binary(operators[symbol], left, right, scope, inside) for left, right, symbol in pairs], stop_at=False
-            )
-        case Conditional(condition, then, otherwise):
-            holds, first, second = (inside(part) for part in (condition, then, otherwise))
+        case Operation("not", (operand,)):
+            negated = inside(operand)
+            return lambda: not negated()
+        case Operation("and" | "or" as name, operands):
+            return _chain([inside(operand) for operand in operands], stop_at=name == "or")
+        case Operation("if", (condition, then, otherwise)):
+            holds, first, second = inside(condition), inside(then), inside(otherwise)
             return lambda: first() if holds() else second()
-        case Call(function, operands):
-            return _call(functions[function], [inside(operand) for operand in operands])
+        case Operation(_, (left, right)):
+            return _binary(compute(expression), left, right, scope, inside)
+        case Operation(_, operands):
+            return _call(compute(expression), [inside(operand) for operand in operands])
     raise AssertionError(expression)
 
 
@@ -118,7 +88,7 @@ def _chain(calls: list[Read], *, stop_at: bool) -> Read:
     return chain
 
 
-def _call(function: Callable[..., Any], calls: list[Read]) -> Read:
+def _call(function: Compute, calls: list[Read]) -> Read:
     if len(calls) == 1:
         (only,) = calls
         return lambda: function(only())
@@ -129,7 +99,7 @@ def _call(function: Callable[..., Any], calls: list[Read]) -> Read:
 
 
 def _binary(
-    compute: Operation, left: Expression, right: Expression, scope: Resolver, inside: Callable[[Expression], Read]
+    compute: Compute, left: Expression, right: Expression, scope: Resolver, inside: Callable[[Expression], Read]
 ) -> Read:
     """An operator of two operands, of which constants and fields are read in place: a call less for each."""
     held, constant = scope.held(left), _constant(left, scope)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import final
 
 from graphtrain.errors import UsageError
-from graphtrain.guards.syntax import Both, Conditional, Constant, Either, Expression, FieldOf, Name, Not, rebuilt, walk
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.kind.fields import EpochFields
 from graphtrain.plan.plan import Exit, Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ResourceTarget, Scope, Target, leaves
@@ -214,13 +214,14 @@ class Counted:
     def certain(self, scope: Scope, guard: Expression, *, holds: bool = True) -> Expression:
         """A guard that holds where it is known that another does: what is not known counts as speaking against it."""
         match guard:
-            case Not(operand):
-                return Not(self.certain(scope, operand, holds=not holds))
-            case Both() | Either():
+            case Operation("not", (operand,)):
+                return Operation("not", (self.certain(scope, operand, holds=not holds),))
+            case Operation("and" | "or"):
                 return rebuilt(guard, lambda part: self.certain(scope, part, holds=holds))
-            case Conditional(condition, then, otherwise) if any(self._unknown(scope, guard)):
-                either = Either((Both((condition, then)), Both((Not(condition), otherwise))))
-                return self.certain(scope, either, holds=holds)
+            case Operation("if", (condition, *values)) if any(self._unknown(scope, guard)):
+                conditions = condition, Operation("not", (condition,))
+                either = tuple(Operation("and", pair) for pair in zip(conditions, values, strict=True))
+                return self.certain(scope, Operation("or", either), holds=holds)
             case FieldOf(_, "due") if holds:
                 return guard  # by what is counted
         return Constant(not holds) if any(self._unknown(scope, guard)) else guard

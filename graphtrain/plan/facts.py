@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, walk
+from graphtrain.guards.syntax import Expression, FieldOf, Name, Operation, walk
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, leaves
 
@@ -91,7 +91,7 @@ class Facts:
 
 def conjuncts(expression: Expression) -> Iterator[Expression]:
     """The parts of which all must hold."""
-    if isinstance(expression, Both):
+    if isinstance(expression, Operation) and expression.name == "and":
         for operand in expression.operands:
             yield from conjuncts(operand)
     else:

@@ -20,8 +20,8 @@ from graphtrain.data.length import EpochLength
 from graphtrain.data.shares import round_size
 from graphtrain.errors import UsageError
 from graphtrain.guards.closures import compile_guard, never
-from graphtrain.guards.evaluate import FUNCTIONS, OPERATORS
-from graphtrain.guards.syntax import Expression
+from graphtrain.guards.evaluate import COMPARISONS, operation
+from graphtrain.guards.syntax import Expression, Operation
 from graphtrain.kind import derived_clock
 from graphtrain.kind.fields import ROUND, EpochFields
 from graphtrain.kind.trigger import Term, Trigger
@@ -76,8 +76,6 @@ class _Counting(Compiler):
 
     def __init__(self, program: Program, counted: Counted, log: list[Any], ended: Act) -> None:
         self._counted, self._log = counted, log
-        self._operators = {symbol: _logged(symbol, compute, log) for symbol, compute in OPERATORS.items()}
-        self._functions = {name: _logged(name, compute, log) for name, compute in FUNCTIONS.items()}
         super().__init__(program, ended, Stopwatch(lambda time: None))
 
     def _setup(self, bound: BoundNode) -> Act:
@@ -149,7 +147,7 @@ class _Counting(Compiler):
 
     def compiled(self, scope: BoundGraph, expression: Expression) -> Act:
         certain = self._counted.certain(scope.names, expression)
-        return compile_guard(certain, self.names(scope), self._operators, self._functions)
+        return compile_guard(certain, self.names(scope), lambda part: _logged(part, self._log))
 
     def expression(self, target: ExpressionTarget) -> Act:
         if unknown := [*self._counted.unknown_of(target)]:
@@ -197,18 +195,19 @@ class _Counting(Compiler):
         return logged
 
 
-def _logged(name: str, compute: Callable[..., Any], log: list[Any]) -> Callable[..., Any]:
-    """An operation that is linear as long as what it logs stays as it is."""
-    if name in ("+", "-"):
+def _logged(part: Operation, log: list[Any]) -> Callable[..., Any]:
+    """What an operation computes; it is linear as long as what it logs stays as it is."""
+    compute = operation(part)
+    if part.name in ("+", "-"):
         return compute
-    if name in ("*", "/"):
+    if part.name in ("*", "/"):
 
         def scale(left: Any, right: Any) -> Any:
             log.append(right)
             return compute(left, right)
 
         return scale
-    if name in ("==", "!=", "<", "<=", ">", ">="):
+    if part.name in COMPARISONS:
 
         def compare(left: Any, right: Any) -> Any:
             try:
