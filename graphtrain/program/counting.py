@@ -219,7 +219,9 @@ def _logged(part: Operation, log: list[Any]) -> Callable[..., Any]:
         return compare
 
     def operate(*operands: Any) -> Any:
-        log.append(operands)
+        # A remainder that comes again once comes again every time: what grows by multiples of the divisor does so.
+        is_whole = part.name in ("%", "//") and all(type(operand) is int for operand in operands) and operands[1]
+        log.append((operands[0] % operands[1], operands[1]) if is_whole else operands)
         return compute(*operands)
 
     return operate
