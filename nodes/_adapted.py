@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+from graphtrain.lazy import lazy_import
 
-Weights = Mapping[str, torch.Tensor]
+if TYPE_CHECKING:
+    import torch
+
+    Weights = Mapping[str, torch.Tensor]
+else:
+    torch = lazy_import("torch")
 
 
 def shifted(model: torch.nn.Module, shift: Weights) -> dict[str, torch.Tensor]:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 
 def optimizers_of(optimizer: Any) -> tuple[Any, ...]:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind.ask import Ask
-from graphtrain.nodes._late import check_metric, check_names, described, detached, torch
+from graphtrain.lazy import lazy_import
+from graphtrain.metrics.values import check_metric, check_names, described, detached
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 
 def without_ask(result: Any, asks: Callable[[Ask], None] | None) -> Any:

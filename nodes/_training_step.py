@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.kind import progress
 from graphtrain.kind.ask import Ask
-from graphtrain.nodes._late import Compiled
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
 from graphtrain.nodes._step_result import loss_and_metrics, metrics_of, without_ask
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
     from graphtrain.metrics.recorder import Means, Recorder
+    from graphtrain.nodes import _compiled as compiling
+    from graphtrain.nodes._compiled import Compiled
+else:
+    compiling = lazy_import("graphtrain.nodes._compiled")
 
 
 class CallsTrainingStep:
@@ -66,7 +70,7 @@ class CallsTrainingStep:
             self._means.add(self._named(loss, metrics), samples)
         return loss
 
-    def _named(self, loss: torch.Tensor, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _named(self, loss: Tensor, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         return self._prefixed({"loss": loss, **metrics})
 
     def _prefixed(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -85,4 +89,4 @@ class CompilesTrainingStep(CallsTrainingStep):
     compile: bool = False
 
     def _compiled(self) -> Compiled | None:
-        return Compiled() if self.compile else None
+        return compiling.Compiled() if self.compile else None

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import call_with, described, shifted, torch
+from graphtrain.lazy import lazy_import
+from graphtrain.metrics.values import described
+from graphtrain.nodes._adapted import call_with, shifted
 from graphtrain.nodes._step_result import loss_and_metrics
 
 if TYPE_CHECKING:
-    Shift = dict[str, torch.Tensor] | None
+    import torch
+    from torch import Tensor
+
+    Shift = dict[str, Tensor] | None
+else:
+    torch = lazy_import("torch")
+
 
 Count = Annotated[int, Above(0)]
 Rate = Annotated[float, Above(0)]

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
+    import torch
+
     from graphtrain.program.agreement import Agreement
+else:
+    torch = lazy_import("torch")
+
 
 Number = tuple[float, float]
 """A value of a rank, and its weight."""

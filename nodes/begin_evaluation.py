@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.nodes._late import set_aside
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
     import torch
 
     from graphtrain.metrics.recorder import Recorder
+    from graphtrain.nodes import _evaluation as evaluation
     from graphtrain.program.agreement import Agreement
+else:
+    evaluation = lazy_import("graphtrain.nodes._evaluation")
 
 
 @node(writes=("split", "training_state"), effects="eval", records="split", synchronises=True)
@@ -41,4 +44,4 @@ class BeginEvaluation:
     def __call__(
         self, model: torch.nn.Module, recorder: Recorder, seed: int, ranks: Agreement | None = None
     ) -> tuple[str, dict[str, Any]]:
-        return self.split, set_aside(model, recorder, self.split, seed, ranks)
+        return self.split, evaluation.set_aside(model, recorder, self.split, seed, ranks)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import indexed_length, torch
+from graphtrain.lazy import lazy_import
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.data import length
+else:
+    length = lazy_import("graphtrain.data.length")
+    torch = lazy_import("torch")
 
 
 @node(writes=("indices", "val_indices"), activity="data")
@@ -54,11 +62,11 @@ class BeginFold:
     def __call__(
         self, train_data: Any, fold: int, val_data: Any = None, ensemble: Any = None
     ) -> tuple[list[int], list[int]]:
-        folds, count = self.folds, indexed_length(train_data, "train_data")
+        folds, count = self.folds, length.indexed_length(train_data, "train_data")
         if fold and self.divided not in (0, folds):
             before = f"the data was divided into {self.divided} parts, of which {fold} have been held out"
             raise UsageError(f"begin_fold.folds = {folds}: {before}", "keep their number, or begin another run")
-        if val_data is not None and (other := indexed_length(val_data, "val_data")) != count:
+        if val_data is not None and (other := length.indexed_length(val_data, "val_data")) != count:
             raise UsageError(f"`val_data` has {other} samples, and `train_data` {count}", "give both one data set")
         if folds > count:
             raise UsageError(f"begin_fold.folds = {folds}: there are {count} samples", "take at most as many folds")

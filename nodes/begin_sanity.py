@@ -6,13 +6,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.nodes._late import generators_of, keeps_position, loaders_of, set_aside
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
     import torch
 
+    from graphtrain.data import loaders, samplers, source
     from graphtrain.metrics.recorder import Recorder
+    from graphtrain.nodes import _evaluation as evaluation
     from graphtrain.program.agreement import Agreement
+else:
+    evaluation = lazy_import("graphtrain.nodes._evaluation")
+    samplers = lazy_import("graphtrain.data.samplers")
+    source = lazy_import("graphtrain.data.source")
+    loaders = lazy_import("graphtrain.data.loaders")
 
 
 @node(writes=("split", "training_state"), effects="eval", records="split", synchronises=True)
@@ -45,11 +52,11 @@ class BeginSanity:
         notify: Callable[[str], None] | None = None,
         ranks: Agreement | None = None,
     ) -> tuple[str, dict[str, Any]]:
-        training_state = set_aside(model, recorder, self.split, seed, ranks)
-        loaders = [*loaders_of(val_data).values()] or [val_data]
-        training_state["generators"] = [generator.get_state() for generator in generators_of(val_data)]
-        for data in loaders:
-            if notify is not None and (keeps_position(data) or hasattr(data, "__next__")):
+        training_state = evaluation.set_aside(model, recorder, self.split, seed, ranks)
+        parts = [*loaders.loaders_of(val_data).values()] or [val_data]
+        training_state["generators"] = [generator.get_state() for generator in samplers.generators_of(val_data)]
+        for data in parts:
+            if notify is not None and (source.keeps_position(data) or hasattr(data, "__next__")):
                 notify(
                     f"`{self.split}` takes batches of a {type(data).__name__}, which keeps its own position: the first "
                     "validation begins after them; leave the overlay `sanity` out if that matters"

@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.nodes._late import set_aside, torch
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
+    import torch
+
     from graphtrain.metrics.recorder import Recorder
+    from graphtrain.nodes import _evaluation as evaluation
+else:
+    evaluation = lazy_import("graphtrain.nodes._evaluation")
+    torch = lazy_import("torch")
 
 
 @node(writes=("split", "training_state"), effects="eval", records="split")
@@ -34,7 +40,7 @@ def begin_update_bn(model: Any, recorder: Recorder, seed: int, *, split: str = "
     >>> graph.check()
     []
     """
-    training_state = set_aside(model, recorder, split, seed)
+    training_state = evaluation.set_aside(model, recorder, split, seed)
     kind = torch.nn.modules.batchnorm._BatchNorm
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, kind)}
     training_state["momentum"] = {name: layer.momentum for name, layer in layers.items()}

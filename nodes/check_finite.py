@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from graphtrain.errors import NotFiniteError, UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes._late import norms_of, torch
+from graphtrain.lazy import lazy_import
+from graphtrain.nodes._norms import norms_of
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from graphtrain.program.agreement import Agreement
+else:
+    torch = lazy_import("torch")
+
 
 _WHAT = {"loss": "the loss", "gradients": "a gradient", "parameters": "a weight"}
 _MOST_WAITING = 1024  # values that stay on the device; a run that records no row stays small

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import described, torch
+from graphtrain.lazy import lazy_import
+from graphtrain.metrics.values import described
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from graphtrain.metrics.recorder import Recorder
 
     Rollout = dict[str, Tensor]
+else:
+    torch = lazy_import("torch")
+
 
 Count = Annotated[int, Above(0)]
 ACT = "act", "actions, log_probs, values"

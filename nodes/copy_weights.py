@@ -7,7 +7,7 @@ from typing import Any
 from graphtrain.errors import UsageError
 from graphtrain.kind import copy_of, node
 from graphtrain.kind.trigger import Trigger
-from graphtrain.nodes._late import move_towards
+from graphtrain.nodes._average import move_towards
 
 
 @node(makes={"target": copy_of("model")}, family="update", varying="rate")

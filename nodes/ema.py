@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from graphtrain.errors import UsageError
 from graphtrain.kind import copy_of, node, progress
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import move_towards
+from graphtrain.nodes._average import move_towards
 
 if TYPE_CHECKING:
     import torch

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.nodes._late import put_back
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
     import torch
 
     from graphtrain.metrics.recorder import Recorder
+    from graphtrain.nodes import _evaluation as evaluation
+else:
+    evaluation = lazy_import("graphtrain.nodes._evaluation")
 
 
 @node(writes="metrics", effects="train", synchronises=True)
@@ -34,4 +37,4 @@ def end_evaluation(
     >>> graph.outputs
     ('metrics',)
     """
-    return put_back(model, split, training_state, recorder, notify)
+    return evaluation.put_back(model, split, training_state, recorder, notify)

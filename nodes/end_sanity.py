@@ -6,12 +6,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.nodes._late import generators_of, put_back
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
     import torch
 
+    from graphtrain.data import samplers
     from graphtrain.metrics.recorder import Recorder
+    from graphtrain.nodes import _evaluation as evaluation
+else:
+    evaluation = lazy_import("graphtrain.nodes._evaluation")
+    samplers = lazy_import("graphtrain.data.samplers")
 
 
 @node(effects="train", synchronises=True)
@@ -30,6 +35,6 @@ def end_sanity(
     >>> graph.start
     'sanity'
     """
-    put_back(model, split, training_state, recorder, notify)
-    for generator, state in zip(generators_of(val_data), training_state["generators"], strict=True):
+    evaluation.put_back(model, split, training_state, recorder, notify)
+    for generator, state in zip(samplers.generators_of(val_data), training_state["generators"], strict=True):
         generator.set_state(state)

@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import norms_of, torch
+from graphtrain.lazy import lazy_import
+from graphtrain.nodes._norms import norms_of
 from graphtrain.nodes._optimizers import names_of, optimizers_of, parameters_of
 
 if TYPE_CHECKING:
+    import torch
+
     from graphtrain.metrics.recorder import Means, Recorder
+else:
+    torch = lazy_import("torch")
 
 
 @node(observer=True, family="gradient")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import StepFunction, node, progress
-from graphtrain.nodes._late import register_optimizer_step_post_hook
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of
 from graphtrain.nodes._training_step import CallsTrainingStep
+
+if TYPE_CHECKING:
+    import torch.optim.optimizer as hooks
+else:
+    hooks = lazy_import("torch.optim.optimizer")
 
 
 @node(effects=("zero_grad", "backward", "step"))
@@ -50,6 +55,6 @@ class ManualStep(CallsTrainingStep):
         def count(stepped: Any, *_: Any) -> None:
             self.steps += stepped in optimizers_of(optimizer)
 
-        with register_optimizer_step_post_hook(count):
+        with hooks.register_optimizer_step_post_hook(count):
             result = self._result(training_step, model, batch)
         self._means.add(self._metrics(result), samples)

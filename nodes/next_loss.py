@@ -7,7 +7,7 @@ from typing import Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes._late import described
+from graphtrain.metrics.values import described
 from graphtrain.nodes._optimizers import optimizers_of
 from graphtrain.nodes._step_result import yielded
 

@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
-    Rollout = dict[str, torch.Tensor]
+    import torch
+    from torch import Tensor
+
+    Rollout = dict[str, Tensor]
+else:
+    torch = lazy_import("torch")
+
 
 Count = Annotated[int, Above(0)]
 

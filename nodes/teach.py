@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import StepFunction, node
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
+    import torch
     from torch.nn import Module
+else:
+    torch = lazy_import("torch")
 
 
 @node(writes="teacher_output", family="compute")

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphtrain.kind import StepFunction, node
-from graphtrain.nodes._late import call_with, shifted
+from graphtrain.nodes._adapted import call_with, shifted
 from graphtrain.nodes.train_batch import TrainBatch
 
 if TYPE_CHECKING:

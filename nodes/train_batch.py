@@ -6,20 +6,30 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from graphtrain.data.batch import cut
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.ask import Ask
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import StepOutputs, capture_random, cut, detached, restore_random, torch
+from graphtrain.lazy import lazy_import
+from graphtrain.metrics.values import detached
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import scaled
 from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics, without_ask
 from graphtrain.nodes._training_step import CompilesTrainingStep
 
 if TYPE_CHECKING:
+    import torch
+
     from graphtrain.metrics.recorder import Recorder
+    from graphtrain.program import resources
     from graphtrain.program.agreement import Agreement
     from graphtrain.program.factories import Renewals
+    from graphtrain.state import random
+else:
+    resources = lazy_import("graphtrain.program.resources")
+    random = lazy_import("graphtrain.state.random")
+    torch = lazy_import("torch")
 
 
 @node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))
@@ -208,7 +218,7 @@ class TrainBatch(CompilesTrainingStep):
         self, model: Any, batch: Any, training_step: Any, samples: int, window: int, loss_scale: float | None
     ) -> Any:
         """Compute a batch in as few parts as memory allows; what was begun is undone before it is begun again."""
-        if isinstance(training_step, StepOutputs):
+        if isinstance(training_step, resources.StepOutputs):
             raise UsageError(
                 'train_batch.on_out_of_memory "halve": the step function writes slots, each part its own',
                 "leave the writes of the node out, or halve the batch size and double accumulate.every",
@@ -216,7 +226,7 @@ class TrainBatch(CompilesTrainingStep):
         tensors = {id(each): each for each in (*model.parameters(), *parameters_of(*optimizers_of(self._optimizer)))}
         while True:
             gradients = [(each, None if each.grad is None else each.grad.clone()) for each in tensors.values()]
-            random = capture_random()
+            before = random.capture_random()
             try:
                 return self._add_parts(model, cut(batch, self.parts), training_step, samples, window, loss_scale)
             except BaseException as error:
@@ -229,7 +239,7 @@ class TrainBatch(CompilesTrainingStep):
                     error.add_note(refusal.message)
                     raise error from None
             # Outside of the handler: the error holds the frames that hold what was computed.
-            restore_random(random)
+            random.restore_random(before)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             self.parts *= 2

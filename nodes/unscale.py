@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 if TYPE_CHECKING:
+    import torch
     from torch.amp import GradScaler
+else:
+    torch = lazy_import("torch")
 
 
 @node(effects="unscale")

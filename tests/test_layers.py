@@ -18,7 +18,7 @@ LINKED = ("nodes", "graphs", "viz")
 
 # Bottom to top. A module imports at its top what stands above it in this list, never what stands below. The modules
 # directly under `graphtrain/` are the ground on which everything stands.
-GROUND = ("alive", "errors", "names", "outcome", "plain", "printable", "version")
+GROUND = ("alive", "errors", "lazy", "names", "outcome", "plain", "printable", "version")
 ORDER = (
     "distributed",
     "guards",
@@ -316,7 +316,7 @@ def reached_by_import(module: str) -> dict[str, str]:
 @pytest.mark.parametrize("kind", sorted(name for name in known_kinds() if is_shipped(name)))
 def test_a_kind_is_declared_without_what_it_works_with(kind: str) -> None:
     for name, asker in reached_by_import(f"nodes.{kind}").items():
-        assert name.partition(".")[0] not in ("torch", "numpy"), f"{asker} imports {name}: take it from `nodes._late`"
+        assert name.partition(".")[0] not in ("torch", "numpy"), f"{asker} imports {name}: take it by `lazy_import`"
 
 
 @pytest.mark.parametrize("module", sorted(name for name in MODULES if package_of(name) in WITHOUT_TORCH))

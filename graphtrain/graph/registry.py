@@ -22,6 +22,7 @@ import importlib.resources
 import re
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
+from types import FunctionType
 
 from graphtrain.graph.elements import NESTED, Node
 from graphtrain.kind import DECLARED, Kind, kind_of
@@ -66,7 +67,9 @@ def find_kind(name: str) -> Kind | None:
 @functools.cache
 def _shipped_kind(name: str) -> Kind:
     module = importlib.import_module(f"graphtrain.nodes.{name}")
-    kinds = (getattr(value, "__kind__", None) for value in vars(module).values())
+    # Of functions and classes alone: to ask a module that is imported at its first use would import it.
+    marked = (value for value in vars(module).values() if isinstance(value, FunctionType | type))
+    kinds = (getattr(value, "__kind__", None) for value in marked)
     return next(kind for kind in kinds if isinstance(kind, Kind) and kind.name == name)
 
 

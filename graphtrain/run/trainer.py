@@ -44,7 +44,6 @@ from graphtrain.metrics.logger import Logger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.values import loss_that_is_not_finite, not_finite_since
 from graphtrain.names import quoted
-from graphtrain.nodes._late import bind
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -100,8 +99,6 @@ from graphtrain.state.random import (
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, read_manifest
 from graphtrain.storage.lineage import OWN, Lineage
 from graphtrain.storage.run_files import Lead, RunFiles, named_checkpoint, named_folder
-
-bind()  # what kinds work with, or the first batch would wait for it
 
 _NOT_FINITE = "--overlay check_finite names the batch, and can drop it"
 
