@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
@@ -59,23 +59,6 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
         if result is None
         else "",
     )
-
-
-def yielded(losses: Iterator[Any], index: int, count: int) -> Any:
-    """What a step function yields next, which is for one of several optimizers.
-
-    Raises:
-        UsageError: it has ended before.
-
-    >>> yielded(iter([0.5]), 0, 1)
-    0.5
-    """
-    try:
-        result = next(losses)
-    except StopIteration:
-        message = f"`training_step` yielded {index} losses, and there are {count} optimizers"
-        raise UsageError(message, "yield one for each") from None
-    return result
 
 
 def count_and_metrics(result: Mapping[str, Any], name: str, samples: int, function: str) -> tuple[Any, dict[str, Any]]:

@@ -108,7 +108,7 @@ class CheckFinite:
         """One number that is finite if all that is checked is; still on the device."""
         if self.of == "loss":
             return loss
-        tensors = parameters_of(*self._optimizers)
+        tensors = parameters_of(self._optimizers)
         if self.of == "gradients":
             tensors = [tensor.grad for tensor in tensors if tensor.grad is not None]
         checked = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]

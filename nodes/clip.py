@@ -42,7 +42,7 @@ class Clip:
         self._optimizers = optimizers_of(optimizer)
 
     def __call__(self) -> None:
-        parameters = parameters_of(*self._optimizers)
+        parameters = parameters_of(self._optimizers)
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         alike = {(type(gradient), gradient.device, gradient.dtype) for gradient in gradients}
         if len(alike) == 1 and type(gradients[0]) is torch.Tensor:

@@ -68,7 +68,7 @@ class ClipAdaptive:
             self._clip()
 
     def _clip(self) -> None:
-        for parameter in parameters_of(*self._optimizers):
+        for parameter in parameters_of(self._optimizers):
             gradient = parameter.grad
             if gradient is None or id(parameter) in self._left_out:
                 continue

@@ -39,4 +39,4 @@ class ClipValue:
         self._optimizers = optimizers_of(optimizer)
 
     def __call__(self) -> None:
-        torch.nn.utils.clip_grad_value_(parameters_of(*self._optimizers), self.max_value)
+        torch.nn.utils.clip_grad_value_(parameters_of(self._optimizers), self.max_value)

@@ -52,7 +52,7 @@ class Divide:
             by = by.where(by != 0, 1)
         elif by in (0, 1):
             return
-        gradients = [tensor.grad for tensor in parameters_of(*self._optimizers) if tensor.grad is not None]
+        gradients = [tensor.grad for tensor in parameters_of(self._optimizers) if tensor.grad is not None]
         with torch.no_grad():
             _divide(gradients, by)
 

@@ -50,7 +50,7 @@ class GradientNorm:
         self._means = recorder.means("train", ("log", "epoch"))
 
     def __call__(self) -> None:
-        parameters = [parameter for parameter in parameters_of(*self._optimizers) if parameter.grad is not None]
+        parameters = [parameter for parameter in parameters_of(self._optimizers) if parameter.grad is not None]
         if not parameters:
             return
         norms = norms_of([parameter.grad for parameter in parameters if parameter.grad is not None], self.norm_type)

@@ -72,7 +72,7 @@ class Step:
 
     def _report_no_gradients(self) -> None:
         """What cannot be known when the optimizer is supplied: whether anything trains its parameters."""
-        if self._notify is not None and all(tensor.grad is None for tensor in parameters_of(*self._optimizers)):
+        if self._notify is not None and all(tensor.grad is None for tensor in parameters_of(self._optimizers)):
             self._notify(
                 "the first step of the optimizer finds no gradient on any of its parameters, and changes nothing; "
                 "was it made of the model that is trained?"

@@ -16,7 +16,7 @@ from graphtrain.metrics.values import detached
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import scaled
 from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics, without_ask
-from graphtrain.nodes._training_step import CompilesTrainingStep
+from graphtrain.nodes._training_step import CallsTrainingStep
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ else:
 
 
 @node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))
-class TrainBatch(CompilesTrainingStep):
+class TrainBatch(CallsTrainingStep):
     """Call ``training_step(model, batch)``, divide its loss by `window`, and run backward.
 
     Reads:
@@ -101,6 +101,7 @@ class TrainBatch(CompilesTrainingStep):
     []
     """
 
+    compile: bool = False
     keep: tuple[str, ...] = ()
     per: str | None = None
     only_own: bool = False
@@ -223,7 +224,7 @@ class TrainBatch(CompilesTrainingStep):
                 'train_batch.on_out_of_memory "halve": the step function writes slots, each part its own',
                 "leave the writes of the node out, or halve the batch size and double accumulate.every",
             )
-        tensors = {id(each): each for each in (*model.parameters(), *parameters_of(*optimizers_of(self._optimizer)))}
+        tensors = {id(each): each for each in (*model.parameters(), *parameters_of(self._optimizer))}
         while True:
             gradients = [(each, None if each.grad is None else each.grad.clone()) for each in tensors.values()]
             before = random.capture_random()
@@ -285,8 +286,8 @@ class TrainBatch(CompilesTrainingStep):
         optimizers = [value for value in resources.values() if isinstance(value, torch.optim.Optimizer)]
         named = optimizers_of(self._optimizer)
         trained = named[: self.unfrozen] if self.turn is None else (named[self.turn],)
-        own = {id(parameter) for parameter in parameters_of(*trained)}
-        held = parameters_of(*named, *(optimizers if self.only_own else ()))
+        own = {id(parameter) for parameter in parameters_of(trained)}
+        held = parameters_of([*named, *(optimizers if self.only_own else ())])
         others = [each for each in held if id(each) not in own and each.requires_grad]
         try:
             for parameter in others:

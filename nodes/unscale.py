@@ -76,7 +76,7 @@ class Unscale:
         self.scale = self._scaler.get_scale()  # in float32
 
     def __call__(self) -> None:
-        if all(parameter.grad is None for parameter in parameters_of(*self._optimizers)):
+        if all(parameter.grad is None for parameter in parameters_of(self._optimizers)):
             self.overflow = False
             return
         try:
