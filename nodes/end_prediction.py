@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
 from graphtrain.lazy import lazy_import
+from graphtrain.nodes.end_evaluation import put_back
 
 if TYPE_CHECKING:
     import torch
 
-    from graphtrain.nodes import _evaluation as evaluation
     from graphtrain.program.agreement import Agreement
     from graphtrain.storage import predictions
 else:
-    evaluation = lazy_import("graphtrain.nodes._evaluation")
     predictions = lazy_import("graphtrain.storage.predictions")
 
 
@@ -34,7 +33,7 @@ def end_prediction(
     >>> graph.edges["end_prediction"][0].target
     'end'
     """
-    evaluation.put_back_modes(model, training_state)
+    put_back(model, training_state)
     if written is None:
         return
     file, columns, samples = predictions.PredictionsFile(predictions_file), written["columns"], written["samples"]

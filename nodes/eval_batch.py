@@ -12,14 +12,13 @@ from graphtrain.kind.ask import Ask
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
 from graphtrain.nodes._step_result import count_and_metrics, metrics_of, without_ask
+from graphtrain.nodes.end_evaluation import of_loader
 
 if TYPE_CHECKING:
     import torch
 
     from graphtrain.metrics.recorder import Recorder
-    from graphtrain.nodes import _evaluation as evaluation
 else:
-    evaluation = lazy_import("graphtrain.nodes._evaluation")
     torch = lazy_import("torch")
 
 
@@ -113,7 +112,7 @@ class EvalBatch:
             sums = ("loss",)
         if self._loader is not None and (loader := self._loader()):
             metrics, sums = (
-                evaluation.of_loader(loader, metrics),
-                tuple(evaluation.of_loader(loader, dict.fromkeys(sums))),
+                of_loader(loader, metrics),
+                tuple(of_loader(loader, dict.fromkeys(sums))),
             )
         self._recorder.means(split).add(metrics, count, sums=sums)
