@@ -9,13 +9,20 @@ import itertools
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, final
-
-import numpy
-import torch
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import UsageError
-from graphtrain.state.marks import hash_of_values
+from graphtrain.lazy import lazy_import
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+    from graphtrain.state import marks
+else:
+    torch = lazy_import("torch")
+    marks = lazy_import("graphtrain.state.marks")
+    numpy = lazy_import("numpy")
 
 
 def sample_counter() -> Callable[[Any], int]:
@@ -241,7 +248,7 @@ def traces(held: Any) -> list[list[Any]]:
         return []
     if held.layout is not torch.strided or held.is_quantized or held.is_nested or not held.numel():
         return []
-    return [[held._version, hash_of_values(held)]]
+    return [[held._version, marks.hash_of_values(held)]]
 
 
 def is_other(trace: list[list[Any]], saved: list[list[Any]]) -> bool:
