@@ -8,7 +8,7 @@
 | `progress.msgpack` | everything but tensors that is the same on all ranks |
 | `rank.00001.safetensors`, `rank.00001.msgpack` | what is rank 1's own: its tensors as `file/name`, and the rest |
 
-One process has everything in common with itself. The manifest has, for every tensor that several have in common, or that
+One process has everything in common with itself. The manifest has, for every tensor that several have in common or that
 is not in the file of its resource, its file, its global shape, and where in that this piece begins: at the origin, as
 long as every tensor is written whole.
 """
