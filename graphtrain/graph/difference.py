@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphtrain.graph import layers as of
 from graphtrain.graph.canonical import spaced, value_text
 from graphtrain.graph.elements import NESTED, Edge, Node, is_computed
-from graphtrain.graph.graph import Graph
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
+
+if TYPE_CHECKING:
+    from graphtrain.graph.graph import Graph
 
 What = Literal[
     "node", "kind", "parameter", "reads", "writes", "edge", "order", "guard", "unit",
@@ -110,6 +112,7 @@ class Difference:
         after: the second.
         changes: every difference, the outermost graph first, in the order nodes, edges, guards, clock, the rest.
 
+    >>> from graphtrain.graph import Graph
     >>> fit = Graph.load("fit")
     >>> difference = fit.diff(fit.set("finish", after="20 epochs").insert("pause", "choice", after="step"))
     >>> print(difference)
@@ -162,6 +165,7 @@ class Difference:
     def renamings(self) -> tuple[tuple[str, str], ...]:
         """Pairs of a removed and an added node that look like one node renamed: a guess, which nothing relies on.
 
+        >>> from graphtrain.graph import Graph
         >>> fit = Graph.load("fit")
         >>> fit.diff(fit.rename("accumulate", "gather")).renamings
         (('accumulate', 'gather'),)
@@ -178,6 +182,7 @@ class Difference:
     def words(self) -> list[str]:
         """A line for each difference; edges that were added or removed with their node are left out.
 
+        >>> from graphtrain.graph import Graph
         >>> fit = Graph.load("fit")
         >>> fit.diff(fit.set("validate/next_batch", limit=5).remove("log", to="decide")).words()[1:]
         ['edge decide -> log if log_due removed', 'guard log_due removed', 'validate/next_batch.limit default -> 5']
