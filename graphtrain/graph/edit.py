@@ -193,7 +193,9 @@ class Editable(ABC):
             if source != name
         }
         nodes = {key: value for key, value in self.nodes.items() if key != name}
-        guards = _without_unused(self.guards, _guards_used(self.edges, self.guards) - _guards_used(edges, self.guards))
+        idle = self.guards.keys() - _with_named(_guards_of(self.edges), self.guards)  # before, so they may stay
+        kept = _with_named(_guards_of(edges) | idle, self.guards)
+        guards = {guard: text for guard, text in self.guards.items() if guard in kept}
         units = {unit: text for unit, text in self.units.items() if text != f"{name}.runs"}
         start = to if self.start == name else self.start
         return self._with(nodes=nodes, edges=edges, guards=guards, units=units, start=start)
@@ -518,13 +520,16 @@ def _redirected(leaving: tuple[Edge, ...], old: str, new: str) -> tuple[Edge, ..
     return tuple(replace(edge, target=new) if edge.target == old else edge for edge in leaving)
 
 
-def _guards_used(edges: Mapping[str, tuple[Edge, ...]], guards: Mapping[str, str]) -> set[str]:
-    """The guards that edges name, and the guards that these name in turn."""
-    used = {edge.when for leaving in edges.values() for edge in leaving if edge.when is not None}
+def _guards_of(edges: Mapping[str, tuple[Edge, ...]]) -> set[str]:
+    return {edge.when for leaving in edges.values() for edge in leaving if edge.when is not None}
+
+
+def _with_named(used: set[str], guards: Mapping[str, str]) -> set[str]:
+    """These guards, and those that they name in turn."""
     waiting = list(used)
     while waiting:
         new = _names_in(guards.get(waiting.pop(), "")) & guards.keys() - used
-        used |= new
+        used = used | new
         waiting += new
     return used
 
@@ -535,13 +540,6 @@ def _names_in(text: str) -> set[str]:
         return {part.name for part in walk(parse(text)) if isinstance(part, Name)}
     except GuardSyntaxError:
         return set(re.findall(r"[A-Za-z_]\w*", text))
-
-
-def _without_unused(guards: Mapping[str, str], unused: set[str]) -> dict[str, str]:
-    """The guards except for `unused`; of these, the ones that a remaining guard names are kept."""
-    while needed := unused & {name for guard in guards.keys() - unused for name in _names_in(guards[guard])}:
-        unused = unused - needed
-    return {name: text for name, text in guards.items() if name not in unused}
 
 
 def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:

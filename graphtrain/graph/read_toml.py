@@ -18,8 +18,8 @@ from graphtrain.graph.layers import Layers, layers_of
 from graphtrain.graph.lines import Lines
 from graphtrain.graph.overlay import Overlay, with_overlays
 from graphtrain.graph.problem import Problem
-from graphtrain.graph.registry import find_graph
-from graphtrain.graph.sources import GRAPHS, MAX_NESTING, OVERLAYS, GraphReading, TextSource, bounded
+from graphtrain.graph.registry import GRAPHS, OVERLAYS, find_graph
+from graphtrain.graph.sources import MAX_NESTING, GraphReading, TextSource, bounded
 from graphtrain.kind.parameter import show_value
 from graphtrain.names import FOREIGN, suggestion
 from graphtrain.printable import one_line, shorten

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from graphtrain.errors import UsageError
 from graphtrain.graph.canonical import FORMAT
 from graphtrain.graph.problem import Problem
-from graphtrain.graph.registry import find_graph, find_overlay, known_graphs, known_overlays
-from graphtrain.names import nearest
+from graphtrain.graph.registry import GRAPHS, OVERLAYS, Texts
 from graphtrain.printable import shorten
 
 if TYPE_CHECKING:
@@ -25,24 +24,6 @@ MAX_NESTING = 20
 MAX_NODES = 10_000
 
 _FORMAT_LINE = re.compile(r"^\ufeff?[ \t]*format[ \t]*=", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Sort:
-    """What a name or a path is to lead to: a graph or an overlay."""
-
-    word: str
-    find: Callable[[str], Traversable | None]
-    known: Callable[[], list[str]]
-
-    def hint(self, source: str) -> str:
-        """What to write in place of a name that is not known."""
-        match = nearest(source, self.known())
-        return f"did you mean `{match}`?" if match else f"known: {', '.join(self.known())}; a path ends in .toml"
-
-
-GRAPHS = Sort("graph", find_graph, known_graphs)
-OVERLAYS = Sort("overlay", find_overlay, known_overlays)
 
 
 class TooLargeError(Exception):
@@ -94,7 +75,7 @@ class TextSource:
     folder: Path | None = None
     chain: tuple[str, ...] = ()
 
-    def opened(self, source: str | Path, sort: Sort, reading: GraphReading) -> tuple[TextSource, str]:
+    def opened(self, source: str | Path, sort: Texts, reading: GraphReading) -> tuple[TextSource, str]:
         """A graph or an overlay that is named here, and its text.
 
         Raises:
@@ -122,7 +103,7 @@ class TextSource:
             raise UsageError(f"`{source}` is no {sort.word}: there is no line `format = {FORMAT}` at its top")
         return found, text.removeprefix("\ufeff")  # the byte order mark of some editors
 
-    def _found(self, source: str | Path, sort: Sort, container: Path | None) -> tuple[Path, str]:
+    def _found(self, source: str | Path, sort: Texts, container: Path | None) -> tuple[Path, str]:
         """The path of a file, and the one that it leads to by links."""
         path = Path(source)
         if self.folder is not None and path.is_absolute():
@@ -140,12 +121,12 @@ class TextSource:
             )
         if isinstance(source, str) and path.suffix != ".toml" and (not exists or not source):
             hint = sort.hint(source)
-            if sort is GRAPHS and find_overlay(source) is not None:
+            if sort is GRAPHS and OVERLAYS.find(source) is not None:
                 hint = (
                     f"`{source}` is an overlay: name it beside a graph, as in --overlay {source} or "
                     'extends = ["fit", ...]'
                 )
-            elif sort is OVERLAYS and find_graph(source) is not None:
+            elif sort is OVERLAYS and GRAPHS.find(source) is not None:
                 hint = f"`{source}` is a graph, which comes before the overlays"
             raise UsageError(f"there is no {sort.word} `{source}`", hint)
         return path, str(target)
