@@ -80,9 +80,7 @@ class Change:
     @property
     def values(self) -> tuple[str, str]:
         """Before and after, each on one line; ``"default"`` for a parameter that is not given."""
-        absent = {"parameter": "default", **dict.fromkeys(("reads", "writes", "optimizer"), "as named")}.get(
-            self.what, ""
-        )
+        absent = {"parameter": "default", "reads": "as named", "writes": "as named", "optimizer": "as named"}
         before, after = (
             absent.get(self.what, "") if value is None else _short(value) for value in (self.before, self.after)
         )
