@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 
@@ -33,17 +36,13 @@ COMMANDS = {
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
-Declared = TypeVar("Declared", bound=Callable[..., Any])
-
 
 class Argument(click.Argument):
     """An argument with a help text."""
 
-    section = "Arguments"
-
-    def __init__(self, names: Sequence[str], *, help: str, **attributes: Any) -> None:
+    def __init__(self, names: Sequence[str], *, section: str, help: str, **attributes: Any) -> None:
         super().__init__(names, **attributes)
-        self.help = help
+        self.section, self.help = section, help
 
     def make_metavar(self, *context: Any) -> str:
         """In the usage: optional ones in brackets."""
@@ -56,11 +55,68 @@ class Argument(click.Argument):
 
 
 class Option(click.Option):
-    """An option in a section of its own in the help."""
+    """An option in a section of the help."""
 
     def __init__(self, names: Sequence[str], *, section: str, **attributes: Any) -> None:
         super().__init__(names, **attributes)
         self.section = section
+
+
+# The sections of a docstring, and what they say of parameters: ``name (PLACEHOLDER): text``.
+_SECTION = re.compile(r"^(\S.*):\n((?:\n* {4}.+)+)", re.MULTILINE)
+_ENTRY = re.compile(r"^ {4}(\w+)(?: \((.+?)\))?: (.+(?:\n {8}.+)*)", re.MULTILINE)
+
+
+def parameters_of(declared: Callable[..., Any], shared: str = "") -> list[click.Parameter]:
+    """The parameters of a function, or of a class, as those of a command; keyword-only ones are options.
+
+    Types and defaults are those of the signature; sections, place-holders and texts those of the docstring.
+
+    Arguments:
+        shared: a text with such sections, for the parameters that the docstring does not describe.
+
+    >>> def count(folder: Path, *, every: int = 1, json: bool = False):
+    ...     '''Count files.
+    ...
+    ...     Options:
+    ...         every (NUMBER): Count one in so many.
+    ...         json: Print JSON.
+    ...     '''
+    >>> [parameter.opts for parameter in parameters_of(count, "Arguments:\\n    folder: The folder.")]
+    [['folder'], ['--every'], ['--json']]
+    """
+    texts = {
+        entry[0]: (section, *entry[1:])
+        for text in (shared, inspect.getdoc(declared) or "")
+        for section, entries in _SECTION.findall(text)
+        for entry in _ENTRY.findall(entries)
+    }
+    hints = get_type_hints(declared)
+    parameters: list[click.Parameter] = []
+    for name, parameter in inspect.signature(declared).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            continue  # those of `params`
+        is_option = parameter.kind is parameter.KEYWORD_ONLY
+        section, placeholder, text = texts.get(name, ("Options" if is_option else "Arguments", "", ""))
+        inner = [hints[name], *get_args(hints[name])]
+        is_several, default = get_origin(hints[name]) is Sequence, parameter.default
+        attributes: dict[str, Any] = {
+            "type": next((kind for kind in (Path, int) if kind in inner), None),
+            "required": default is parameter.empty and not is_several,
+            "metavar": placeholder or name.upper(),
+            "help": " ".join(text.split()),
+            "section": section,
+        }
+        if default is not parameter.empty and not is_several:
+            attributes["default"] = default
+        if not is_option:
+            parameters.append(Argument([name], nargs=-1 if is_several else 1, **attributes))
+            continue
+        flag = f"--{name.removeprefix('as_').replace('_', '-')}"
+        attributes |= {"is_flag": True, "metavar": None} if default is False else {"multiple": is_several}
+        attributes["show_default"] = type(default) is int or (isinstance(default, str) and default != "")
+        parameters.append(Option([name, flag, *(["-o"] if name == "output" else [])], **attributes))
+    return parameters
 
 
 class _Helpful(click.Command):
@@ -168,16 +224,27 @@ def option_hint(option: str, known: Sequence[str]) -> str:
     return f"options: {', '.join(known)}; what is no option is written without dashes, as in {name}=VALUE"
 
 
-def argument(name: str, metavar: str, help: str, **attributes: Any) -> Callable[[Declared], Declared]:
-    """Declare an argument of the command below."""
-    return click.argument(name, cls=Argument, metavar=metavar, help=help, **attributes)
-
-
 def command(
-    *examples: str, cls: type[Command] = Command, **attributes: Any
+    *examples: str, cls: type[Command] = Command, shared: str = "", params: Sequence[click.Parameter] = ()
 ) -> Callable[[Callable[..., int | None]], Command]:
-    """Declare a command: the function is called with its arguments and options, and its docstring is the help."""
-    return click.command(cls=cls, epilog="\n".join(examples), context_settings=_CONTEXT, **attributes)
+    """Declare a command: a function that is called with its parameters, and returns the exit code.
+
+    Arguments:
+        shared: as of `parameters_of`.
+        params: further parameters.
+    """
+
+    def declare(function: Callable[..., int | None]) -> Command:
+        return cls(
+            function.__name__,
+            callback=function,
+            params=[*parameters_of(function, shared), *params],
+            help=_SECTION.split(inspect.getdoc(function) or "")[0],
+            epilog="\n".join(examples),
+            context_settings=_CONTEXT,
+        )
+
+    return declare
 
 
 app = CommandLine(

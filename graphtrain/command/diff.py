@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from graphtrain.command.cli import argument, command
-from graphtrain.command.graphs import contained_option, overlay_option
+from graphtrain.command.cli import command
+from graphtrain.command.graphs import ON_GRAPHS
 from graphtrain.command.output import console, counted, escaped, notify, shown, table
 from graphtrain.command.script_graph import load_graph
 from graphtrain.command.settings import renamings
@@ -35,28 +35,12 @@ _MOST_CHARACTERS = 60
     "graphtrain diff runs/first my_fit.toml -o difference.svg",
     "graphtrain diff fit fit --overlay ema",
     "graphtrain diff runs/first/checkpoints/000001-step-60 runs/second",
+    shared=ON_GRAPHS,
 )
-@argument(
-    "before",
-    "A",
-    "A shipped graph, a TOML file, a script (which is imported), a run directory (its newest checkpoint), or a "
-    "checkpoint.",
-)
-@argument("after", "B", "What to compare it with, likewise.")
-@click.option(
-    "--output",
-    "-o",
-    type=Path,
-    metavar="FILE",
-    help="Draw both in one picture: .svg, .png, .pdf, .dot or .mmd (mermaid).",
-)
-@click.option("--rename", multiple=True, metavar="OLD=NEW", help="The node OLD of A is the node NEW of B.")
-@click.option("--exit-code", is_flag=True, help="Exit with 1 if anything that is compared differs.")
-@overlay_option
-@contained_option
 def diff(
     before: str,
     after: str,
+    *,
     output: Path | None = None,
     rename: Sequence[str] = (),
     exit_code: bool = False,
@@ -70,6 +54,16 @@ def diff(
     removed, a ~ changed from A to B.
 
     Exit codes: 0 shown, different or not; 1 different, with --exit-code; 2 there is no such graph.
+
+    Arguments:
+        before (A): A shipped graph, a TOML file, a script (which is imported), a run directory (its newest checkpoint),
+            or a checkpoint.
+        after (B): What to compare it with, likewise.
+
+    Options:
+        output (FILE): Draw both in one picture: .svg, .png, .pdf, .dot or .mmd (mermaid).
+        rename (OLD=NEW): The node OLD of A is the node NEW of B.
+        exit_code: Exit with 1 if anything that is compared differs.
     """
     (graph, run), (other, other_run) = _read(before, contained), _read(after, contained)
     if overlay:

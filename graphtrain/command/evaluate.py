@@ -5,50 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
-from graphtrain.command.cli import Declared, argument, command
-from graphtrain.command.run import ScriptCommand, processes_help
+from graphtrain.command.cli import command
+from graphtrain.command.run import ScriptCommand
 from graphtrain.distributed.launcher import launched
 from graphtrain.errors import UsageError
 
+_SHARED = """
+Arguments:
+    script (SCRIPT[:FUNCTION]): The Python file that the run was started with.
+    settings (NAME=VALUE): NAME=VALUE sets an argument of setup, in place of the one that the run had; NODE.PARAM=VALUE
+        a parameter of a node, as in next_batch.limit=10.
 
-def _takes_weights(function: Declared) -> Declared:
-    """Declare what both commands take."""
-    for declare in (
-        click.option("--quiet", is_flag=True, help="Print the result and errors only."),
-        click.option(
-            "--processes",
-            type=int,
-            metavar="NUMBER",
-            help=processes_help("Evaluate in this many processes, each with its own part of the batches."),
-        ),
-        click.option(
-            "--device", metavar="DEVICE", help="Where: auto, cpu, cuda, ... Default: where the run was trained."
-        ),
-        click.option(
-            "--model",
-            metavar="NAME",
-            help="The model in the checkpoint whose weights `model` is given, as in average. Default: the one that the "
-            "run validates.",
-        ),
-        click.option(
-            "--weights",
-            metavar="WHAT",
-            help="Whose: best, newest, the name of a checkpoint of the run, or the path of another one. Default: the "
-            "best, or the newest of a run that has ranked none by checkpoint.best.",
-        ),
-        argument(
-            "settings",
-            "NAME=VALUE",
-            "NAME=VALUE sets an argument of setup, in place of the one that the run had; NODE.PARAM=VALUE a parameter "
-            "of a node, as in next_batch.limit=10.",
-            nargs=-1,
-        ),
-        argument("script", "SCRIPT[:FUNCTION]", "The Python file that the run was started with."),
-    ):
-        function = declare(function)
-    return function
+Options:
+    weights (WHAT): Whose: best, newest, the name of a checkpoint of the run, or the path of another one. Default: the
+        best, or the newest of a run that has ranked none by checkpoint.best.
+    model (NAME): The model in the checkpoint whose weights `model` is given, as in average. Default: the one that the
+        run validates.
+    device: Where: auto, cpu, cuda, ... Default: where the run was trained.
+    processes (NUMBER): Evaluate in this many processes, each with its own part of the batches. Default: one, or those
+        that torchrun has started.
+    quiet: Print the result and errors only.
+"""
 
 
 @command(
@@ -56,33 +33,20 @@ def _takes_weights(function: Declared) -> Declared:
     "graphtrain test train.py --run-dir runs/first --weights newest",
     "graphtrain test train.py --follow runs/first",
     cls=ScriptCommand,
-)
-@_takes_weights
-@click.option("--run-dir", type=Path, metavar="RUN_DIR", help="The run whose weights are tested; it is not changed.")
-@click.option(
-    "--follow",
-    type=Path,
-    metavar="RUN_DIR",
-    help="Test every checkpoint of this run that was not tested yet, and each that comes, until it is over.",
-)
-@click.option(
-    "--graph",
-    default="test",
-    show_default=True,
-    metavar="GRAPH",
-    help="Another graph: evaluate, for the validation data, or a TOML file.",
+    shared=_SHARED,
 )
 def test(
     script: str,
     settings: Sequence[str],
-    weights: str | None,
-    model: str | None,
-    device: str | None,
-    processes: int | None,
-    quiet: bool,
-    run_dir: Path | None,
-    follow: Path | None,
-    graph: str,
+    *,
+    run_dir: Path | None = None,
+    weights: str | None = None,
+    follow: Path | None = None,
+    model: str | None = None,
+    graph: str = "test",
+    device: str | None = None,
+    processes: int | None = None,
+    quiet: bool = False,
 ) -> int:
     """Evaluate `test_data` of a script with the weights of a checkpoint of a run.
 
@@ -90,6 +54,12 @@ def test(
     RUN_DIR/test.jsonl with the step and the name of the checkpoint. setup() is called with the arguments of the run.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal.
+
+    Options:
+        run_dir: The run whose weights are tested; it is not changed.
+        follow (RUN_DIR): Test every checkpoint of this run that was not tested yet, and each that comes, until it is
+            over.
+        graph: Another graph: evaluate, for the validation data, or a TOML file.
     """
     named = run_dir or follow
     if named is None or (run_dir is not None and follow is not None):
@@ -109,35 +79,20 @@ def test(
     "graphtrain predict train.py --run-dir runs/first",
     "graphtrain predict train.py --run-dir runs/first --weights newest --output predictions.jsonl",
     cls=ScriptCommand,
+    shared=_SHARED,
 )
-@_takes_weights
-@click.option(
-    "--run-dir",
-    type=Path,
-    required=True,
-    metavar="RUN_DIR",
-    help="The run whose weights are used; it is not changed.",
-)
-@click.option(
-    "--output",
-    "-o",
-    type=Path,
-    metavar="FILE",
-    help="The file to write, .safetensors or .jsonl; it must not exist. Default: predictions.safetensors in "
-    "RUN_DIR/predict/CHECKPOINT.",
-)
-@click.option("--graph", default="predict", metavar="GRAPH", help="Another graph, a TOML file. Default: predict.")
 def predict(
     script: str,
     settings: Sequence[str],
-    weights: str | None,
-    model: str | None,
-    device: str | None,
-    processes: int | None,
-    quiet: bool,
+    *,
     run_dir: Path,
-    output: Path | None,
-    graph: str,
+    weights: str | None = None,
+    output: Path | None = None,
+    model: str | None = None,
+    graph: str = "predict",
+    device: str | None = None,
+    processes: int | None = None,
+    quiet: bool = False,
 ) -> int:
     """Write what the model predicts for `predict_data` of a script, with the weights of a checkpoint of a run.
 
@@ -145,6 +100,12 @@ def predict(
     Stopped or killed, the same command continues where it was, with the weights that it has begun with.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
+
+    Options:
+        run_dir: The run whose weights are used; it is not changed.
+        output (FILE): The file to write, .safetensors or .jsonl; it must not exist. Default: predictions.safetensors in
+            RUN_DIR/predict/CHECKPOINT.
+        graph: Another graph, a TOML file.
     """
     if (code := launched(processes)) is not None:
         return code

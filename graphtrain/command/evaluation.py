@@ -20,6 +20,7 @@ import click
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import ignore, notify
 from graphtrain.command.rebuild import TrainerFactory
+from graphtrain.command.run_directories import existing_checkpoint
 from graphtrain.command.runs import ACTIVE, present_status
 from graphtrain.command.script_graph import load_graph
 from graphtrain.display.choose import display_for
@@ -79,11 +80,7 @@ class Weights:
             raise UsageError(f"there is no run in `{self.run_dir}`", "name the directory of a run with --run-dir")
         if self.name is None:
             return named_folder(BEST if (self.run_dir / BEST_FILE).exists() else NEWEST, folder)
-        path = named_folder(self.name, folder)
-        if not path.is_dir():
-            names = ", ".join(other.name for other in own_checkpoint_paths(folder))
-            raise UsageError(f"--weights: there is no checkpoint `{self.name}`", f"best, newest, or one of: {names}")
-        return path
+        return existing_checkpoint(self.name, folder, "--weights")
 
     @property
     def report(self) -> Callable[[str], None]:

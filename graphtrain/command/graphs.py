@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphtrain.command.cli import argument, command
+from graphtrain.command.cli import command
 from graphtrain.command.output import console, counted, escaped, notify, table
 from graphtrain.command.script import import_script, split_script
 from graphtrain.command.script_graph import is_script, load_graph, named_graph, with_overlays
@@ -41,44 +41,39 @@ if TYPE_CHECKING:
 
     from graphtrain.plan.save_points import SavePoint
 
-_graph = argument(
-    "graph",
-    "GRAPH",
-    "A shipped graph (`fit`), a TOML file, a script (`train.py`: the graph that it trains with; to find it, the script "
-    "is imported, which runs its code), a run directory, or a checkpoint in one (RUN/best: the best).",
-)
-_script = click.option(
-    "--script", metavar="SCRIPT", help="A Python file that declares kinds which the graph uses; it is imported."
-)
-overlay_option = click.option(
-    "--overlay",
-    multiple=True,
-    metavar="OVERLAY",
-    help="Add an overlay to the graph: a shipped one, as in ema (see graphtrain graphs), or a TOML file; can be given "
-    "several times.",
-)
-contained_option = click.option(
-    "--contained",
-    is_flag=True,
-    help="For graphs of strangers: refuse files outside of the folder of the graph file (of a name: the current "
-    "folder), links that lead out of it, and scripts, whose code would run.",
-)
+ON_GRAPHS = """
+Arguments:
+    graph: A shipped graph (`fit`), a TOML file, a script (`train.py`: the graph that it trains with; to find it, the
+        script is imported, which runs its code), a run directory, or a checkpoint in one (RUN/best: the best).
+
+Options:
+    script: A Python file that declares kinds which the graph uses; it is imported.
+    overlay: Add an overlay to the graph: a shipped one, as in ema (see graphtrain graphs), or a TOML file; can be given
+        several times.
+    contained: For graphs of strangers: refuse files outside of the folder of the graph file (of a name: the current
+        folder), links that lead out of it, and scripts, whose code would run.
+"""
 
 
-@command("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json")
-@_graph
-@_script
-@click.option("--json", "as_json", is_flag=True, help="Print the problems as JSON.")
-@click.option("--strict", is_flag=True, help="Count warnings as errors.")
-@click.option("--ranks", is_flag=True, help="Check it for a run of several ranks, of which more is asked (G7xx).")
-@overlay_option
-@contained_option
+@command("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json", shared=ON_GRAPHS)
 def check(
-    graph: str, script: str | None, as_json: bool, strict: bool, ranks: bool, overlay: Sequence[str], contained: bool
+    graph: str,
+    *,
+    script: str | None = None,
+    as_json: bool = False,
+    strict: bool = False,
+    ranks: bool = False,
+    overlay: Sequence[str] = (),
+    contained: bool = False,
 ) -> int:
     """Check a graph without running it: all its problems, each with a code, a place and a hint.
 
     Exit codes: 0 no errors, 2 errors.
+
+    Options:
+        as_json: Print the problems as JSON.
+        strict: Count warnings as errors.
+        ranks: Check it for a run of several ranks, of which more is asked (G7xx).
     """
     from graphtrain.checks import check_graph  # takes longer than all that the help needs
 
@@ -111,40 +106,30 @@ def _import_kinds(script: str | None) -> None:
 # ---- render
 
 
-@command("graphtrain render fit -o fit.svg", "graphtrain render my_fit.toml -o my_fit.png --run-dir runs/first")
-@_graph
-@click.option(
-    "--output",
-    "-o",
-    type=Path,
-    required=True,
-    metavar="FILE",
-    help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).",
+@command(
+    "graphtrain render fit -o fit.svg",
+    "graphtrain render my_fit.toml -o my_fit.png --run-dir runs/first",
+    shared=ON_GRAPHS,
 )
-@click.option(
-    "--run-dir",
-    type=Path,
-    metavar="RUN_DIR",
-    help="Show how often each node ran in this run, and which is next.",
-)
-@click.option(
-    "--seconds", is_flag=True, help="With --run-dir: show how long each node took, of a run with --time-nodes."
-)
-@click.option("--guards", is_flag=True, help="Add a table with the expressions of the guards below the picture.")
-@overlay_option
-@contained_option
 def render(
     graph: str,
+    *,
     output: Path,
-    run_dir: Path | None,
-    seconds: bool,
-    guards: bool,
-    overlay: Sequence[str],
-    contained: bool,
+    run_dir: Path | None = None,
+    seconds: bool = False,
+    guards: bool = False,
+    overlay: Sequence[str] = (),
+    contained: bool = False,
 ) -> None:
     """Draw a graph to a file.
 
     The graph of a run directory is drawn as the run has it; --run-dir adds the counts of a run to any graph.
+
+    Options:
+        output (FILE): The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).
+        run_dir: Show how often each node ran in this run, and which is next.
+        seconds: With --run-dir: show how long each node took, of a run with --time-nodes.
+        guards: Add a table with the expressions of the guards below the picture.
     """
     from graphtrain.viz.render import render as draw
 
@@ -194,19 +179,10 @@ def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], s
 # ---- show
 
 
-@command("graphtrain show fit", "graphtrain show my_fit.toml --save-points --script train.py")
-@_graph
-@click.option(
-    "--save-points",
-    is_flag=True,
-    help="Show for every node whether a checkpoint can be made before it runs, and which slots it would hold. Imports "
-    "the kinds.",
-)
-@_script
-@overlay_option
-@contained_option
+@command("graphtrain show fit", "graphtrain show my_fit.toml --save-points --script train.py", shared=ON_GRAPHS)
 def show(
     graph: str,
+    *,
     save_points: bool = False,
     script: str | None = None,
     overlay: Sequence[str] = (),
@@ -215,6 +191,10 @@ def show(
     """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
 
     Exit codes: 0 printed, 2 there is no such graph, or it cannot be bound.
+
+    Options:
+        save_points: Show for every node whether a checkpoint can be made before it runs, and which slots it would hold.
+            Imports the kinds.
     """
     _import_kinds(script)
     shown = load_graph(graph, overlays=overlay, contained=contained)
@@ -280,15 +260,15 @@ def _mark(point: SavePoint) -> str:
 # ---- copy
 
 
-@command("graphtrain copy fit my_fit.toml", "graphtrain copy ema my_ema.toml")
-@_graph
-@argument("path", "PATH", "The file to write; it must not exist.", type=Path)
-@overlay_option
-def copy(graph: str, path: Path, overlay: Sequence[str]) -> None:
+@command("graphtrain copy fit my_fit.toml", "graphtrain copy ema my_ema.toml", shared=ON_GRAPHS)
+def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
     """Copy a graph, or an overlay by its name, to a new file that you can edit.
 
     The text of a shipped graph, of an overlay or of a file is copied with its comments; that of a script or a run, and
     of a graph with --overlay, is generated.
+
+    Arguments:
+        path: The file to write; it must not exist.
     """
     if path.suffix != ".toml":
         raise UsageError(f"`{path}`: the name of a graph file must end in .toml", "as in my_fit.toml")
@@ -331,9 +311,12 @@ def graphs() -> None:
 
 
 @command("graphtrain nodes", "graphtrain nodes clip")
-@argument("kind", "KIND", "Describe this kind in detail. Default: all are listed.", required=False)
-def nodes(kind: str | None) -> None:
-    """List the kinds of nodes that a graph can have, or describe one: its parameters, what it reads and writes, ..."""
+def nodes(kind: str | None = None) -> None:
+    """List the kinds of nodes that a graph can have, or describe one: its parameters, what it reads and writes, ...
+
+    Arguments:
+        kind: Describe this kind in detail. Default: all are listed.
+    """
     if kind is not None:
         found = find_kind(kind)
         if found is None:

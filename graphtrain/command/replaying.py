@@ -17,10 +17,10 @@ from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term
 from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
-from graphtrain.replay.comparison import dtype_and_shape
 from graphtrain.replay.history import RunHistory, SavedCheckpoint
 from graphtrain.replay.replay import Replay
 from graphtrain.run.breakpoints import parse_moment
+from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
 from graphtrain.storage.run_files import named_folder
 from graphtrain.storage.saved_graph import graph_of
@@ -31,7 +31,7 @@ _MOST_CHARACTERS = 80
 
 
 def replay_to(
-    script: str, settings: Sequence[str], run_dir: Path, to: str, node: str | None, runs: int | None, debug: bool
+    script: str, settings: Sequence[str], run_dir: Path, to: str, node: str | None, runs: int | None, *, debug: bool
 ) -> int:
     """Replay a past run to a moment, and show the values there; the exit code."""
     if runs is not None and node is None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import click
 
-from graphtrain.command.cli import Command, argument, command
+from graphtrain.command.cli import Command, command, parameters_of
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.script import setup_function
 from graphtrain.command.script_graph import load_graph, script_graph
@@ -50,58 +49,39 @@ class Script:
         return cls(setup, f"{path.name}:{name}", path.stem, ["graphtrain"], script, path, lambda: script_graph(script))
 
 
-def processes_help(does: str) -> str:
-    """The help of the option of every command that starts several processes."""
-    return f"{does} Default: one, or those that torchrun has started."
-
-
-_PLACEHOLDERS = {
-    "resume": "WHAT",
-    "fork": "RUN_DIR",
-    "init": "NAME=FILE",
-    "rename": "OLD=NEW",
-    "from_setup": "NAMES",
-    "until": "AMOUNT",
-    "before": "NODE",
-    "seed": "NUMBER",
-    "processes": "NUMBER",
-    "log_every": "AMOUNT",
-    "show": "NAMES",
-}
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The options of a run. Each is one of the command line, with the text on it here as its help.
+    """The options of a run, which are those of the command line: this is their help.
 
-    Attributes:
+    Options:
         graph: A shipped graph, a TOML file, or another script; saved: the graph in the checkpoint that is resumed.
             Default: the graph of the script, which is what it passes to main or calls `graph`; else fit.
         overlay: Add an overlay to the graph: a shipped one, as in ema (see graphtrain graphs), or a TOML file; can be
             given several times.
         run_dir: The run directory; an existing run is resumed. Default: runs/SCRIPT-001, ...
-        resume: auto: resume from the newest checkpoint, or start a new run; never: refuse a directory that has a run;
-            or the name or path of a checkpoint: best and newest, also as RUN_DIR/best.
-        fork: Start from the newest checkpoint of another run, in a new run directory.
-        init: Load weights from a safetensors file or a checkpoint first, as in model=weights.safetensors or
+        resume (WHAT): auto: resume from the newest checkpoint, or start a new run; never: refuse a directory that has a
+            run; or the name or path of a checkpoint: best and newest, also as RUN_DIR/best.
+        fork (RUN_DIR): Start from the newest checkpoint of another run, in a new run directory.
+        init (NAME=FILE): Load weights from a safetensors file or a checkpoint first, as in model=weights.safetensors or
             model=runs/first/best; all names must match.
-        rename: The node OLD of the saved graph is called NEW now, as in accumulate=gather or
+        rename (OLD=NEW): The node OLD of the saved graph is called NEW now, as in accumulate=gather or
             validate/next_batch=validate/fetch; can be given several times.
-        from_setup: If setup() now sets other hyper-parameters than when the run began: take the new values of these, as
-            in optimizer.lr,scheduler.
+        from_setup (NAMES): If setup() now sets other hyper-parameters than when the run began: take the new values of
+            these, as in optimizer.lr,scheduler.
         from_saved: If setup() now sets other hyper-parameters: keep the saved ones.
-        until: Stop early, as in '500 steps' or '2 hours'. The same command without it continues the run.
-        before: Stop when this node is the next to run, as in step or validate/eval_batch. The same command runs it, and
-            stops before it the next time.
+        until (AMOUNT): Stop early, as in '500 steps' or '2 hours'. The same command without it continues the run.
+        before (NODE): Stop when this node is the next to run, as in step or validate/eval_batch. The same command runs
+            it, and stops before it the next time.
         dry_run: Only try it: one batch, every trigger due once, the end after one epoch; without a run directory and
             loggers. The nodes that were not reached are listed.
-        seed: Seed of Python, NumPy and torch, set before setup() is called.
+        seed (NUMBER): Seed of Python, NumPy and torch, set before setup() is called.
         device: Where to train: auto, cpu, cuda, cuda:1, ...
-        processes: Train in this many processes on this host, each with its own part of the batches and, with CUDA, its
-            own device. Default: one, or those that torchrun has started.
+        processes (NUMBER): Train in this many processes on this host, each with its own part of the batches and, with
+            CUDA, its own device. Default: one, or those that torchrun has started.
         deterministic: Ask torch for deterministic kernels.
-        log_every: How often a row of metrics is recorded, as in 10 (steps) or '1 epochs': `every` of each node `log`.
-        show: The metrics to show, as in loss,val/loss. Default: all.
+        log_every (AMOUNT): How often a row of metrics is recorded, as in 10 (steps) or '1 epochs': `every` of each node
+            `log`.
+        show (NAMES): The metrics to show, as in loss,val/loss. Default: all.
         tensorboard: Also log to TensorBoard, inside the run directory.
         time_nodes: Time the nodes of one batch in 128; graphtrain render RUN_DIR --run-dir RUN_DIR --seconds draws
             where the time goes.
@@ -114,12 +94,12 @@ class RunOptions:
     """
 
     graph: str | None = None
-    overlay: tuple[str, ...] = ()
+    overlay: Sequence[str] = ()
     run_dir: Path | None = None
     resume: str = "auto"
     fork: Path | None = None
-    init: tuple[str, ...] = ()
-    rename: tuple[str, ...] = ()
+    init: Sequence[str] = ()
+    rename: Sequence[str] = ()
     from_setup: str = ""
     from_saved: bool = False
     until: str | None = None
@@ -137,25 +117,6 @@ class RunOptions:
     trace: bool = False
     contained: bool = False
     quiet: bool = False
-
-    @classmethod
-    def declared(cls) -> list[click.Parameter]:
-        """The options of a command."""
-        helps = dict(re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", f"{cls.__doc__}", re.MULTILINE))
-        types = get_type_hints(cls)
-        return [
-            click.Option(
-                [f"--{name.replace('_', '-')}"],
-                type=next((known for known in (Path, int) if known in (types[name], *get_args(types[name]))), None),
-                default=default,
-                is_flag=default is False,
-                multiple=default == (),
-                show_default=default in ("auto", 0) and default is not False,
-                metavar=None if default is False else _PLACEHOLDERS.get(name, name.upper()),
-                help=helps[name],
-            )
-            for name, default in ((option.name, option.default) for option in fields(cls))
-        ]
 
 
 def without(words: Sequence[str], options: Collection[str]) -> list[str]:
@@ -212,13 +173,11 @@ class ScriptCommand(Command):
             print_parameters(load_graph(named or program.own_graph(), overlays=overlay))
 
 
-_settings = argument(
-    "settings",
-    "NAME=VALUE",
-    "NAME=VALUE sets an argument of setup, as in lr=1e-3; NODE.PARAM=VALUE a parameter of a node, as in "
-    "finish.after='500 steps'. Values are TOML, else strings.",
-    nargs=-1,
-)
+_SHARED = """
+Arguments:
+    settings (NAME=VALUE): NAME=VALUE sets an argument of setup, as in lr=1e-3; NODE.PARAM=VALUE a parameter of a node,
+        as in finish.after='500 steps'. Values are TOML, else strings.
+"""
 
 
 @command(
@@ -227,24 +186,22 @@ _settings = argument(
     "graphtrain run train.py --overlay ema --overlay early_stop early_stop.patience=2",
     "graphtrain run train.py --help",
     cls=ScriptCommand,
-    params=RunOptions.declared(),
+    shared=_SHARED,
+    params=parameters_of(RunOptions),
 )
-@argument(
-    "script",
-    "SCRIPT[:FUNCTION]",
-    "A Python file, and its function that returns the model, the optimizer, the data, ... Default: setup.",
-)
-@_settings
-@click.pass_obj
-def run(drive: Any, /, script: str, settings: Sequence[str], **options: Any) -> int:
+def run(script: str, settings: Sequence[str], **options: Any) -> int:
     """Train with a script: its setup() returns model, optimizer and data. A run that was interrupted is resumed.
 
     What is done with them, in which order and when, is said by a graph: that of the script, of --graph, or `fit`.
     With a SCRIPT, --help also lists what can be set.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
+
+    Arguments:
+        script (SCRIPT[:FUNCTION]): A Python file, and its function that returns the model, the optimizer, the data, ...
+            Default: setup.
     """
-    return _train(script, settings, RunOptions(**options), drive)
+    return _train(script, settings, RunOptions(**options))
 
 
 def program_command(program: Script) -> Command:
@@ -253,9 +210,9 @@ def program_command(program: Script) -> Command:
     @command(
         f"{' '.join(program.words)} accumulate.every=4 finish.after='500 steps' --run-dir runs/first",
         cls=ScriptCommand,
-        params=RunOptions.declared(),
+        shared=_SHARED,
+        params=parameters_of(RunOptions),
     )
-    @_settings
     def run(settings: Sequence[str], **options: Any) -> int:
         """Train with this script. A run that was interrupted is resumed.
 
@@ -270,9 +227,9 @@ def program_command(program: Script) -> Command:
     return run
 
 
-def _train(program: Script | str, settings: Sequence[str], options: RunOptions, drive: Any = None) -> int:
+def _train(program: Script | str, settings: Sequence[str], options: RunOptions) -> int:
     if (code := launched(options.processes)) is not None:
         return code
     from graphtrain.command.training import train
 
-    return train(program, settings, options, drive)
+    return train(program, settings, options, click.get_current_context().obj)

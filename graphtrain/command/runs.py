@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from graphtrain.alive import is_alive
-from graphtrain.command.cli import argument, command
+from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
 from graphtrain.command.output import console, notify, shown, table
 from graphtrain.display.numbers import duration, metric
@@ -69,20 +69,18 @@ def _age(status: dict[str, Any]) -> str:
 
 
 @command("graphtrain ls runs", "graphtrain ls runs --json")
-@argument(
-    "folder",
-    "FOLDER",
-    "The folder that holds the run directories, at most 4 levels below it. Default: runs.",
-    type=Path,
-    default=Path("runs"),
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the status of each run, as JSON.")
-def ls(folder: Path, as_json: bool = False) -> None:
+def ls(folder: Path = Path("runs"), *, as_json: bool = False) -> None:
     """List the runs in a folder: state, place, graph, last metrics, age, and whether they can be resumed.
 
     Only status files are read. A run whose process is gone is `interrupted`.
 
     Exit codes: 0 listed, 2 there is no such folder.
+
+    Arguments:
+        folder: The folder that holds the run directories, at most 4 levels below it. Default: runs.
+
+    Options:
+        as_json: Print the status of each run, as JSON.
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder `{folder}`", "name the folder that holds your run directories")
@@ -171,18 +169,18 @@ def _resumable(path: Path, state: str) -> str:
     "graphtrain status runs/digits-001 --json",
     "graphtrain status runs/digits-001 --exit-code",
 )
-@argument("run_dir", "RUN_DIR", "The directory of a run; or a folder of them, listed as by ls.", type=Path)
-@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
-@click.option(
-    "--exit-code",
-    is_flag=True,
-    help="Exit as the run did, which torchrun does not: 0 finished, 75 stopped and resumable, else 1.",
-)
-def status(run_dir: Path, as_json: bool = False, exit_code: bool = False) -> int:
+def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> int:
     """Show the progress of a run, whether it is running or not, from its run directory.
 
     Exit codes: 0 shown, 2 there is no run; with --exit-code also 75 for a run that is stopped and can be resumed, and 1
     for one that has failed, was killed, or is running.
+
+    Arguments:
+        run_dir: The directory of a run; or a folder of them, listed as by ls.
+
+    Options:
+        as_json: Print the status as JSON.
+        exit_code: Exit as the run did, which torchrun does not: 0 finished, 75 stopped and resumable, else 1.
     """
     if run_dir.is_dir() and not (run_dir / STATUS_FILE).exists() and (inner := [*run_directories(run_dir)]):
         if exit_code:
@@ -245,18 +243,20 @@ def _process(status: dict[str, Any]) -> str:
     "graphtrain export runs/first/best weights.safetensors",
     "graphtrain export runs/first/checkpoints/000003-step-120 weights.safetensors --model generator",
 )
-@argument(
-    "run", "RUN", "A run directory (its newest checkpoint), or a checkpoint in one; RUN/best is the best.", type=Path
-)
-@argument("path", "FILE", "The file to write, .safetensors; it must not exist.", type=Path)
-@click.option("--model", metavar="NAME", help="Only this model, by the name that setup gives it. Default: all.")
-def export(run: Path, path: Path, model: str | None = None) -> None:
+def export(run: Path, path: Path, *, model: str | None = None) -> None:
     """Write the weights of a run to one file that needs nothing but safetensors to be read.
 
     Parameters and buffers have the names of the model's state_dict, with the name of the model in front where there are
     several. Of a run of several processes the file is as whole; buffers that differ are those of rank 0.
 
     Exit codes: 0 written, 1 the checkpoint is damaged, 2 there is no such run or model, or the file exists.
+
+    Arguments:
+        run: A run directory (its newest checkpoint), or a checkpoint in one; RUN/best is the best.
+        path (FILE): The file to write, .safetensors; it must not exist.
+
+    Options:
+        model (NAME): Only this model, by the name that setup gives it. Default: all.
     """
     from graphtrain.command.weights import export_weights
 

@@ -14,7 +14,7 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.state.weights import misfits
+from graphtrain.state.weights import dtype_and_shape, misfits
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.own_files import replace_file
@@ -147,7 +147,7 @@ def _fingerprint(module: torch.nn.Module) -> str:
         for key, tensor in module.state_dict().items():
             digest.update(key.encode())
             with suppress(Exception):  # a tensor of a class of its own, or one without values yet
-                digest.update(f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}".encode())
+                digest.update(dtype_and_shape(tensor).encode())
                 flat = tensor.reshape(-1)
                 if number := flat.numel():
                     digest.update(repr(flat[[0, number // 2, number - 1]].tolist()).encode())

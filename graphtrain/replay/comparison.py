@@ -13,6 +13,7 @@ import torch
 
 from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
+from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.run_directory import METRICS_FILE
 
 # In this order the first difference is the likely cause, such as a counter that was lost, and the rest follows from it.
@@ -152,11 +153,6 @@ def _of_tensors(expected: Any, actual: Any) -> str:
 
 def _share(differing: int, whole: int) -> str:
     return f"{differing} of {whole} element{'' if whole == 1 else 's'}"
-
-
-def dtype_and_shape(tensor: torch.Tensor) -> str:
-    """``"float32 (2, 3)"``."""
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def _form(tensor: Any) -> str:

@@ -21,7 +21,7 @@ from tests.resume.rank_runs import run, trainer_of
 def test_the_weights_of_a_run_are_one_file(tmp_path: Path, world_size: int, capsys: pytest.CaptureFixture[str]) -> None:
     ends = run(world_size, tmp_path / "run", act=lambda trainer: trainer.run(until="1 steps"))
     path = tmp_path / "weights.safetensors"
-    export.callback(tmp_path / "run", path, None)
+    export.callback(tmp_path / "run", path)
     assert capsys.readouterr().out.startswith(f"wrote {path}: 9 tensors, 56 numbers, of 000001-step-1")
     weights = safetensors.torch.load_file(path)
     model = torch.nn.Sequential(
@@ -31,9 +31,9 @@ def test_the_weights_of_a_run_are_one_file(tmp_path: Path, world_size: int, caps
     assert torch.equal(torch.cat([parameter.flatten() for parameter in model.parameters()]), ends[0].weights)
 
     with pytest.raises(UsageError, match="exists; a file is never overwritten"):
-        export.callback(tmp_path / "run", path, None)
+        export.callback(tmp_path / "run", path)
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
-    export.callback(checkpoint, tmp_path / "again.safetensors", "model")
+    export.callback(checkpoint, tmp_path / "again.safetensors", model="model")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
 
 
@@ -52,7 +52,7 @@ def test_what_was_validated_is_what_is_exported(tmp_path: Path, world_size: int)
     model, inputs, targets = resources["model"].eval(), *next(iter(DataLoader(resources["val_data"].dataset, 99)))[:2]
     exported = []
     for checkpoint in sorted((tmp_path / "run" / "checkpoints").glob("0*")):
-        export.callback(checkpoint, tmp_path / f"{checkpoint.name}.safetensors", None)
+        export.callback(checkpoint, tmp_path / f"{checkpoint.name}.safetensors")
         model.load_state_dict(safetensors.torch.load_file(tmp_path / f"{checkpoint.name}.safetensors"))
         exported.append(torch.nn.functional.mse_loss(model(inputs), targets).item())
     assert len(exported) >= 2
@@ -77,5 +77,5 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         (tmp_path / "run", tmp_path / "none" / "weights.safetensors", None, "cannot write"),
     ]:
         with pytest.raises(UsageError, match=message):
-            export.callback(source, file, model)
+            export.callback(source, file, model=model)
     assert not path.exists()
