@@ -32,7 +32,7 @@ from graphtrain.command.weights import fingerprints, named_weights, warm_start
 from graphtrain.data.length import length_of
 from graphtrain.data.rank_local import RankLocal
 from graphtrain.display.choose import display_for, introduce
-from graphtrain.distributed import Ranks, current_ranks, on_all_ranks
+from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
@@ -46,7 +46,6 @@ from graphtrain.program.requests import Requests
 from graphtrain.program.resources import resolve_device
 from graphtrain.run.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.run.trainer import Trainer
-from graphtrain.storage.run_files import Lead
 from graphtrain.storage.saved_graph import holds_a_graph
 
 # Runs a trainer in another way than `Trainer.run`.
@@ -127,7 +126,7 @@ class _Training:
         about = self._about(made, sorted(arguments), fingerprints(ready))
         if line := _unhandled_signal():
             report(line)
-        with named_or_new_directory(options.run_dir, program.stem, _lead(self._ranks)) as run_dir:
+        with named_or_new_directory(options.run_dir, program.stem, Agreement(self._ranks, Requests()).lead) as run_dir:
             trained = trainer(graph, run_dir=run_dir, loggers=loggers, about=about)
             return self._train(trained, run_dir, resume, loaded)
 
@@ -300,13 +299,6 @@ def _endings(trainer: Trainer) -> str:
 
 
 # ---- several processes
-
-
-def _lead(ranks: Ranks) -> Lead:
-    """A call that rank 0 makes for all, before there is a trainer."""
-    if ranks.world_size == 1:
-        return lambda act: act()
-    return Agreement(ranks, Requests(), seconds=lambda: 0.0, path=lambda position: "the start").lead
 
 
 def refuse_idle_ranks(train_data: Any, world_size: int) -> None:
