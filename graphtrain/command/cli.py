@@ -44,11 +44,6 @@ class Argument(click.Argument):
         super().__init__(names, **attributes)
         self.section, self.help = section, help
 
-    def make_metavar(self, *context: Any) -> str:
-        """In the usage: optional ones in brackets."""
-        name = self.metavar if self.required else f"[{self.metavar}]"
-        return f"{name}..." if self.nargs != 1 else f"{name}"
-
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
         """Its name and its help."""
         return f"{self.metavar}", f"{self.help}"
@@ -110,6 +105,8 @@ def parameters_of(declared: Callable[..., Any], shared: str = "") -> list[click.
         if default is not parameter.empty and not is_several:
             attributes["default"] = default
         if not is_option:
+            if not attributes["required"]:
+                attributes["metavar"] = f"[{attributes['metavar']}]" + "..." * is_several
             parameters.append(Argument([name], nargs=-1 if is_several else 1, **attributes))
             continue
         flag = f"--{name.removeprefix('as_').replace('_', '-')}"

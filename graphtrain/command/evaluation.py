@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,11 @@ from typing import Any
 import click
 
 from graphtrain.command.failure import STOPPED
-from graphtrain.command.output import ignore, notify
-from graphtrain.command.rebuild import TrainerFactory
+from graphtrain.command.output import ignore, notify, notify_once
 from graphtrain.command.run_directories import existing_checkpoint
 from graphtrain.command.runs import ACTIVE, present_status
 from graphtrain.command.script_graph import load_graph
+from graphtrain.command.set_up import TrainerFactory
 from graphtrain.display.choose import display_for
 from graphtrain.display.numbers import metric
 from graphtrain.distributed import current_ranks, on_all_ranks
@@ -82,14 +82,9 @@ class Weights:
             return named_folder(BEST if (self.run_dir / BEST_FILE).exists() else NEWEST, folder)
         return existing_checkpoint(self.name, folder, "--weights")
 
-    @property
-    def report(self) -> Callable[[str], None]:
-        """Receives lines for a person."""
-        return ignore if self.quiet or current_ranks().rank else notify
-
     def trainer(self, trainers: TrainerFactory, path: Path, **options: Any) -> Trainer:
         """A trainer of another graph, in which `model` has these weights."""
-        report, is_first = self.report, trainers.changes is None
+        report, is_first = notify_once(quiet=self.quiet), trainers.changes is None
         checkpoint = SavedCheckpoint.read(path)
         options |= {"display": None if self.quiet else display_for(report), "notify": report}
         options |= {"device": self.device} if self.device is not None else {}
@@ -194,7 +189,7 @@ def _is_over(run_dir: Path) -> bool:
 def run_predict(script: str, settings: Sequence[str], weights: Weights, graph: str, output: Path | None) -> int:
     """Write what a model predicts, with the weights of a checkpoint of a run; the exit code."""
     with on_all_ranks(f"in {script}"):
-        report = weights.report
+        report = notify_once(quiet=weights.quiet)
         trainers = TrainerFactory(script, settings, ignore, load_graph(graph))
         path = weights.path
         run_dir = weights.run_dir / PREDICTIONS_FOLDER / path.name

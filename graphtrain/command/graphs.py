@@ -33,7 +33,7 @@ from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import suggestion
 from graphtrain.printable import printable
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, read_status
+from graphtrain.storage.run_directory import STATUS_FILE, read_status
 from graphtrain.storage.saved_graph import graph_of, holds_a_graph, saved_graph
 
 if TYPE_CHECKING:
@@ -160,11 +160,9 @@ def _seconds(run_dir: Path | None) -> dict[str, float]:
 
 def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], str | None]:
     """How often each node has run, and the position if the run is not done. That it has another graph is reported."""
-    from graphtrain.storage.store import FolderStore  # imports torch
+    from graphtrain.command.run_directories import newest_in  # imports torch
 
-    checkpoint = FolderStore(run_dir / CHECKPOINTS_FOLDER, notify).newest()
-    if checkpoint is None:
-        raise UsageError(f"there is no checkpoint in `{run_dir}`", "name the directory of a run with --run-dir")
+    checkpoint = newest_in(run_dir, notify)
     difference = graph_of(checkpoint.path, checkpoint.manifest).diff(graph)
     if difference.matters:
         notify(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from graphtrain.distributed.current import current_ranks
 from graphtrain.printable import one_line, printable, shorten
 
 if TYPE_CHECKING:
@@ -22,6 +23,11 @@ def notify(line: str) -> None:
 
 def ignore(line: str) -> None:
     """In the place of `notify` where nothing is printed."""
+
+
+def notify_once(*, quiet: bool = False) -> Callable[[str], None]:
+    """`notify` on the rank that prints for all, and `ignore` on the others."""
+    return ignore if quiet or current_ranks().rank else notify
 
 
 def console(*, quiet: bool = False) -> Console:

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from graphtrain.command.output import console, escaped, ignore, notify, table
-from graphtrain.command.rebuild import TrainerFactory
+from graphtrain.command.output import console, escaped, ignore, notify_once, table
+from graphtrain.command.set_up import TrainerFactory
 from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term
@@ -39,13 +39,12 @@ def replay_to(
     if debug and current_ranks().world_size > 1:
         raise UsageError("--pdb: several processes cannot read from one terminal", "leave it out")
     with on_all_ranks(f"in {script}"):
-        is_first = current_ranks().rank == 0  # which prints for all
-        report = notify if is_first else ignore
+        report = notify_once()
         replay, start = _replayed(script, settings, run_dir, to, report)
         if node is not None and not replay.to_node(node, runs):
             times = f" with runs = {runs}" if runs is not None else ""
             raise UsageError(f"the node `{node}` does not run again{times} after {to}: the run ends at {replay.moment}")
-        printed = console(quiet=not is_first)
+        printed = console(quiet=report is ignore)
         origin = start.name if start is not None else "the beginning"
         position = escaped(replay.trainer.position)
         printed.print(f"[bold]{escaped(replay.moment)}[/bold], next node {position} (replayed from {origin})\n")

@@ -13,6 +13,7 @@ from graphtrain.command.cli import Command, command, parameters_of
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.script import setup_function
 from graphtrain.command.script_graph import load_graph, script_graph
+from graphtrain.command.settings import print_arguments, print_parameters
 from graphtrain.distributed.launcher import launched
 from graphtrain.graph import Graph
 
@@ -166,8 +167,6 @@ class ScriptCommand(Command):
         if program is None and script is not None and script.partition(":")[0].endswith(".py"):
             program = Script.of_script(script)
         if program is not None:
-            from graphtrain.command.settings_help import print_arguments, print_parameters
-
             print_arguments(program.setup, program.name.rpartition(":")[2])
             named = options.get("run_dir") if graph == "saved" else graph
             print_parameters(load_graph(named or program.own_graph(), overlays=overlay))

@@ -11,6 +11,7 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.read_toml import overlay_name
 from graphtrain.names import nearest, quoted
+from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import own_checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, is_status
 from graphtrain.storage.run_files import Lead, named_folder
@@ -149,7 +150,16 @@ def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: C
         raise UsageError("--fork: the run directory is the one to fork from", "name a new directory with --run-dir")
     if run_dir is not None and is_status(run_dir / STATUS_FILE):
         return resume
-    newest = FolderStore(source / CHECKPOINTS_FOLDER, notify).newest()
+    return str(newest_in(source, notify, "--fork: ").path)
+
+
+def newest_in(run_dir: Path, notify: Callable[[str], None], option: str = "") -> Checkpoint:
+    """The newest sound checkpoint of a run.
+
+    Raises:
+        UsageError: there is none; the message begins with the `option`.
+    """
+    newest = FolderStore(run_dir / CHECKPOINTS_FOLDER, notify).newest()
     if newest is None:
-        raise UsageError(f"--fork: there is no checkpoint in `{source}`", "name the directory of a run")
-    return str(newest.path)
+        raise UsageError(f"{option}there is no checkpoint in `{run_dir}`", "name the directory of a run that has saved")
+    return newest

@@ -1,4 +1,4 @@
-"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` from the command line: values are TOML, else strings."""
+"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` of the command line: values are TOML, else strings; and their list."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import inspect
 import re
 import tomllib
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from graphtrain.command.output import console, escaped, table
 from graphtrain.errors import EditError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import Node
+from graphtrain.graph.elements import NESTED, Node
+from graphtrain.graph.registry import kind_of_node
+from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.hints import hints_of
-from graphtrain.kind.parameter import REQUIRED, Parameter
+from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value, show_value
 from graphtrain.names import suggestion
 
 # What an argument of `setup` is called that is given the run.
@@ -209,3 +212,72 @@ def _coerced(argument: Parameter, value: Any, name: str) -> Any:
         if str in wanted:  # `tag=001` is text, `tag=3` a number
             hint = f"quote text that looks like another value, and the quotes for the shell: {argument.name}='\"...\"'"
         raise UsageError(f"{name}: {argument.name}: {error}", hint) from None
+
+
+# ---- their list
+
+# Name, default, type and description.
+Row = tuple[str, str, str, str]
+
+
+def print_arguments(setup: Callable[..., Any], name: str) -> None:
+    """Print the arguments of a setup."""
+    _print(f"Arguments of {name}", "NAME=VALUE", [*setup_rows(setup)])
+
+
+def print_parameters(graph: Graph) -> None:
+    """Print the parameters of the nodes of a graph."""
+    _print(f"Parameters of the graph {graph.name}", "NODE.PARAM=VALUE", [*graph_rows(graph)])
+
+
+def _print(title: str, heading: str, rows: Sequence[Row]) -> None:
+    printed = console()
+    printed.print(f"\n[bold]{escaped(title)}[/bold]" + ("" if rows else ": none"))
+    if rows:
+        printed.print(table([heading, "default", "type", ""], rows, whole=[heading]))
+
+
+def setup_rows(setup: Callable[..., Any]) -> Iterator[Row]:
+    """The arguments of a setup.
+
+    >>> def setup(lr: float = 0.1):
+    ...     '''Arguments:
+    ...         lr: learning rate.'''
+    >>> list(setup_rows(setup))
+    [('lr', '0.1', 'number', 'learning rate.')]
+    >>> def setup(activation: Callable[[Any], Any] = lambda value: value, layer: type = dict):
+    ...     pass
+    >>> [row[:3] for row in setup_rows(setup)]
+    [('activation', 'a function', 'function'), ('layer', 'dict', 'class')]
+    """
+    descriptions = descriptions_of(setup)
+    for name, argument in arguments_of(setup).items():
+        yield _row(name, argument, argument.default, descriptions.get(name, ""))
+
+
+def graph_rows(graph: Graph) -> Iterator[Row]:
+    """The parameters of the nodes of a graph; nodes of nested graphs are named by their paths."""
+    for path, node in nodes_of(graph):
+        kind = kind_of_node(node)
+        if kind is None:
+            continue  # declared by a script that is not loaded
+        for name, parameter in kind.parameters.items():
+            if node.use != NESTED or name in node.parameters:
+                value = node.parameters.get(name, parameter.default)
+                yield _row(f"{path}.{name}", parameter, value, kind.descriptions.get(name, ""))
+
+
+def _row(name: str, parameter: Parameter, value: Any, description: str) -> Row:
+    wanted = parameter.annotation
+    named = "path" if wanted is Path else "" if wanted is Any else parameter.type_name
+    return name, _shown(value), re.sub(r"^an? (value of type )?| such as .*", "", named), description
+
+
+def _shown(value: Any) -> str:
+    if value is None or value is REQUIRED:
+        return "none" if value is None else "required"
+    try:
+        return show_value(plain_value(value))
+    except ValueError:
+        name = getattr(value, "__name__", str(value))
+        return "a function" if name == "<lambda>" else name

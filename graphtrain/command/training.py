@@ -14,7 +14,7 @@ from typing import Any, final
 
 from graphtrain.checks import checked_graph
 from graphtrain.command.failure import STOPPED
-from graphtrain.command.output import ignore, notify
+from graphtrain.command.output import notify_once
 from graphtrain.command.run import RunOptions, Script, without
 from graphtrain.command.run_directories import (
     SAVED,
@@ -91,8 +91,7 @@ class _Training:
     def __init__(self, program: Script, options: RunOptions, drive: Drive | None) -> None:
         self._program, self._options, self._drive = program, options, drive
         self._ranks = current_ranks()
-        self._trace = ignore if self._ranks.rank else notify
-        self._report = ignore if options.quiet else self._trace
+        self._trace, self._report = notify_once(), notify_once(quiet=options.quiet)
 
     def run(self, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
         """Set the program up, and train; the exit code."""

@@ -1,4 +1,9 @@
-"""What `graphtrain verify --cuts` does: a script is trained, cut at random transitions, resumed, and compared."""
+"""What `graphtrain verify --cuts` does: a script is trained, cut at random transitions, resumed, and compared.
+
+Each training is a process of its own, ``python -m graphtrain.command.verify_cuts REPORT CUTS WORDS``, which is
+``graphtrain run WORDS``, cut after some transitions. REPORT is the file for what is to know of the run, CUTS the
+numbers of transitions with commas between them; the copies of the run directory go where the report goes.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +29,25 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from graphtrain.command.cut_run import MODULE
+from graphtrain.command.cli import app
 from graphtrain.command.failure import FAILED
 from graphtrain.command.output import console, counted, escaped, notify, table
+from graphtrain.command.run import RunOptions
 from graphtrain.display.numbers import about, duration, size
 from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.outcome import Outcome
 from graphtrain.printable import one_line, printable
 from graphtrain.replay.comparison import StateDifference, first_lines
 from graphtrain.replay.cuts import (
     Cut,
+    CutTraining,
     TrainedRun,
     compare_runs,
     copy_run,
     expected_seconds,
     sampled_transitions,
 )
+from graphtrain.run.trainer import Trainer
 from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
 
@@ -180,7 +189,7 @@ class _Verification:
         report = self.folder / f"{name}.json"
         numbers = ",".join(map(str, cuts))
         words = [*self.words, "--run-dir", str(self.folder / name), "--quiet"]
-        ended = self._python("-m", MODULE, str(report), numbers, *words)
+        ended = self._python("-m", "graphtrain.command.verify_cuts", str(report), numbers, *words)
         if ended.code or not report.exists():
             return ended, ended.seconds
         return TrainedRun.from_json(report.read_text(encoding="utf-8")), ended.seconds
@@ -506,3 +515,21 @@ def summary_of(verdicts: Sequence[CutVerdict]) -> str:
     kinds = {"differs": "different", "not exact": "reported as not exact", "cannot be resumed": "cannot be resumed"}
     listed = [f"{results.count(result)} {text}" for result, text in kinds.items() if result in results]
     return f"{bad} of {cuts} {'is' if bad == 1 else 'are'} not exact: {', '.join(listed)}"
+
+
+# ---- the process that trains
+
+
+def _train_and_cut(report: Path, cuts: list[int]) -> None:
+    def drive(trainer: Trainer, options: RunOptions) -> Outcome:
+        assert options.run_dir is not None, "it is the one that is copied"
+        outcome, trained = CutTraining(options.run_dir, cuts, report.parent, options.until).run(trainer)
+        report.write_text(trained.to_json(), encoding="utf-8")
+        return outcome
+
+    sys.argv[:3] = ["graphtrain", "run"]  # which the script may look at
+    app(prog_name="graphtrain", obj=drive)
+
+
+if __name__ == "__main__":
+    _train_and_cut(Path(sys.argv[1]), [int(number) for number in sys.argv[2].split(",") if number])

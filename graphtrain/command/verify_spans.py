@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from graphtrain.command.failure import FAILED
-from graphtrain.command.output import console, counted, escaped, ignore, notify, table
-from graphtrain.command.rebuild import TrainerFactory
+from graphtrain.command.output import console, counted, escaped, ignore, notify_once, table
+from graphtrain.command.set_up import TrainerFactory
 from graphtrain.display.numbers import duration, size
 from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
@@ -23,12 +23,11 @@ def verify_spans(script: str, run_dir: Path, settings: Sequence[str], last: int 
     if last is not None and last < 1:
         raise UsageError(f"--last: expected a number > 0, got {last}")
     with on_all_ranks(f"in {script}"):
-        is_first = current_ranks().rank == 0  # which prints what all ranks have
-        report = notify if is_first else ignore
+        report = notify_once()
         history = RunHistory(run_dir, report)
         factory = TrainerFactory(script, settings, report)
         verdicts = _verdicts(history, history.segments(last), factory, report)
-        printed = console(quiet=not is_first)
+        printed = console(quiet=report is ignore)
         columns = ["from", "to", "batches", "time", "tensors", "bytes", "result"]
         printed.print(table(columns, map(_row, verdicts), right=columns[2:6]))
         for verdict in verdicts:

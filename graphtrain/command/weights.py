@@ -12,6 +12,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+from graphtrain.command.run_directories import newest_in
 from graphtrain.errors import UsageError
 from graphtrain.names import quoted, suggestion
 from graphtrain.state.weights import dtype_and_shape, misfits
@@ -20,7 +21,6 @@ from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.own_files import replace_file
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.storage.run_files import named_checkpoint
-from graphtrain.storage.store import FolderStore
 
 _SUFFIX = ".safetensors"
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
@@ -56,10 +56,7 @@ def _checkpoint(run: Path, notify: Callable[[str], None]) -> Checkpoint:
         raise UsageError(f"there is no run `{run}`", "name a run directory, or a checkpoint in one")
     if not (run / CHECKPOINTS_FOLDER).is_dir():
         return named_checkpoint(run)
-    newest = FolderStore(run / CHECKPOINTS_FOLDER, notify).newest()
-    if newest is None:
-        raise UsageError(f"there is no checkpoint in `{run}`", "name the directory of a run that has saved one")
-    return newest
+    return newest_in(run, notify)
 
 
 def weights_of(checkpoint: Checkpoint, model: str | None = None) -> dict[str, torch.Tensor]:
