@@ -19,7 +19,6 @@ from graphtrain.explain.explanation import Explanation
 from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.logger import Logger
-from graphtrain.nodes._late import bind
 from graphtrain.notices import Notices
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -38,8 +37,6 @@ from graphtrain.run.signals import stop_signals
 from graphtrain.run.view import RunView
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.run_files import RunFiles, named_checkpoint, named_folder
-
-bind()  # what kinds work with, or the first batch would wait for it
 
 
 @final
