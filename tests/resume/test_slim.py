@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from graphtrain import Graph, Outcome, Trainer, node
-from graphtrain.command.export import export_command
+from graphtrain.command.runs import export
 from graphtrain.distributed import Ranks
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import read_checkpoint
@@ -97,7 +97,7 @@ def test_the_first_one_may_be_deleted(tmp_path: Path) -> None:
     (path,) = checkpoints(tmp_path)
     assert trainer_of(tmp_path).run() is Outcome.ALREADY_FINISHED
     exported = tmp_path / "weights.safetensors"
-    export_command(tmp_path, exported, "model")
+    export.callback(tmp_path, exported, model="model")
     assert {*load_file(exported)} == {"0.weight", "0.bias", "2.weight", "2.bias"}
     assert torch.equal(load_file(exported)["2.weight"], trainer.resources["model"][2].weight)
     assert path.name.endswith("step-6")
