@@ -654,7 +654,7 @@ class Compiler:
             path, _, name = target.name.rpartition(".")
             value = self.absent(path, name)
             return lambda: value
-        return evaluated(target, compile_guard(target.expression, self.names(scope)))
+        return evaluated(target, self.compiled(scope, target.expression))
 
     def absent(self, path: str, name: str) -> Any:
         """The value of a field of a node in a body that is bypassed: the one with which the node would begin."""
