@@ -18,7 +18,7 @@ LINKED = ("nodes", "graphs", "viz")
 
 # Bottom to top. A module imports at its top what stands above it in this list, never what stands below. The modules
 # directly under `graphtrain/` are the ground on which everything stands.
-GROUND = ("alive", "errors", "lazy", "names", "outcome", "plain", "printable", "version")
+GROUND = ("alive", "errors", "lazy", "names", "notices", "outcome", "plain", "printable", "version")
 ORDER = (
     "distributed",
     "guards",
