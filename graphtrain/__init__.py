@@ -14,6 +14,7 @@ from graphtrain.graph import Graph as Graph
 from graphtrain.graph.elements import Edge as Edge
 from graphtrain.graph.elements import Node as Node
 from graphtrain.graph.problem import Problem as Problem
+from graphtrain.kind import Repeated as Repeated
 from graphtrain.kind import StepFunction as StepFunction
 from graphtrain.kind import copy_of as copy_of
 from graphtrain.kind import derived_clock as derived_clock
@@ -22,6 +23,7 @@ from graphtrain.kind import progress as progress
 from graphtrain.kind.ask import END_EPOCH as END_EPOCH
 from graphtrain.kind.ask import STOP as STOP
 from graphtrain.kind.parameter import Above as Above
+from graphtrain.kind.parameter import Metric as Metric
 from graphtrain.kind.trigger import Trigger as Trigger
 from graphtrain.lazy import lazy_import as lazy_import
 from graphtrain.outcome import Outcome as Outcome

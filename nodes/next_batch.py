@@ -7,13 +7,12 @@ import operator
 import time
 from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import sample_counter, tensors_held
 from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import Batches, Indices, Loaders, WrittenBatches, derived_clock, node, progress
-from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
 
@@ -39,7 +38,7 @@ _SKIPPED = "the data gave None instead of a batch, as a `collate_fn` may: such b
 @node(
     synchronises=True,
     writes=("batch", "samples"),
-    activity="data",
+    family="data",
     step_inputs={
         "epoch": "epoch",
         "batch_index": "own_batch_index",
@@ -125,8 +124,6 @@ class NextBatch:
     []
     """
 
-    epoch_fields: ClassVar[EpochFields] = EpochFields()
-
     limit: Annotated[int | float, Above(0)] | None = None
     overfit: Annotated[int, Above(0)] | None = None
     batches_per_epoch: Annotated[int, Above(0)] | None = None
@@ -143,21 +140,21 @@ class NextBatch:
     exhausted: bool = progress(False)
     empty: bool = progress(False)
     seconds: float = progress(0.0, in_digest=False)
-    ended: bool = progress(False, in_digest=False)  # which runs of earlier versions do not have
+    ended: bool = progress(False)
     opened: bool = progress(False)
     length: int | None = progress(None)
     fetched_ahead: int = progress(0)
-    # Of several ranks. Runs of one process, and of earlier versions, need not say it.
+    # Of several ranks.
     round_batches: int = progress(1, in_digest=False)
     rank_local: int = progress(0, in_digest=False)  # the ranks among which the data divides itself
     idle: bool = progress(False, in_digest=False)  # the batch of this rank is None
     # Of several loaders: the one that is read, whether it has ended, and the batches of the epoch before it.
-    loader: str = progress("", in_digest=False)
-    between: bool = progress(False, in_digest=False)
-    loader_first: int = progress(0, in_digest=False)
+    loader: str = progress("")
+    between: bool = progress(False)
+    loader_first: int = progress(0)
     # With `batches_per_epoch`: the epoch has ended and its pass through the data has not, which the next one continues.
-    rest: bool = progress(False, in_digest=False)
-    pass_before: int = progress(0, in_digest=False)  # the batches of the last pass through the data that has ended
+    rest: bool = progress(False)
+    pass_before: int = progress(0)  # the batches of the last pass through the data that has ended
     passes: int = progress(0, stays=True)
     source_state: dict[str, Any] = progress({})
     last_batch: dict[str, Any] = progress({}, in_digest=False)

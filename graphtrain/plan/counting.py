@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, final
 
 from graphtrain.errors import UsageError
 from graphtrain.guards.syntax import Expression, FieldOf, walk
-from graphtrain.kind.fields import EpochFields, Field
+from graphtrain.kind.fields import ROUND, EpochFields, Field
 from graphtrain.kind.trigger import AT_END, RUN, Term, Trigger, exactly, next_multiple
 from graphtrain.plan.linear import UNKNOWN, Coefficients, Exact, Linear, Notes, evaluate_linear, shift
 from graphtrain.plan.plan import Exit, Plan, PlanNode
@@ -341,9 +341,10 @@ class Counting:
             return self._of_epoch(planned, epoch, field_name)
         value = self._values.get(text, UNKNOWN)
         if value is UNKNOWN:
-            if unknown := getattr(kind.implementation, "unknown_ahead", None):
+            if ROUND in kind.fields:
                 raise UsageError(
-                    f"{unknown} is not known ahead, and `{planned.path}.{field_name}` decides how often nodes run",
+                    f"how many splits a batch has is not known ahead, and `{planned.path}.{field_name}` decides how "
+                    "often nodes run",
                     "compute the number in `setup`",
                 )
             return self._give_up(text)
@@ -733,8 +734,7 @@ def _is_idle(planned: PlanNode) -> bool:
 
 def _epoch_fields(planned: PlanNode) -> EpochFields | None:
     """What the fields of a node that fetches batches are called."""
-    declared = getattr(planned.kind.implementation, "epoch_fields", None) if planned.kind is not None else None
-    return declared if isinstance(declared, EpochFields) else None
+    return planned.kind.epoch_fields if planned.kind is not None else None
 
 
 def _first(planned: PlanNode, field_name: str) -> Any:

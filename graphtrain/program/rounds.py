@@ -207,7 +207,7 @@ def _goes_in_rounds(bound: BoundNode) -> bool:
 
 def is_fetching(bound: BoundNode) -> bool:
     """True for a node that fetches batches."""
-    return hasattr(bound.kind.implementation, "epoch_fields")
+    return bound.kind.epoch_fields is not None
 
 
 def asks_for_windows(read: Read) -> bool:
