@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple, final
 from torch.utils.data import DistributedSampler
 
 from graphtrain.data import NOTHING
-from graphtrain.data.batch import feed, tensors_held, traces
+from graphtrain.data.batch import tensors_held, traces
 from graphtrain.data.common import Common
 from graphtrain.data.length import length_of
 from graphtrain.data.loaders import loaders_of
@@ -23,6 +22,7 @@ from graphtrain.distributed import Record
 from graphtrain.errors import DataError, RanksDivergedError
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.program.agreement import Agreement
+from graphtrain.state.content import content_hash
 
 
 class Drawing(NamedTuple):
@@ -126,10 +126,8 @@ class _Turns(Division):
         Raises:
             RanksDivergedError: it is not.
         """
-        digest = hashlib.blake2b(digest_size=8)
-        feed(digest, content)
         records = self._ranks.with_batch(
-            digest=digest.digest(), length=-1 if length is None else length, samples=samples
+            digest=bytes.fromhex(content_hash(content)[:16]), length=-1 if length is None else length, samples=samples
         )
         for rank, record in enumerate(records):
             if record.length != records[0].length:

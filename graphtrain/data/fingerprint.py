@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +9,10 @@ import numpy
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from graphtrain.data.batch import feed
 from graphtrain.data.loader import Loader
 from graphtrain.data.rank_local import own_data
 from graphtrain.data.samplers import samples_per_batch
+from graphtrain.state.content import content_hash
 
 # These types exactly: looking at a sample of them changes nothing. A class of the user may count its samples.
 _PLAIN = (list, tuple, torch.Tensor, numpy.ndarray, numpy.memmap)
@@ -125,10 +124,7 @@ def _hash_of_samples(dataset: Any) -> str:
     length = _length(dataset) if _is_plain(dataset) else None
     if not length:
         return ""
-    digest = hashlib.sha256()
     try:
-        for index in sorted({0, length // 2, length - 1}):
-            feed(digest, dataset[index])
+        return content_hash([dataset[index] for index in sorted({0, length // 2, length - 1})])[:16]
     except Exception:  # an index beyond the data, or a tensor without bytes: the run will raise it
         return ""
-    return digest.hexdigest()[:16]

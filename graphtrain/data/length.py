@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import samples_per_batch
-from graphtrain.plan.counting import EpochLength
+
+
+class EpochLength(NamedTuple):
+    """What one epoch of data holds.
+
+    Attributes:
+        batches: how many.
+        samples: in each of them; None where that is not known.
+        last: samples in the last one.
+    """
+
+    batches: int
+    samples: int | None = None
+    last: int | None = None
 
 
 def epoch_length(data: Any) -> EpochLength | dict[str, EpochLength | None] | None:

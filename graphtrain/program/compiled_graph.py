@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, final
 
+from graphtrain.data.length import epoch_length
 from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
@@ -23,6 +24,7 @@ from graphtrain.program.requests import Requests
 from graphtrain.program.run_state import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
+from graphtrain.program.whole_run import WholeRun
 from graphtrain.storage.retention import Retention
 
 
@@ -63,7 +65,9 @@ class CompiledGraph:
         made: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
-        self.program = Program(Plan(graph), prepared)
+        plan, ranks = Plan(graph), prepared.get("ranks")
+        whole_run = WholeRun(plan, lambda name: epoch_length(prepared[name]), getattr(ranks, "world_size", 1))
+        self.program = Program(plan, prepared, whole_run)
         # Nodes that are as they were keep their object: an iterator that it holds is continued, nothing is fetched
         # again. They get it before anything is compiled, for what is compiled refers to it.
         self._kept: set[BoundNode] = set()

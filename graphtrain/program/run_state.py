@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, final, get_type_hints
 
@@ -28,7 +28,7 @@ from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.resources import keeps_state
 from graphtrain.program.rounds import is_fetching
 from graphtrain.state.aliases import aliases_of, share
-from graphtrain.state.baseline import Baseline
+from graphtrain.state.baseline import Baseline, Contents, changed_parts
 from graphtrain.state.category import is_users
 from graphtrain.state.describer import Describer
 from graphtrain.state.drift import NO_DRIFT, OTHER_SUBMODULES, Drift
@@ -58,6 +58,36 @@ class Exemptions:
 
     fresh: Collection[str] = ()
     replaced: Collection[str] = ()
+
+
+# To compare more would delay the start; then only a resume tells that data was changed.
+_MOST_AT_START = 20_000
+_OTHER_DATA = (
+    "holds other values than when it was saved: training changed them in place, or `setup` makes others; "
+    "change copies, or seed `setup`"
+)
+
+
+@dataclass(frozen=True)
+class ComparedData:
+    """What has become of data.
+
+    Attributes:
+        changed: a line for each that holds something else.
+        sampled: those of which a sample was compared, in words; empty for none.
+    """
+
+    changed: list[str] = field(default_factory=list)
+    sampled: str = ""
+
+
+def _shown_size(size: int) -> str:
+    """Bytes, for a message.
+
+    >>> _shown_size(40_200_000_000)
+    '40 GB'
+    """
+    return f"{size / 1e9:.0f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
 @dataclass(frozen=True)
@@ -254,7 +284,7 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     drift, run.states = run.drift(run.states), {}
-    run.describer = drift.describer
+    run.describer, run.changed = drift.describer, frozenset(drift.section["changed"])
     lost = run.lost_forms()
     run.unknown = [
         *lost,
@@ -410,6 +440,8 @@ class StatefulObjects:
         self.aliases: dict[str, list[list[Any]]] = {}  # what values in transit shared when captured last
         self.describer: Describer | None = None  # while a state is captured
         self.rebuilder: Rebuilder | None = None  # while a state is restored
+        self._data_at_start: Contents = {}
+        self.changed: frozenset[str] = frozenset()  # the paths that the last capture has described
         self._further: list[Baseline] = []
         self.unknown_of_renewed: list[str] = []
         self.renewed: Mapping[str, Renewed] = {}
@@ -450,6 +482,8 @@ class StatefulObjects:
         }
         elsewhere = loose | {id(run), *(id(value) for value in self.generators.values())}
         baseline = Baseline(roots, data, covered, elsewhere, left_out)
+        at_start = baseline.content_of_data(most=_MOST_AT_START)
+        self._data_at_start = {name: content for name, content in at_start.items() if content["is_whole"]}
         places = list(baseline.places()) if left_out else []
         for path in left_out:
             if path not in places:
@@ -603,6 +637,45 @@ class StatefulObjects:
         """A line for everything that was saved and has no place now, or is not what it was."""
         missing = [line for baseline in self._baselines() for line in baseline.not_restored]
         return [*self.made_otherwise, *missing, *self.data_state.not_as_before()]
+
+    def comparison_of_data(self) -> Callable[[], tuple[Contents, list[str]]]:
+        """A function, for another thread, that compares what data holds, and was not just captured, with the start.
+
+        It gives what data holds, and a line for all that was changed and is not saved.
+        """
+        baseline, changed, at_start = self.baseline, self.changed, self._data_at_start
+
+        def compare() -> tuple[Contents, list[str]]:
+            if baseline is None:
+                return {}, []
+            try:
+                now = baseline.content_of_data(changed, pauses=True)
+            except RuntimeError:  # a dictionary has changed its size, for instance
+                return {}, [f"{name} was changed while it was compared" for name in baseline.names_of_data]
+            return now, [baseline.changed_in_place(path) for path in changed_parts(at_start, now)]
+
+        return compare
+
+    def compared_data(self, manifest: Section, reachable: Section, but: Collection[str]) -> ComparedData:
+        """What data holds, compared with what it held when a checkpoint was made.
+
+        Arguments:
+            reachable: the section of the checkpoint.
+            but: the names of data that is reported already.
+        """
+        saved = manifest.get("data_content", {})
+        if self.baseline is None or not saved:
+            return ComparedData()
+        now = self.baseline.content_of_data(reachable.get("changed", {}))
+        reported = [line for line in manifest["unknown"] if any(line.startswith(name) for name in now)]
+        changed = [
+            f"{shown_path(path)} {_OTHER_DATA}"
+            for path in changed_parts(saved, {name: content for name, content in now.items() if name not in but})
+            if not any(line.startswith(path) for line in reported)
+        ]
+        sampled = [name for name in now if name in saved and not (saved[name]["is_whole"] and now[name]["is_whole"])]
+        sizes = ", ".join(f"{name} ({_shown_size(now[name]['bytes'])})" for name in sampled)
+        return ComparedData(changed, f"{sizes} compared by sample" if sampled else "")
 
     def drift(self, states: Mapping[str, Any] | None = None) -> Drift:
         """What has changed since the run began, that nothing else saves; `states` as for `Baseline.drift`."""

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from graphtrain.data.batch import feed
 from graphtrain.data.fingerprint import fingerprint
 from graphtrain.data.loaders import by_name, is_data
 from graphtrain.data.rank_local import RankLocal
@@ -23,6 +22,7 @@ from graphtrain.errors import RanksDivergedError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.plain import json_value
 from graphtrain.program.agreement import Agreement
+from graphtrain.state.content import content_hash
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.version import __version__
 
@@ -145,13 +145,8 @@ def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iter
 
 def _hashes(tensors: Mapping[str, torch.Tensor]) -> Lines:
     """Each tensor as it is compared: its name in code, and a hash of its bytes."""
-    return {f"`{name}`": _hash(tensor) for name, tensor in tensors.items()}
-
-
-def _hash(tensor: torch.Tensor) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    feed(digest, tensor.detach())
-    return digest.hexdigest()
+    whole = {f"`{name}`": tensor.detach() for name, tensor in tensors.items()}
+    return {name: content_hash(tensor, most_bytes=tensor.nbytes) for name, tensor in whole.items()}
 
 
 def _elements(tensor: torch.Tensor) -> dict[str, Any]:

@@ -49,4 +49,6 @@ def report(
         facts.append(f"not exact: {', '.join([*lost, *others])}")
     elif others:
         facts.append(f"exact except for what changed: {', '.join(others)}")
+    if restored.sampled and not lost:
+        facts.append(restored.sampled)
     return ResumeChanges(changes, facts)

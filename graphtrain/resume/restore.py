@@ -88,6 +88,7 @@ class Restored:
         below: what is reported after that, a line each.
         is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
         resized: that the number of ranks is another one, and what follows from it, in words; empty if it is not.
+        sampled: the data of which a sample was compared, in words; empty where all of it was.
     """
 
     decided: bool
@@ -98,6 +99,7 @@ class Restored:
     below: tuple[str, ...] = ()
     is_as_saved: bool = False
     resized: str = ""
+    sampled: str = ""
 
 
 def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resized: str = "") -> Restored:
@@ -155,6 +157,9 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     left_out = _not_state_changes(manifest.get("not_state", ()), compiled.state.left_out)
     lost = compiled.state.not_restored()
     lost += [] if left_out else not_shared
+    data = run.environment.changed_data(manifest) if run.environment is not None else []
+    contents = compiled.state.compared_data(manifest, state.reachable, but=data)
+    lost += contents.changed
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     is_partial = bool(left_out or manifest["unknown"])
@@ -198,6 +203,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         (*change.below(), *passing, *compiled.run_clock.mixed_windows(change.former, change.renaming)),
         is_as_saved=is_whole and not (chosen or lost or resized or options.kept),
         resized=resized,
+        sampled=contents.sampled,
     )
 
 

@@ -362,6 +362,7 @@ class CheckpointWriter(Saves):
             raise
         self._writing = None
         self._was_written = True
+        self._report_unknown(written.manifest["unknown"])
         self.lineage, self._askers = self.lineage.with_saved(written.path.name, self._askers), frozenset()
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
@@ -388,8 +389,7 @@ class CheckpointWriter(Saves):
             self._staged_now() if self._ranks is None else self._ranks.copied(self._staged_now)
         )
         staged, facts = copied
-        for line in facts["unknown"]:
-            self._notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
+        self._report_unknown(facts["unknown"])
         retention, problem = self._policy.retention, None
         try:
             facts |= run_files.facts()
@@ -405,20 +405,32 @@ class CheckpointWriter(Saves):
         if self._run.compiled.returning:
             self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
             facts |= self.lineage.with_saved(OWN, self._askers).facts()
+        # After the copy, while training continues: what is changed meanwhile is reported too, by one save too early.
+        compare = self._run.compiled.state.comparison_of_data()
+
+        def with_content(write: Callable[[], Written]) -> Callable[[], Written]:
+            def write_all() -> Written:
+                facts["data_content"], changed = compare()
+                facts["unknown"] = [*facts["unknown"], *changed]
+                return write()
+
+            return write_all
+
         self._staged, self._written_moment = staged, moment
         slim = Slim(self._frozen(), newest.path.name if newest is not None else "") if self._policy.slim else None
         if self._ranks is not None:
-            self._writing = self._begin_part(self._ranks, run_files, facts, problem, value, replaced, slim)
+            write = self._part_of(self._ranks, run_files, facts, problem, value, replaced, slim)
+            self._writing = Background(with_content(write))
             return
         post_written = functools.partial(self._requests.post, "written")
         save = functools.partial(run_files.save, staged, facts, retention, value, replaced)
         if slim is not None:  # in the files of several ranks, of which this is the only one
             part = RankSave(Alone(), "save", staged, MustBeEqual(), run_files.checkpoints, facts, slim)
-            self._writing = Background(lambda: part.lead(save), post_written)
+            self._writing = Background(with_content(lambda: part.lead(save)), post_written)
             return
-        self._writing = Background(save, post_written)
+        self._writing = Background(with_content(save), post_written)
 
-    def _begin_part(
+    def _part_of(
         self,
         ranks: RankSaves,
         run_files: RunFiles,
@@ -427,8 +439,8 @@ class CheckpointWriter(Saves):
         value: float | None,
         replaced: Path | None,
         slim: Slim | None,
-    ) -> Background[Written]:
-        """Begin this rank's part of a checkpoint. That it is over all ranks learn when they synchronise."""
+    ) -> Callable[[], Written]:
+        """What writes this rank's part of a checkpoint. That it is over all ranks learn when they synchronise."""
         staged, retention = self._staged, self._policy.retention
         assert staged is not None, "set before"
         required = self._run.compiled.state.must_be_equal()
@@ -439,13 +451,17 @@ class CheckpointWriter(Saves):
                 raise problem
             return run_files.save(staged, facts, retention, value, replaced, write_folder)
 
-        return Background(lambda: part.follow() if ranks.ranks.rank else part.lead(write))
+        return lambda: part.follow() if ranks.ranks.rank else part.lead(write)
 
     def _staged_now(self) -> tuple[StagedState, dict[str, Any]]:
         """A copy of the state in the memory of the one before it, and the facts about it."""
         state, facts = capture(self._run)
         objects = self._run.compiled.state
         return StagedState(state.sections(), objects.essential_parts(state), self._buffers, objects.weights()), facts
+
+    def _report_unknown(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
 
     def _fail(self, error: CheckpointError) -> None:
         self._requests.failures += 1

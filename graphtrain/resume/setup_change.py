@@ -1,12 +1,11 @@
 """What `setup` has made when a run begins, compared with what it makes for a resume.
 
-Only plain values and data are compared: of all else either the very state is saved, or a change is reported. What a
-resume restores over is no difference.
+Only plain values are compared here, and data as a whole elsewhere: of the rest either the very state is saved, or a
+change is reported. What a resume restores over is no difference.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 import time
@@ -16,8 +15,8 @@ from typing import Any, Literal, final
 
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_value
+from graphtrain.state.content import content_hash
 from graphtrain.state.contents import FORMS, sample_of
-from graphtrain.state.marks import content_of
 from graphtrain.state.reachable import OF_THE_COMPILER, Reached, is_within, parts_of
 
 _MOST = 3
@@ -43,7 +42,7 @@ _REMEDIES: Mapping[Owner, str] = {
 @final
 @dataclass
 class SetupHashes:
-    """A short hash of each plain value, container and tensor of data that is reachable: equal for equal set-ups.
+    """A short hash of each plain value and container that is reachable: equal for equal set-ups.
 
     Attributes:
         by_path: path -> hash.
@@ -62,8 +61,6 @@ class SetupHashes:
                 continue
             if reached.category in (*_ATTRIBUTES, *_CONTAINERS):
                 hashes._add(_as_it_is(reached) if now else reached, baseline)
-            elif reached.is_data and reached.category in ("tensor", "array"):
-                hashes._put(reached.path, content_of(reached), _owner(reached), reached.path)
         for module, name, before, after in baseline.globals_in_use():
             if is_value(before):
                 hashes._put(f"{module}:{name}", _text(after if now else before, baseline), "program", module)
@@ -89,8 +86,7 @@ class SetupHashes:
             self._put(reached.path, reached.length, owner, reached.path)
 
     def _put(self, path: str, content: Any, owner: Owner, owner_path: str) -> None:
-        text = repr(content).encode("utf-8", "replace")
-        self.by_path[path] = hashlib.blake2b(text, digest_size=4).hexdigest()
+        self.by_path[path] = content_hash(content)[:8]
         self.owners[path] = owner, owner_path
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import contextvars
+import ctypes
 import datetime
 import enum
 import functools
 import io
 import ipaddress
 import logging
+import mmap
 import os
 import pathlib
 import random
 import re
+import sqlite3
 import sys
 import sysconfig
 import threading
@@ -29,12 +33,11 @@ from typing import Any, Literal
 import numpy
 import torch
 
-from graphtrain.state.buffers import is_buffer
-
 Category = Literal[
     "value", "tensor", "array", "generator", "module", "optimizer", "object",
     "list", "tuple", "mapping", "set", "deque", "buffer",
-    "function", "method", "partial", "cell", "class", "iterator", "file", "run", "opaque", "skipped",
+    "function", "method", "partial", "cell", "class", "iterator", "file", "run",
+    "watched", "hidden", "opaque", "skipped",
 ]  # fmt: skip
 
 _VALUES = (
@@ -75,8 +78,11 @@ _BY_BASE: tuple[tuple[Any, Category], ...] = (
     (types.FunctionType, "function"),
     (types.MethodType, "method"),
     (functools.partial, "partial"),
-    ((types.CellType, contextvars.ContextVar), "cell"),
-    ((threading.local, SynchronizedBase), "object"),
+    (types.CellType, "cell"),
+    (bytearray, "buffer"),
+    # Compared as a whole, and reported where they have changed.
+    ((contextvars.ContextVar, threading.local, SynchronizedBase), "watched"),
+    ((array.array, mmap.mmap, sqlite3.Connection), "watched"),
     (type, "class"),
     (types.GeneratorType, "iterator"),
     (io.IOBase, "file"),
@@ -87,6 +93,26 @@ _OPAQUE_PACKAGES = frozenset(
     {"PIL", "asyncio", "concurrent", "datasets", "h5py", "lmdb", "multiprocessing", "pandas", "pyarrow", "sqlite3"}
     | {"tensorboard", "tqdm", "wandb", "zarr"}
 )
+_OF_PANDAS = frozenset({"DataFrame", "Series"})
+# Of these, classes written in C hold nothing that training changes: what they have compiled, or settings.
+_HARMLESS = frozenset(
+    {"_cffi_backend", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack", "numpy", "onnxruntime"}
+    | {
+        "orjson",
+        "pybind11_builtins",
+        "pydantic_core",
+        "regex",
+        "_regex",
+        "rpds",
+        "safetensors",
+        "scipy",
+        "sentencepiece",
+    }
+    | {"sklearn", "tiktoken", "_tiktoken", "tokenizers", "torch", "torchaudio", "torchvision", "triton", "xxhash"}
+)
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made, or a module of C when it was imported
+# The codes of numbers and characters: no addresses, which are others in another process.
+_CODES_OF_C = frozenset("cbBhHiIlLqQfdg?u")
 # A trainer saves itself; of graphtrain only what is data is looked into.
 _OPAQUE_MODULES = (
     "graphtrain.",
@@ -137,21 +163,43 @@ def _category_of(kind: type) -> Category:
     for base, category in _BY_BASE:
         if issubclass(kind, base):
             return category
-    if is_buffer(kind):
-        return "buffer"
+    package = kind.__module__.partition(".")[0]
+    if _is_number_of_c(kind) or (package == "pandas" and kind.__name__ in _OF_PANDAS):
+        return "watched"
     has_attributes = bool(kind.__dictoffset__) or bool(slots_of(kind))
     if hasattr(kind, "__next__") and (not has_attributes or kind.__name__.endswith("DataLoaderIter")):
         return "iterator"
     if kind.__module__.startswith("graphtrain.") and hasattr(kind, OF_A_RUN):
         return "run"
-    package = kind.__module__.partition(".")[0]
     if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith("graphtrain.data."):
         return "opaque"
     is_of_files = package in sys.stdlib_module_names and package not in _DATA_OF_PYTHON
     # A folder `datasets` of the user's own is no library.
     if (package in _OPAQUE_PACKAGES or is_of_files) and not is_users(kind.__module__):
         return "opaque"
-    return "object" if has_attributes else "opaque"
+    if has_attributes:
+        return "object"
+    return "hidden" if _hides_state(kind, package) else "opaque"
+
+
+def _hides_state(kind: type, package: str) -> bool:
+    """True for a class written in C whose objects hold something that no attribute shows."""
+    is_of_python = package in sys.stdlib_module_names and not kind.__flags__ & _HEAP_TYPE
+    size_of_nothing = object.__basicsize__ + bool(kind.__weakrefoffset__) * tuple.__itemsize__
+    return kind.__basicsize__ > size_of_nothing and not is_of_python and package not in _HARMLESS
+
+
+def _is_number_of_c(kind: type) -> bool:
+    """True for numbers of ctypes, and arrays of them; not for pointers, nor structures that may hold some.
+
+    >>> _is_number_of_c(ctypes.c_int * 3), _is_number_of_c(ctypes.c_void_p), _is_number_of_c(bytes)
+    (True, False, False)
+    """
+    element: Any = kind
+    while issubclass(element, ctypes.Array):
+        element = element._type_
+    simple = ctypes.c_int.__mro__[1]
+    return issubclass(element, simple) and element is not simple and element._type_ in _CODES_OF_C
 
 
 def slots_of(kind: type) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextvars
 import enum
 import functools
 import types
@@ -117,18 +116,15 @@ def _put_pairs(value: Any, parts: Any, removed: Sequence[Any]) -> None:
     base.update(value, parts)
 
 
-def _of_cell(value: types.CellType | contextvars.ContextVar[Any]) -> Contents:
+def _of_cell(value: types.CellType) -> Contents:
     try:
-        return (), (value.get() if isinstance(value, contextvars.ContextVar) else value.cell_contents,)
-    except (ValueError, LookupError):  # empty
+        return (), (value.cell_contents,)
+    except ValueError:  # empty
         return (), ()
 
 
-def _put_in_cell(value: types.CellType | contextvars.ContextVar[Any], parts: Any, removed: Sequence[Any]) -> None:
-    if isinstance(value, contextvars.ContextVar):
-        if parts:  # it cannot be emptied without what setting it has returned
-            value.set(parts[0])
-    elif parts:
+def _put_in_cell(value: types.CellType, parts: Any, removed: Sequence[Any]) -> None:
+    if parts:
         value.cell_contents = parts[0]
     else:
         del value.cell_contents

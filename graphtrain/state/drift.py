@@ -14,19 +14,17 @@ from typing import Any, final
 
 import numpy
 
-from graphtrain.state.buffers import read_buffer
 from graphtrain.state.category import OF_A_RUN, is_left_alone, is_reopened, is_value
+from graphtrain.state.content import content_hash
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
 from graphtrain.state.describer import Describer
 from graphtrain.state.equality import are_equal, is_equal, is_identical
-from graphtrain.state.files import position_of_file, seeks
 from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH
 from graphtrain.state.initial import InitialState, States, structure_of
-from graphtrain.state.marks import is_as_marked
-from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Reached
+from graphtrain.state.marks import is_as_marked, is_plain_array
+from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Reached, calls_seek, position_of
 from graphtrain.state.references import UnknownStateError, is_saveable, shown_path
-from graphtrain.state.samples import held_by_items
 
 Section = Mapping[str, Any]
 
@@ -130,7 +128,17 @@ class DriftFinder:
                 what = f"is an iterator ({type(value).__name__}), whose position is not saved"
                 raise UnknownStateError(path, f"{what}: {REMEDY}")
             case "file":
-                return position_of_file(reached)
+                if position_of(value) != reached.position and not (reached.is_data and self._seeks):
+                    what = "is an open file, whose position is not saved: open it when it is read"
+                    raise UnknownStateError(path, what)
+                return None
+            case "watched":
+                if content_hash(value) != reached.position:
+                    what = (
+                        f"is a {type(value).__module__}.{type(value).__qualname__} that has changed, and is not saved"
+                    )
+                    raise UnknownStateError(path, f"{what}: {REMEDY}")
+                return None
             case "run":
                 if getattr(value, OF_A_RUN)()[1] != reached.position:
                     what = "that has trained, and its position is not saved: nest its graph in that of this run"
@@ -185,7 +193,10 @@ class DriftFinder:
         if len(reached.value if reached.category != "cell" else ()) > MOST_COMPARED:
             raise UnknownStateError(path, f"has {len(value):,} items and has changed: too many to be saved")
         if reached.category == "mapping":
-            return {"pairs": self._describer.pairs(self._without_reopened(value) if reached.is_data else value, path)}
+            pairs = dict(zip(*FORMS["mapping"].contents(value), strict=True))
+            if reached.is_data:
+                pairs = {key: part for key, part in pairs.items() if not is_reopened(part, seeks=self._seeks)}
+            return {"pairs": self._describer.pairs(pairs, path)}
         parts = FORMS[reached.category].contents(value)[1]
         if reached.category == "set":
             return {"items": self._describer.describe(frozenset(parts), path)[1]}
@@ -194,20 +205,13 @@ class DriftFinder:
     @functools.cached_property
     def _seeks(self) -> bool:
         """True if a class of the data's objects calls `seek`: it reads files by position, wherever they are."""
-        objects = [reached for reached in self._initial.reachable.by_path.values() if reached.is_data]
-        return seeks({type(reached.value) for reached in objects if reached.category == "object"})
-
-    def _without_reopened(self, mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        pairs = dict(zip(*FORMS["mapping"].contents(mapping), strict=True))
-        return {key: part for key, part in pairs.items() if not is_reopened(part, seeks=self._seeks)}
+        listed = self._initial.reachable.by_path.values()
+        return any(map(calls_seek, {type(each.value) for each in listed if each.is_data and each.category == "object"}))
 
     def _changed_large(self, reached: Reached) -> dict[str, Any] | None:
         if len(reached.value) == reached.length:
             keys, parts = sample_of(reached.value, reached.category)
             if are_equal(keys, reached.keys) and are_equal(parts, reached.parts):
-                if reached.items and not are_equal(held_by_items(parts), reached.items):
-                    what = f"has {reached.length:,} items, some of which have changed in place, and is not saved"
-                    raise UnknownStateError(reached.path, f"{what}: change copies, or {REMEDY}")
                 return None
         return self._all(reached)
 
@@ -221,7 +225,7 @@ class DriftFinder:
 
     def _changed_tensor(self, reached: Reached) -> dict[str, Any] | None:
         tensor, path = reached.value, reached.path
-        if (reached.is_data or not is_saveable(tensor)) and is_as_marked(reached, self._initial.marks[id(tensor)]):
+        if is_as_marked(reached, self._initial.marks):
             return None
         if not is_saveable(tensor):
             raise UnknownStateError(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
@@ -239,23 +243,21 @@ class DriftFinder:
         array, path = reached.value, reached.path
         if reached.is_covered or not array.flags.writeable:
             return None
-        is_plain = type(array) in (numpy.ndarray, numpy.memmap) and not array.dtype.hasobject
-        if (reached.is_data or not is_plain) and is_as_marked(reached, self._initial.marks[id(array)]):
+        if is_as_marked(reached, self._initial.marks):
             return None
-        if not is_plain:
+        if not is_plain_array(array):
             what = "an array of objects" if array.dtype.hasobject else f"a {type(array).__qualname__}"
             raise UnknownStateError(path, f"is {what} that has changed, and cannot be saved")
-        if (array.shape, str(array.dtype)) != self._initial.marks[id(array)][:2]:
+        if (array.shape, str(array.dtype)) != (reached.keys, reached.position):
             raise UnknownStateError(path, "has another shape or type than it had: bind a new array instead")
         self._describer.count(array.nbytes, path)
         return {"array": numpy.asarray(array)}
 
     def _changed_buffer(self, reached: Reached) -> dict[str, Any] | None:
-        if reached.is_covered or (reached.is_data and is_as_marked(reached, self._initial.marks[id(reached.value)])):
+        if reached.is_covered or is_as_marked(reached, self._initial.marks):
             return None
-        content = read_buffer(reached.value)
-        self._describer.count(len(content), reached.path)
-        return {"bytes": content}
+        self._describer.count(len(reached.value), reached.path)
+        return {"bytes": bytes(reached.value)}
 
     def _changed_globals(self, module: str, names: set[str], restored: Mapping[str, Any] | None) -> dict[str, Any]:
         namespace = self._initial.reachable.globals[module][0]

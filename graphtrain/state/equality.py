@@ -11,6 +11,8 @@ from typing import Any
 import numpy
 
 from graphtrain.state.category import category_of, is_value
+from graphtrain.state.content import content_hash
+from graphtrain.state.contents import FORMS
 
 
 def is_identical(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
@@ -20,6 +22,25 @@ def is_identical(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
 def are_equal(now: Iterable[Any], before: Iterable[Any]) -> bool:
     now, before = tuple(now), tuple(before)
     return len(now) == len(before) and all(map(is_equal, now, before))
+
+
+def hold_the_same(one: Any, other: Any) -> bool:
+    """True for what `is_equal` holds of, and for two containers of such values: of them one may be a copy.
+
+    >>> hold_the_same({"names": {"a", "b"}}, {"names": {"b", "a"}}), hold_the_same([0.0], [-0.0])
+    (True, False)
+    """
+    if is_equal(one, other):
+        return True
+    category = category_of(type(one))
+    if type(one) is not type(other) or category not in ("list", "tuple", "deque", "mapping", "set"):
+        return False
+    if category == "set":
+        return len(one) == len(other) and content_hash(one) == content_hash(other)
+    (keys, parts), (other_keys, other_parts) = (FORMS[category].contents(value) for value in (one, other))
+    return (
+        are_equal(keys, other_keys) and len(parts) == len(other_parts) and all(map(hold_the_same, parts, other_parts))
+    )
 
 
 def is_equal(before: Any, now: Any) -> bool:
@@ -41,6 +62,8 @@ def is_equal(before: Any, now: Any) -> bool:
     if is_value(before):
         return bool(before == now)
     match category_of(type(before)):
+        case "set" if isinstance(before, frozenset):
+            return len(before) == len(now) and content_hash(before) == content_hash(now)
         case "tuple":
             return len(before) == len(now) and all(map(is_equal, before, now))
         case "method":

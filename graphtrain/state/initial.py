@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
 import torch
 
 from graphtrain.state.contents import FORMS
-from graphtrain.state.equality import is_equal
+from graphtrain.state.equality import hold_the_same
 from graphtrain.state.imports import lines_about_modules
-from graphtrain.state.marks import WHOLE_BYTES, is_marked, mark_of
+from graphtrain.state.marks import is_marked, mark_of
 from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, is_within, state_of
-from graphtrain.state.references import is_saveable
 
 States = dict[str, Mapping[Any, Any]]
 """Path -> the `state_dict` that an object has now: each is asked for once in a save, or a restore."""
-
-# Of the tensors and arrays of data that are not larger, copies of this much are kept.
-_MOST_COPIED = 16 * 2**20
 
 
 @final
@@ -34,8 +29,7 @@ class InitialState:
         elsewhere: the identities of objects that something else saves.
         left_out: paths that are no state, with all that is reached through them.
         replaced: paths of what another object has taken the place of since, with all that is reached through them.
-        marks: of tensors and arrays, by identity.
-        copies: of small tensors and arrays of data, such as the weights of a sampler, by identity.
+        marks: of tensors and arrays that are saved only if they have changed, by identity.
         structures: of modules, by path.
         globals: module -> name -> value, of those that functions of the user's own use.
         graphs: what tensors were computed by, by the identity of the tensor.
@@ -57,7 +51,6 @@ class InitialState:
         self._instead: Mapping[str, Any] = {}
         by_path = self.reachable.by_path
         self.marks = {id(reached.value): mark_of(reached) for reached in by_path.values() if is_marked(reached)}
-        self.copies = _copies_of(by_path.values())
         tensors = [reached.value for reached in by_path.values() if reached.category == "tensor"]
         self.graphs = {id(tensor): tensor.grad_fn for tensor in tensors if not tensor.is_leaf}
         self._modules = frozenset(sys.modules) if with_code else None
@@ -129,6 +122,11 @@ class InitialState:
         """A line for each module of the user's own that was imported since, and that has variables."""
         return lines_about_modules(self._modules) if self._modules is not None else []
 
+    @property
+    def names_of_data(self) -> list[str]:
+        """The roots that are data, and that do not save themselves."""
+        return list(self._of_data)
+
     def of_data(self, data: str) -> list[Reached]:
         """All that is reachable from data, what is left out included."""
         return self._of_data[data]
@@ -153,7 +151,7 @@ class InitialState:
         held, state = dict(zip(names, parts, strict=True)), states.get(reached.path)
         if state is None:
             state = states[reached.path] = state_of(reached.value)
-        equal = {name for name in held.keys() & state.keys() if is_equal(held[name], state[name])}
+        equal = {name for name in held.keys() & state.keys() if hold_the_same(held[name], state[name])}
         return reached.ignored | held_by_state(reached.value, state) | equal
 
 
@@ -175,28 +173,3 @@ def structure_of(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[A
 def hooks_of(module: torch.nn.Module) -> tuple[Mapping[int, Any], ...]:
     """Where a module keeps its hooks: mappings, which change as hooks come and go."""
     return tuple(getattr(module, name) for name in HOOKS)
-
-
-def _copies_of(listed: Iterable[Reached]) -> dict[int, Any]:
-    copies: dict[int, Any] = {}
-    rest = _MOST_COPIED
-    for reached in listed:
-        is_copied = reached.category in ("tensor", "array") and reached.is_data and is_marked(reached)
-        if is_copied and 0 < (size := _bytes_of(reached.value)) <= WHOLE_BYTES:
-            rest -= size
-            if rest < 0:
-                break
-            copies[id(reached.value)] = copy.deepcopy(_detached(reached.value))
-    return copies
-
-
-def _bytes_of(value: Any) -> int:
-    """The size of a tensor or an array whose values can be copied; 0 for another."""
-    if isinstance(value, torch.Tensor):
-        is_plain = is_saveable(value) and value.layout is torch.strided and not value.is_inference()
-        return value.numel() * value.element_size() if is_plain else 0
-    return 0 if value.dtype.hasobject or not value.flags.writeable else int(value.nbytes)
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value

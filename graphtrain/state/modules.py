@@ -373,12 +373,13 @@ def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     held = _HeldGroups(optimizer)
     optimizer.load_state_dict(_quick_to_search(optimizer, state))
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    as_saved: dict[int, Any] = {}
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
         if number in state["state"]:
             loaded_state = optimizer.state[parameter]
             for key, saved in state["state"][number].items():
-                loaded_state[key] = _as_saved(saved, loaded_state.get(key))
+                loaded_state[key] = _as_saved(saved, loaded_state.get(key), as_saved)
     held.take(*held.loaded())
 
 
@@ -471,10 +472,13 @@ def _quick_to_search(optimizer: Any, state: Mapping[str, Any]) -> Mapping[str, A
     return {**state, "param_groups": groups}
 
 
-def _as_saved(saved: Any, loaded: Any) -> Any:
-    """What was saved, with tensors on the device where loading put them."""
-    if isinstance(saved, torch.Tensor):
-        return saved.to(loaded.device) if isinstance(loaded, torch.Tensor) else saved
-    if isinstance(saved, list) and isinstance(loaded, list | tuple) and len(saved) == len(loaded):
-        return [_as_saved(part, other) for part, other in zip(saved, loaded, strict=True)]
-    return saved
+def _as_saved(saved: Any, loaded: Any, met: dict[int, Any]) -> Any:
+    """What was saved, with tensors on the device where loading put them; of one object, one again."""
+    if id(saved) in met:
+        return met[id(saved)]
+    if isinstance(saved, torch.Tensor) and isinstance(loaded, torch.Tensor):
+        met[id(saved)] = saved.to(loaded.device)
+    elif isinstance(saved, list) and isinstance(loaded, list | tuple) and len(saved) == len(loaded):
+        parts = met[id(saved)] = list[Any]()
+        parts += [_as_saved(part, other, met) for part, other in zip(saved, loaded, strict=True)]
+    return met.get(id(saved), saved)

@@ -9,7 +9,6 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.buffers import write_buffer
 from graphtrain.state.contents import FORMS
 from graphtrain.state.generators import any_generator
 from graphtrain.state.reachable import Reached
@@ -29,10 +28,8 @@ def overwrite(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder)
             if (value.shape, value.dtype) != (saved.shape, saved.dtype):
                 raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
             value[...] = saved
-        case {"position": int(position)} if category == "file":
-            value.seek(position)
         case {"bytes": bytes(content)} if category == "buffer":
-            write_buffer(value, content)
+            value[:] = content
         case {"set": {**described}} if category in FORMS and FORMS[category].is_named:
             removed = tuple(change.get("removed", ()))
             for name in (*described, *removed):

@@ -13,7 +13,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -21,11 +21,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain.state.category import OF_A_RUN, Category, category_of, is_constant, is_users, is_value
+from graphtrain.state.content import content_hash
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
-from graphtrain.state.samples import held_by_items
 
-MOST_OBJECTS = 20_000
-MOST_DEPTH = 100
+MOST_OBJECTS = 200_000
+MOST_DEPTH = 500
 # Larger containers are not looked into; of data, whose samples training does not change, a few suffice.
 MOST_ITEMS = 1_000
 MOST_ITEMS_OF_DATA = 64
@@ -81,8 +81,7 @@ class Reached:
         is_kept: True for what belongs to an object that is saved by a `state_dict` of its own class: no bounds apply.
         is_entered: False for a container too large to be looked into.
         length: how many items a container had.
-        position: where a run was.
-        items: of a large container of data, what is in its items.
+        position: where a run or a file was; the type of the elements of an array; a hash of what is watched.
         keys, parts: what it held, in the form of its category; of a very large container a sample.
     """
 
@@ -98,7 +97,6 @@ class Reached:
     is_entered: bool = True
     length: int = 0
     position: str = ""
-    items: Sequence[Any] = ()
     keys: tuple[Any, ...] = ()
     parts: tuple[Any, ...] = ()
 
@@ -173,6 +171,11 @@ class Reachable:
         """What was listed of this very object."""
         return self.by_id.get(id(value))
 
+    def path_of(self, value: Any) -> str | None:
+        """Where this very object was listed; None where it was not."""
+        reached = self.by_id.get(id(value))
+        return reached.path if reached is not None else None
+
     def _add(
         self, path: str, value: Any, is_covered: bool, is_data: bool, depth: int = 0, is_kept: bool = False
     ) -> None:
@@ -236,6 +239,15 @@ class Reachable:
                 yield from ((f"{path}.keywords[{name!r}]", part, False) for name, part in value.keywords.items())
             case "function":
                 yield from self._in_function(value, path)
+            case "array":
+                reached.keys, reached.position = value.shape, str(value.dtype)
+            case "file":
+                reached.position = position_of(value)
+            case "watched":
+                reached.position = content_hash(value)
+            case "hidden" if not (reached.is_data or reached.is_covered):
+                what = f"is a {type(value).__module__}.{type(value).__qualname__}, in which changes are not looked for"
+                self.bounds.setdefault(path, f"{what}: {REMEDY}")
             case "run":
                 held, reached.position = getattr(value, OF_A_RUN)()
                 yield from ((f"{path}.resources[{name!r}]", part, False) for name, part in held.items())
@@ -261,8 +273,6 @@ class Reachable:
         reached.length = size
         reached.keys, reached.parts = sample_of(value, reached.category)
         reached.is_entered = size <= (MOST_ITEMS_OF_DATA if reached.is_data else MOST_ITEMS)
-        if reached.is_data and not reached.is_entered:
-            reached.items = held_by_items(reached.parts)
         if reached.is_data or reached.is_kept or reached.is_covered:
             return
         if size > MOST_COMPARED:
@@ -323,6 +333,16 @@ class Reachable:
                     yield from self._in_namespace(vars(value), attributes, attributes, seen)
             elif not _is_of_a_library(value):
                 yield f"{module}:{name}", value, False
+
+
+def position_of(file: Any) -> str:
+    """How far an open file has been read; empty where that does not matter, as it is not read on."""
+    if file.closed or not file.readable():
+        return ""
+    try:
+        return str(file.tell())
+    except OSError:  # within a loop over the lines of a text; or no file on a disk
+        return "read"
 
 
 def is_within(path: str, places: Collection[str]) -> bool:
@@ -518,6 +538,19 @@ def names_in(code: types.CodeType) -> Names:
         frozenset(assigned),
         frozenset(assigned_variables),
     )
+
+
+def calls_seek(kind: type) -> bool:
+    """True for a class of the user's own, one of whose methods, or of those that they override, calls `seek`."""
+    for name in dir(kind) if is_users(kind.__module__) else ():
+        for base in kind.__mro__:
+            if isinstance(function := vars(base).get(name), types.FunctionType):
+                names = names_in(function.__code__)
+                if "seek" in names.attributes:
+                    return True
+                if "super" not in names.variables:  # nor does it call what it overrides
+                    break
+    return False
 
 
 def _functions_of_modules(namespace: Mapping[str, Any], names: frozenset[str]) -> frozenset[str]:

@@ -13,14 +13,13 @@ from graphtrain.state.contents import FORMS, MOST_COMPARED
 from graphtrain.state.describer import Describer
 from graphtrain.state.equality import is_identical
 from graphtrain.state.initial import InitialState, States
-from graphtrain.state.marks import has_content
 from graphtrain.state.overwrite import overwrite
 from graphtrain.state.reachable import Reached, parts_of
 from graphtrain.state.rebuilder import Rebuilder
 from graphtrain.state.references import MALFORMED, UnknownStateError, shown_path
 
 # How a change of what is changed where it is, is described.
-_VALUES = ("tensor", "array", "bytes", "state", "position")
+_VALUES = ("tensor", "array", "bytes", "state")
 
 
 @final
@@ -87,7 +86,6 @@ class Restorer:
 
     def _back_to_the_beginning(self, data: str | None) -> None:
         """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
-        self._put_copies(data)
         for reached in self._initial.listed(data):
             if _holds(reached) and reached.is_entered:
                 self._put_contents(reached, reached.keys, reached.parts)
@@ -138,14 +136,6 @@ class Restorer:
             return False
         return True
 
-    def _put_copies(self, data: str | None) -> None:
-        """Give the small tensors and arrays of data the values that they had."""
-        for reached in self._initial.listed(data):
-            copied = self._initial.copies.get(id(reached.value))
-            if copied is not None and not has_content(reached, self._initial.marks[id(reached.value)]):
-                change: dict[str, Any] = {reached.category: copied}
-                overwrite(reached, change, Rebuilder(self._reachable, self._stateful, []))
-
     @contextmanager
     def kept(self, data: str, changed: Mapping[str, Any]) -> Iterator[None]:
         """A span after which data holds the same objects, with the same values, as before it.
@@ -169,7 +159,6 @@ class Restorer:
         try:
             yield
         finally:
-            self._put_copies(data)
             for path, change in values.items():
                 reached = self._reachable.by_path[path]
                 overwrite(reached, change, Rebuilder(self._reachable, self._stateful, []))

@@ -3,8 +3,8 @@
 msgpack alone knows None, booleans, 64-bit integers, floats, strings, bytes, lists and string-keyed maps. What else is
 met in real state dicts has a tagged encoding below. What is read back is of these types only: data, never code.
 
-Values come back equal to the last bit, and tensors with the strides they had. Not kept is that two places hold the very
-same list or tensor: they come back as two equal ones.
+Values come back equal to the last bit, and tensors with the strides they had. Two places that held the very same list
+or tensor hold the same one again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from graphtrain.storage.strides import Placement, in_order, is_usual, placed, pl
 # Codes of the tagged encodings. They are part of the format: never renumbered.
 (
     _TUPLE, _SET, _FROZENSET, _COUNTER, _ORDERED, _DEQUE, _PAIRS, _BIG, _COMPLEX, _ARRAY, _SCALAR,
-    _TENSOR, _RAW, _SPARSE, _SIZE, _DTYPE, _TEXT, _BYTEARRAY, _DEFAULT, _STATE, _PLACED, _DEVICE,
-) = range(1, 23)  # fmt: skip
+    _TENSOR, _RAW, _SPARSE, _SIZE, _DTYPE, _TEXT, _BYTEARRAY, _DEFAULT, _STATE, _PLACED, _DEVICE, _SAME,
+) = range(1, 24)  # fmt: skip
 
 _MAX_DEPTH = 100
 _MAX_DEPTH_OF_TAGS = _MAX_DEPTH + 3  # a sparse leaf with strides of its own is tags in each other
@@ -76,8 +76,12 @@ _STORABLE = {
 _DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 
-def pack(value: Any, path: str, tensors: Tensors) -> bytes:
+def pack(value: Any, path: str, tensors: Tensors, memo: Memo | None = None, *, with_gradients: bool = False) -> bytes:
     """The msgpack form of a value; its tensors are added to `tensors` and referred to by name.
+
+    Arguments:
+        memo: of the values whose objects this one may share. Default: it shares none.
+        with_gradients: True for leaves that bring their gradients along. Default: nothing does.
 
     Raises:
         UnsaveableError: something inside cannot be encoded; its path is named.
@@ -85,8 +89,13 @@ def pack(value: Any, path: str, tensors: Tensors) -> bytes:
     >>> tensors = Tensors("example")
     >>> unpack(pack({"a": (1, {2.5}, 2**70)}, "example", tensors), {})
     {'a': (1, {2.5}, 1180591620717411303424)}
+    >>> one = []
+    >>> first, second = unpack(pack([one, one], "example", tensors), {})
+    >>> first is second
+    True
     """
-    packed: bytes = msgpack.packb(_Encoder(tensors).encode(value, path, ""), use_bin_type=True)
+    encoder = _Encoder(tensors, Memo() if memo is None else memo, with_gradients)
+    packed: bytes = msgpack.packb(encoder.encode(value, path, ""), use_bin_type=True)
     return packed
 
 
@@ -99,18 +108,40 @@ def unpack(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> Any:
     return Decoder(files).unpack(data)
 
 
+class Memo:
+    """What was encoded, so that what is met again is referred to: the part it is in, and its number there.
+
+    Objects are counted as they are met, by encoder and decoder alike: a number is written only where it is referred to.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[str, int, Any]] = {}  # with the object: an `id` is that of another one later
+        self._part, self._count = "", 0
+
+    def begin(self, part: str) -> None:
+        """Count from 0, in a part of this name."""
+        self._part, self._count = part, 0
+
+    def met(self, value: Any) -> list[Any] | None:
+        """The part and number of what was met before, of this part the number alone; None for what is new."""
+        known = self._known.get(id(value))
+        if known is None:
+            self._known[id(value)] = self._part, self._count, value
+            self._count += 1
+            return None
+        part, number, _ = known
+        return [number] if part == self._part else [part, number]
+
+
 class _Encoder:
-    def __init__(self, tensors: Tensors) -> None:
-        self._tensors = tensors
+    def __init__(self, tensors: Tensors, memo: Memo, with_gradients: bool) -> None:
+        self._tensors, self._memo, self._with_gradients = tensors, memo, with_gradients
+        self._open: set[int] = set()  # the containers in which the encoder is
 
     def encode(self, value: Any, path: str, name: str, depth: int = 0) -> Any:
         """`path` is for messages, `name` for the tensor file."""
         if depth > _MAX_DEPTH:
             raise UnsaveableError(path, f"it is nested more than {_MAX_DEPTH} deep")
-
-        def inside(part: Any, key: Any) -> Any:
-            return self.encode(part, f"{path}[{key!r}]", f"{name}/{key}" if name else str(key), depth + 1)
-
         kind = type(value)
         if value is None or kind in (bool, float, bytes):
             return value
@@ -120,12 +151,27 @@ class _Encoder:
             if -(2**63) <= value < 2**64:
                 return value
             return _tag(_BIG, value.to_bytes((value.bit_length() + 8) // 8, "big", signed=True))
+        if isinstance(value, _SHAREABLE) and (met := self._memo.met(value)) is not None:
+            if id(value) in self._open:
+                raise UnsaveableError(path, "it is nested more than any depth: it holds itself")
+            return _tag(_SAME, met)
+        if not isinstance(value, _CONTAINERS):
+            return self._leaf(value, path, name, depth)
+        self._open.add(id(value))
+        try:
+            return self._container(value, path, name, depth)
+        finally:
+            self._open.discard(id(value))
+
+    def _container(self, value: Any, path: str, name: str, depth: int) -> Any:
+        def inside(part: Any, key: Any) -> Any:
+            return self.encode(part, f"{path}[{key!r}]", f"{name}/{key}" if name else str(key), depth + 1)
+
+        kind = type(value)
         if kind is list:
             return [inside(part, index) for index, part in enumerate(value)]
         if kind is dict and all(type(key) is str and _is_unicode(key) for key in value):
             return {key: inside(part, key) for key, part in value.items()}
-        if isinstance(value, torch.Tensor):
-            return self._tensor(value, path, name)
         if kind in (set, frozenset):
             return _tag(_SET if kind is set else _FROZENSET, self._unordered(value, path, name, depth))
         if isinstance(value, dict) and kind in _MAPPINGS:
@@ -133,12 +179,18 @@ class _Encoder:
         if kind in _SEQUENCES:
             code, parts = _SEQUENCES[kind]
             return _tag(code, parts([inside(part, index) for index, part in enumerate(value)], value))
+        raise _unsaveable(value, path)
+
+    def _leaf(self, value: Any, path: str, name: str, depth: int) -> Any:
+        kind = type(value)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, path, name)
         if isinstance(value, numpy.ndarray | numpy.generic):
             return self._numpy(value, path, name, depth)
         if kind in _SINGLE:
             code, single = _SINGLE[kind]
             return _tag(code, single(value))
-        raise UnsaveableError(path, f"a {kind.__module__}.{kind.__qualname__} cannot be encoded", _advice(value))
+        raise _unsaveable(value, path)
 
     def _mapping(
         self, value: dict[Any, Any], path: str, name: str, depth: int, inside: Callable[[Any, Any], Any]
@@ -173,7 +225,7 @@ class _Encoder:
         if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.dtype in _STORABLE and is_usual(tensor):
             if not tensor.requires_grad:
                 return self._stored(tensor, name, "cpu")
-            if tensor.grad_fn is None:
+            if tensor.grad_fn is None and (tensor.grad is None or not self._with_gradients):
                 return _tag(_PLACED, [self._stored(tensor.detach(), name, "cpu"), None, True])
         if tensor.grad_fn is not None:
             raise UnsaveableError(path, "it is a tensor that is part of an autograd graph", "save `tensor.detach()`")
@@ -201,7 +253,10 @@ class _Encoder:
         if placement is None and not tensor.requires_grad:
             return encoded
         where = None if placement is None else [list(placement.shape), list(placement.stride), placement.offset]
-        return _tag(_PLACED, [encoded, where, tensor.requires_grad])
+        if not self._with_gradients or tensor.grad is None:
+            return _tag(_PLACED, [encoded, where, tensor.requires_grad])
+        gradient = self._tensor(tensor.grad, f"{path}.grad", f"{name}/grad")
+        return _tag(_PLACED, [encoded, where, tensor.requires_grad, gradient])
 
     def _values(self, tensor: torch.Tensor, name: str) -> Any:
         """The form of a tensor by its values alone, in the order of its dimensions."""
@@ -228,10 +283,13 @@ class _Encoder:
         code = _ARRAY if isinstance(value, numpy.ndarray) else _SCALAR
         array = numpy.asarray(value)
         order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-        dtype = self.encode(description, f"{path}.dtype", name, depth + 1)
+        dtype = _Encoder(self._tensors, Memo(), False).encode(description, f"{path}.dtype", name, depth + 1)
         return _tag(code, [dtype, list(array.shape), array.tobytes(order), order])
 
 
+# What can be changed where it is, so that two places that hold it are not like two that hold equal ones.
+_SHAREABLE = (list, dict, torch.Tensor, numpy.ndarray, collections.deque, set, bytearray)
+_CONTAINERS = (list, dict, tuple, collections.deque, set, frozenset)
 _BY_IDENTITY = "{} is looked up by its identity, which no resume can keep"
 
 
@@ -244,6 +302,11 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _unsaveable(value: Any, path: str) -> UnsaveableError:
+    kind = type(value)
+    return UnsaveableError(path, f"a {kind.__module__}.{kind.__qualname__} cannot be encoded", _advice(value))
 
 
 def _advice(value: Any) -> str:
@@ -306,13 +369,19 @@ class Decoder:
     def __init__(self, files: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         self._files = files
         self._left = {file: dict(tensors) for file, tensors in files.items()}
+        self._met: dict[str, list[Any]] = {}
+        self._part = ""
 
-    def unpack(self, data: bytes) -> Any:
+    def unpack(self, data: bytes, part: str = "") -> Any:
         """A value.
+
+        Arguments:
+            part: the name that the memo had for it. Default: it has none.
 
         Raises:
             ValueError: the bytes are no such encoding.
         """
+        self._part, self._met[part] = part, []
         try:
             return self._decode(self._message(data))
         except MemoryError:
@@ -327,44 +396,71 @@ class Decoder:
             raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
         kind, inside = type(value), depth + 1
         if kind is list:
-            return [self._decode(part, inside) if type(part) in _WITH_PARTS else part for part in value]
+            parts: list[Any] = self._noted([])
+            parts.extend(self._decode(part, inside) if type(part) in _WITH_PARTS else part for part in value)
+            return parts
         if kind is dict:
-            return {
-                name: self._decode(part, inside) if type(part) in _WITH_PARTS else part for name, part in value.items()
-            }
+            entries: dict[str, Any] = self._noted({})
+            for name, part in value.items():
+                entries[name] = self._decode(part, inside) if type(part) in _WITH_PARTS else part
+            return entries
+        if kind is torch.Tensor:
+            return self._noted(value)
         if kind is not msgpack.ExtType:
             if kind in _WITH_PARTS:
                 raise ValueError(f"a {kind.__name__}, which is never written")
             return value
         # By a loop in Python: a hook of msgpack would take 20 KB of the stack of C for every level.
         code, inner = value.code, self._message(value.data)
+        if code == _SAME:
+            *part, number = _typed(inner, list)
+            return self._met[part[0] if part else self._part][_sizes([number])[0]]
         if code in _OF_PARTS:
-            parts = _typed(inner, list)
-            return _OF_PARTS[code](
-                [self._decode(part, inside) if type(part) in _WITH_PARTS else part for part in parts]
-            )
-        if code in _OF_PAIRS:
-            return _OF_PAIRS[code](self._pairs(inner, inside))
+            members = (self._decode(part, inside) for part in _typed(inner, list))
+            made = _OF_PARTS[code](members)
+            return self._noted(made) if code == _SET else made
+        if code in _EMPTY:
+            return self._fill(self._noted(_EMPTY[code]()), inner, inside)
         if code == _DEFAULT:
             factory, pairs = _typed(inner, list)
-            return collections.defaultdict(None if factory is None else _FACTORIES[factory], self._pairs(pairs, inside))
+            empty = collections.defaultdict[Any, Any](None if factory is None else _FACTORIES[factory])
+            return self._fill(self._noted(empty), pairs, inside)
         if code == _STATE:
             pairs, versions = _typed(inner, list)
-            state = collections.OrderedDict(self._pairs(pairs, inside))
-            state._metadata = self._decode(versions, inside)  # type: ignore[attr-defined]
+            state = self._fill(self._noted(collections.OrderedDict()), pairs, inside)
+            state._metadata = self._decode(versions, inside)
             return state
         if code == _DEQUE:
-            most, parts = _typed(inner, list)
-            return collections.deque(self._decode(_typed(parts, list), depth), maxlen=most)
+            most, items = _typed(inner, list)
+            queue = self._noted(collections.deque[Any](maxlen=most))
+            queue.extend(self._decode(item, inside) for item in _typed(items, list))
+            return queue
         if code in _OF_VALUES:
-            return _OF_VALUES[code](self._decode(_typed(inner, list), depth))
+            made = _OF_VALUES[code](self._quietly(_typed(inner, list), depth))
+            return self._noted(made) if isinstance(made, _SHAREABLE) else made
         if code in _SINGLE_VALUES:
             wanted, read = _SINGLE_VALUES[code]
-            return read(_typed(inner, wanted))
+            made = read(_typed(inner, wanted))
+            return self._noted(made) if code == _BYTEARRAY else made
         raise ValueError(f"unknown code {code}")
 
-    def _pairs(self, pairs: Any, depth: int) -> list[tuple[Any, Any]]:
-        return [(self._decode(key, depth), self._decode(part, depth)) for key, part in _typed(pairs, list)]
+    def _quietly(self, parts: list[Any], depth: int) -> list[Any]:
+        """What something is made of, none of which is referred to."""
+        part, self._part, self._met["quiet"] = self._part, "quiet", []
+        try:
+            return [self._decode(each, depth + 1) for each in parts]
+        finally:
+            self._part = part
+
+    def _noted(self, value: Any) -> Any:
+        """A value that may be referred to: they are counted as the memo has counted them."""
+        self._met[self._part].append(value)
+        return value
+
+    def _fill(self, mapping: Any, pairs: Any, depth: int) -> Any:
+        for key, part in _typed(pairs, list):
+            mapping[self._decode(key, depth)] = self._decode(part, depth)
+        return mapping
 
     def _message(self, data: bytes) -> Any:
         """A message with its tensors in place, which hold no further level; every other tag is left as it is."""
@@ -390,8 +486,8 @@ class Decoder:
 
 _message = functools.partial(msgpack.unpackb, strict_map_key=True, raw=False)
 
-# The types of a message that stand for something else, or hold what does.
-_WITH_PARTS = (list, dict, msgpack.ExtType, msgpack.Timestamp)
+# The types of a message that stand for something else, or hold what does, or may be referred to.
+_WITH_PARTS = frozenset({list, dict, torch.Tensor, msgpack.ExtType, msgpack.Timestamp})
 
 
 def _typed(value: Any, kind: type) -> Any:
@@ -409,11 +505,14 @@ def _sizes(value: Any) -> tuple[int, ...]:
 
 
 def _read_placed(value: Any) -> torch.Tensor:
-    tensor, where, requires_grad = value
+    tensor, where, requires_grad, *gradient = value
     if where is not None:
         shape, stride, offset = where
         tensor = placed(tensor, Placement(_sizes(shape), _sizes(stride), _typed(offset, int)))
-    return tensor.requires_grad_(requires_grad)  # type: ignore[no-any-return]
+    tensor.requires_grad_(requires_grad)
+    if gradient:
+        (tensor.grad,) = gradient
+    return tensor  # type: ignore[no-any-return]
 
 
 def _read_raw(value: Any) -> torch.Tensor:
@@ -461,11 +560,7 @@ def _read_sparse(value: Any) -> torch.Tensor:
 
 # By code, and by what the tag holds: parts, pairs of a key and a value, the values that something is made of, or one.
 _OF_PARTS: dict[int, Callable[[Any], Any]] = {_TUPLE: tuple, _SET: set, _FROZENSET: frozenset, _SIZE: torch.Size}
-_OF_PAIRS: dict[int, Callable[[Any], Any]] = {
-    _COUNTER: lambda pairs: collections.Counter(dict(pairs)),
-    _ORDERED: collections.OrderedDict,
-    _PAIRS: dict,
-}
+_EMPTY: dict[int, Callable[[], Any]] = {_COUNTER: collections.Counter, _ORDERED: collections.OrderedDict, _PAIRS: dict}
 _OF_VALUES: dict[int, Callable[[Any], Any]] = {
     _COMPLEX: lambda value: complex(*(_typed(part, float) for part in value)),
     _ARRAY: _read_array,

@@ -17,7 +17,7 @@ import torch
 
 from graphtrain.printable import one_line
 from graphtrain.storage.collector import uncollected
-from graphtrain.storage.encoding import Decoder, Tensors, pack
+from graphtrain.storage.encoding import Decoder, Memo, Tensors, pack
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
     KnownChecksum,
@@ -81,20 +81,24 @@ def split(sections: Sections) -> StateFiles:
     """
     packed: dict[str, Mapping[str, bytes]] = {}
     files: dict[str, Tensors] = {}
+    # A `state_dict` can be loaded without the others, so each shares objects with itself alone.
+    shared = Memo()
     for section, parts in sections.items():
         packed_parts: dict[str, bytes] = {}
         for name, value in sorted(parts.items()):  # not in the order in which a graph or a `setup` happens to have them
             file = name if section == "resources" and name not in sections else section
             tensors = files.setdefault(file, Tensors(file))
-            packed_parts[name] = _pack_part(value, section, name, tensors)
+            memo = Memo() if section == "resources" else shared
+            memo.begin(f"{section}/{name}")
+            packed_parts[name] = _pack_part(value, section, name, tensors, memo)
         packed[section] = packed_parts
     return StateFiles(packed, files)
 
 
-def _pack_part(value: Any, section: str, name: str, tensors: Tensors) -> bytes:
+def _pack_part(value: Any, section: str, name: str, tensors: Tensors, memo: Memo) -> bytes:
     if section == "resources":
-        return pack(value, name, tensors)
-    return pack({name: value}, section, tensors)
+        return pack(value, name, tensors, memo)
+    return pack({name: value}, section, tensors, memo, with_gradients=True)
 
 
 def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, dict[str, Any]]:
@@ -122,7 +126,7 @@ def joined(
 
     def value_of(section: str, name: str, part: bytes) -> Any:
         try:
-            value = decoder.unpack(part)
+            value = decoder.unpack(part, f"{section}/{name}")
             return value if section == "resources" else value[name]
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(one_line(f"{section}/{name}: {error}", _MOST_CHARACTERS)) from error

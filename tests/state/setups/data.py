@@ -678,12 +678,12 @@ def own_loader_over_files_in_a_dictionary() -> dict[str, Any]:
     return trained_on(Loader(InTwoFiles(), batch_size=4, shuffle=True))
 
 
-@row()
+@row("train_data.dataset.file is an open file, whose position is not saved")
 def file_that_is_read_on() -> dict[str, Any]:
     return trained_on(loader(OpenedAtOnce()))
 
 
-@row()
+@row("train_data.dataset.file is an open file, whose position is not saved")
 def own_loader_over_a_file_that_is_read_on() -> dict[str, Any]:
     return trained_on(Loader(OpenedAtOnce(), batch_size=4))
 

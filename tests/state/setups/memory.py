@@ -35,7 +35,7 @@ from tests.state.setups.rows import row, seeded, squared
 CALLS = 0
 
 
-@row()
+@row("is a array.array that has changed, and is not saved")
 def array_of_python_that_grows() -> dict[str, Any]:
     losses = array.array("d")
 
@@ -46,7 +46,7 @@ def array_of_python_that_grows() -> dict[str, Any]:
     return stepped(update)
 
 
-@row()
+@row("Synchronized that has changed, and is not saved")
 def numbers_in_shared_memory() -> dict[str, Any]:
     epoch, sums, plain = multiprocessing.Value("i", 0), multiprocessing.Array("d", 3), ctypes.c_double(1.0)
 
@@ -82,7 +82,7 @@ def weak_set_that_grows() -> dict[str, Any]:
     return stepped(update)
 
 
-@row()
+@row("is a _contextvars.ContextVar that has changed, and is not saved")
 def context_and_thread() -> dict[str, Any]:
     depth: contextvars.ContextVar[int] = contextvars.ContextVar("depth", default=1)
     local = threading.local()

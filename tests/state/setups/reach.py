@@ -242,7 +242,7 @@ def wrapper_that_delegates() -> dict[str, Any]:
     return stepped(lambda step: wrapper.update(step))
 
 
-@row()
+@row("is a _thread._local that has changed, and is not saved", bound="nothing reads what it holds")
 def loggers_locks_and_threads() -> dict[str, Any]:
     class Task:
         def __init__(self) -> None:

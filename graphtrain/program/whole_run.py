@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import final
 
+from graphtrain.data.length import EpochLength
 from graphtrain.errors import UsageError
 from graphtrain.graph.renaming import paths_of
 from graphtrain.kind.batch_limit import BatchLimit, combined_length
-from graphtrain.kind.trigger import COUNTS_RUN, Term
 from graphtrain.names import suggestion
-from graphtrain.plan.counting import Counted, Counting, EndlessError, EpochLength, Surroundings, data_read_by
-from graphtrain.plan.linear import UNKNOWN
+from graphtrain.plan.counted import Counted, data_read_by, epoch_fields_of
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Scope
+from graphtrain.plan.scope import ResourceTarget, Scope, leaves
+from graphtrain.program.bind import Program
+from graphtrain.program.counting import CountedRanks, CountedRun, EndlessError, fetching
 
 LengthOf = Callable[[str], EpochLength | Mapping[str, EpochLength | None] | None]
 """The length of an epoch of the data that a resource is; None where it has none. KeyError: nobody says.
@@ -40,12 +41,10 @@ class WholeRun:
     """
 
     def __init__(self, plan: Plan, length_of: LengthOf, window_ranks: int = 1, ranks: int = 1) -> None:
-        self._plan = plan
-        self._length_of = length_of
-        self._wholes: dict[str, int] = {}
+        self._plan, self._length_of = plan, length_of
+        self._window_ranks, self._ranks = window_ranks, ranks
+        self._totals: dict[tuple[str, str], int] = {}
         self._asked: list[str] = []
-        self._bodies: dict[str, Counted | UsageError] = {}
-        self._around = Surroundings(self._length, self._count_body, self._whole, window_ranks, ranks)
 
     def visits(self, path: str) -> int:
         """How often the node at a path runs in the whole run; in a body, in all runs of that.
@@ -56,17 +55,16 @@ class WholeRun:
         if path not in self._plan.by_path:
             raise UsageError(f"there is no node `{path}`", suggestion(path, paths_of(self._plan.graph)))
         total, scope = 1, self._plan.main
-        for part in path.split("/"):
-            counting = Counting(self._plan, scope, self._around, part)
-            planned = self._plan.by_path[f"{scope.path}{part}"]
-            visits = self._counted(counting, scope).visits
-            if visits is UNKNOWN:
+        for name in path.split("/"):
+            planned = self._plan.by_path[f"{scope.path}{name}"]
+            counted = self._counted(scope, planned.path, "runs")
+            if counted.is_uncertain(planned):
                 raise UsageError(
                     f"how often `{planned.path}` runs is not known ahead: time or a metric makes it due "
                     f"({' or '.join((str(planned.trigger), *planned.also_due))})",
                     f'count steps or epochs, as in {planned.path}.every = "1 epochs"',
                 )
-            total *= visits
+            total *= self._run(scope, counted).by_path[planned.path].fields["runs"]
             if planned.body is not None:
                 scope = planned.body
         return total
@@ -91,59 +89,54 @@ class WholeRun:
                 f"`{text}` at the end of the run depends on when a part of the run is over, which depends on it",
                 "count what decides the length of the run by epochs or steps",
             )
-        if text not in self._wholes:
+        key = planned.path, field_name
+        if key not in self._totals:
             self._asked.append(text)
             try:
-                name = f"{planned.node.name}.{field_name}"
-                counting = Counting(self._plan, planned.scope, self._around, wanted=frozenset({name}))
-                value = self._counted(counting, planned.scope).fields[name]
+                counted = self._counted(planned.scope, *key)
+                program = self._run(planned.scope, counted)
             finally:
                 self._asked.pop()
-            if value is UNKNOWN or not value:
+            value = getattr(program.by_path[planned.path].instance, field_name)
+            if not counted.is_known(*key) or not value:
                 raise UsageError(f"what `{text}` comes to is not known ahead", "count by epochs or steps instead")
-            self._wholes[text] = int(value)
-        return self._wholes[text]
+            self._totals[key] = int(value)
+        return self._totals[key]
 
-    def _whole(self, planned: PlanNode, term: Term) -> int:
-        owner, field_name = planned.scope.counter(COUNTS_RUN)
-        try:
-            return self.total(self._plan.by_path[f"{planned.scope.path}{owner}"], field_name)
-        except UsageError as error:
-            raise UsageError(f'`{planned.path}` is due by "{term}": {error.message}', error.hint) from None
+    def _counted(self, scope: Scope, path: str, field_name: str) -> Counted:
+        plan = self._plan if scope is self._plan.main else Plan(scope.graph, scope)
+        return Counted(plan, path, field_name, self._knows_samples)
 
-    def _counted(self, counting: Counting, scope: Scope) -> Counted:
+    def _knows_samples(self, planned: PlanNode) -> bool:
+        length = self._length(planned)
+        return length.last is not None and (length.samples is not None or self._ranks == 1)
+
+    def _run(self, scope: Scope, counted: Counted) -> Program:
+        """The program of a graph, run to its end."""
+        plan = counted.plan
+        ranks = CountedRanks(self._ranks) if self._ranks > 1 else None
+        program = Program(plan, {**dict.fromkeys(_optional(plan), object()), "ranks": ranks}, self, counted.left_out)
+        program.window_ranks = self._window_ranks
+        for bound in program.nodes:
+            epoch = epoch_fields_of(bound.planned)
+            if epoch is not None and not bound.bypassed:
+                bound.hold(fetching(bound, epoch, self._length(bound.planned)))
+        run = CountedRun(program, counted)
         try:
-            return counting.run()
-        except EndlessError as error:
-            unknown = sorted(counting.unknown)
+            run.to_end()
+        except EndlessError:
+            inner = plan.scopes[run.scope_path()]
+            unknown = sorted(counted.unknown_at_end(inner))
             decides = f": it ends only as {', '.join(unknown)} decide" if unknown else ""
-            never = [
-                f"{planned.path}.after"
-                for planned in self._plan.nodes_in(scope)
-                if planned.trigger is not None and planned.kind is not None and planned.kind.trigger == "after"
-            ]
-            hint = f'give {never[0]} an amount, as in {never[0]} = "10 epochs"' if never else error.hint
-            raise UsageError(f"{error.message}{decides}", hint) from None
+            ending = (node.path for node in plan.nodes_in(inner) if node.kind and node.kind.trigger == "after")
+            never = next((f"{path}.after" for path in ending), "")
+            raise UsageError(
+                f"nothing that is counted ends the graph `{inner.graph.name}`{decides}",
+                f'give {never} an amount, as in {never} = "10 epochs"' if never else "",
+            ) from None
+        return program
 
-    def _count_body(self, planned: PlanNode) -> Counted:
-        """One run of a body: what it leaves in the fields of its nodes that are read around it."""
-        if planned.path not in self._bodies:
-            assert planned.body is not None
-            prefix = planned.body.path
-            read = {
-                f"{path.removeprefix(prefix)}.{name}"
-                for path, name in self._plan.fields_read
-                if path.startswith(prefix)
-            }
-            try:
-                counting = Counting(self._plan, planned.body, self._around, wanted=frozenset(read))
-                self._bodies[planned.path] = self._counted(counting, planned.body)
-            except UsageError as error:
-                self._bodies[planned.path] = error
-        counted = self._bodies[planned.path]
-        if isinstance(counted, UsageError):
-            raise counted
-        return counted
+    # ---- the length of data
 
     def _length(self, planned: PlanNode) -> EpochLength:
         if (batches := planned.parameters.get("batches_per_epoch")) is not None:
@@ -172,6 +165,18 @@ class WholeRun:
                 "give the data a `__len__`, or compute the number where it is needed from what you know of the data",
             )
         return _limited(length, limit)
+
+
+def _optional(plan: Plan) -> Iterator[str]:
+    """The resources without which some node does nothing."""
+    for planned in plan.nodes:
+        slots = (
+            planned.body.graph.optional if planned.body is not None else planned.kind.optional if planned.kind else ()
+        )
+        for slot in slots:
+            for leaf in leaves(planned.scope.read_by(planned.node, slot)):
+                if isinstance(leaf, ResourceTarget):
+                    yield leaf.name
 
 
 def _limited(length: EpochLength, limit: BatchLimit) -> EpochLength:

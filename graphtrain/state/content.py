@@ -1,0 +1,310 @@
+"""One hash of values: equal values have equal hashes, in every process."""
+
+from __future__ import annotations
+
+import array
+import contextvars
+import ctypes
+import enum
+import itertools
+import mmap
+import os
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from multiprocessing.sharedctypes import SynchronizedBase
+from typing import Any, final
+
+import numpy
+import torch
+import xxhash
+
+from graphtrain.state.category import category_of
+from graphtrain.state.contents import FORMS, SAMPLES
+from graphtrain.state.generators import any_generator
+from graphtrain.state.nested import CONSTANTS
+from graphtrain.storage.strides import is_usual
+
+MOST_BYTES = 2**30
+MOST_ITEMS = 1_000_000
+
+# Hashed at once: so long other threads wait for the interpreter.
+_MOST_AT_ONCE = 4_096
+_ITEMS_BETWEEN_PAUSES = 64
+# Smaller tensors are read wherever they are.
+_MAPPED = 2**20
+_BY_NAME = frozenset({"function", "class", "skipped", "iterator", "file", "run", "opaque", "hidden"})
+
+
+@final
+class ContentHash:
+    """A hash of everything that some values hold, however deep; beyond its bounds of a sample.
+
+    Functions and classes count by their names; locks, files, iterators and what hides its state by their types.
+
+    Arguments:
+        place_of: where an object is that is compared by itself: the place counts in its stead; None for all others.
+        most_bytes, most_items: of tensors and arrays, and of everything else. Of what is beyond, 1,024 elements of each
+            tensor and items of each container count.
+        pauses: True lets other threads run now and then.
+
+    Attributes:
+        bytes: of all tensors and arrays so far.
+        is_whole: True as long as nothing was beyond the bounds.
+
+    >>> def hashed(value):
+    ...     content = ContentHash(); content.add(value); return content.hexdigest()
+    >>> hashed({"a": [1, {2, 3}]}) == hashed({"a": [1, {3, 2}]}), hashed([0.0]) == hashed([-0.0])
+    (True, False)
+    """
+
+    def __init__(
+        self,
+        place_of: Callable[[Any], str | None] = lambda value: None,
+        *,
+        most_bytes: int = MOST_BYTES,
+        most_items: int = MOST_ITEMS,
+        pauses: bool = False,
+    ) -> None:
+        self._place_of, self._most_bytes, self._most_items, self._pauses = place_of, most_bytes, most_items, pauses
+        self._hash = xxhash.xxh3_128()
+        self._met: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` is that of another one later
+        self._waiting: list[Any] = []
+        self._items = 0
+        self.bytes = 0
+        self.is_whole = True
+
+    def hexdigest(self) -> str:
+        """The hash of what was added."""
+        return self._hash.hexdigest()
+
+    def add(self, value: Any) -> None:
+        """Add a value."""
+        self._waiting.append(value)
+        self._add_waiting()
+
+    def of(self, place: str, value: Any) -> str:
+        """The hash of what is at a place that `place_of` knows, by itself; the bounds are those of all together."""
+        self._hash = xxhash.xxh3_128()
+        self._met.clear()
+        self._text(place)
+        self._add_content(value)
+        self._add_waiting()
+        return self.hexdigest()
+
+    def _add_waiting(self) -> None:
+        while self._waiting:
+            self._items += 1
+            if self._pauses and not self._items % _ITEMS_BETWEEN_PAUSES:
+                time.sleep(0)
+            self._add(self._waiting.pop())
+
+    def _text(self, *parts: object) -> None:
+        self._hash.update(repr(parts).encode())
+
+    def _add(self, value: Any) -> None:
+        kind = type(value)
+        if kind in CONSTANTS:
+            self._text(value)
+            return
+        if (place := self._place_of(value)) is not None:
+            self._text("at", place)
+            return
+        self._add_content(value)
+
+    def _add_content(self, value: Any) -> None:
+        kind, category = type(value), category_of(type(value))
+        if category == "value":
+            is_enum = isinstance(value, enum.Enum)
+            plain = value.tobytes() if isinstance(value, numpy.generic) else value
+            self._text(kind.__qualname__, value.name if is_enum else plain)
+            return
+        number, _ = self._met.setdefault(id(value), (len(self._met), value))
+        if number < len(self._met) - 1:
+            self._text("same", number)
+            return
+        self._text(kind.__module__, kind.__qualname__)
+        match category:
+            case "tensor":
+                self._add_tensor(value)
+            case "array":
+                self._add_array(value)
+            case "list" | "tuple" | "deque":
+                self._add_parts(FORMS[category].contents(value)[1])
+            case "mapping":
+                keys, parts = FORMS[category].contents(value)
+                self._add_parts(keys)
+                self._add_parts(parts)
+            case "set":
+                hashes = sorted(map(content_hash, self._chosen(FORMS[category].contents(value)[1])))
+                self._text(len(hashes), *hashes)
+            case "generator":
+                self._waiting.append(any_generator(value).get_state())
+            case "method":
+                self._text(value.__func__.__qualname__)
+                self._waiting.append(value.__self__)
+            case "partial":
+                self._waiting += [value.func, value.args, value.keywords]
+            case "watched":
+                self._add_watched(value)
+            case "object" | "module" | "optimizer" | "cell":
+                keys, parts = FORMS[category].contents(value)
+                # Names that were set in another order are the same state.
+                named = sorted(zip(keys, parts, strict=True), key=lambda pair: str(pair[0])) if keys else parts
+                self._add_parts(tuple(named))
+            case _ if category in _BY_NAME:
+                self._text(getattr(value, "__qualname__", ""))
+            case _:
+                self._hash.update(bytes(value))  # a bytearray
+
+    def _chosen(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """All parts, or a sample where they are too many."""
+        if self._items + len(parts) <= self._most_items or len(parts) <= SAMPLES:
+            return parts
+        self.is_whole = False
+        return parts[:: len(parts) // SAMPLES]
+
+    def _add_parts(self, parts: tuple[Any, ...]) -> None:
+        self._text(len(parts))
+        if _are_plain(parts):
+            self._items += len(parts)
+            for start in range(0, len(parts), _MOST_AT_ONCE):
+                self._hash.update(repr(parts[start : start + _MOST_AT_ONCE]).encode())
+                if self._pauses:
+                    time.sleep(0)
+        else:
+            self._waiting += reversed(self._chosen(parts))
+
+    # ---- tensors and arrays
+
+    def _add_tensor(self, tensor: torch.Tensor) -> None:
+        if type(tensor) is torch.Tensor and not tensor.requires_grad and is_usual(tensor) and tensor.nbytes < _MAPPED:
+            # Nearly all in data that has very many are of this form: 3 us instead of 12.
+            self._text(tensor.dtype, tensor.shape)
+            self.bytes += tensor.nbytes
+            if self.bytes <= self._most_bytes and tensor.dtype is not torch.bfloat16:
+                self._hash.update(tensor.numpy().data)
+                return
+            self.bytes -= tensor.nbytes
+        tensor = tensor.detach().as_subclass(torch.Tensor)
+        if torch.nn.parameter.is_lazy(tensor) or tensor.is_meta:
+            return
+        self._text(str(tensor.dtype), tuple(tensor.shape) if not tensor.is_nested else ())
+        for part in _strided_parts(tensor):
+            mapped = part.untyped_storage().filename if part.is_cpu and part.nbytes >= _MAPPED else None
+            if mapped is None or not self._add_file(mapped):
+                self._add_strided(part)
+
+    def _add_strided(self, tensor: torch.Tensor) -> None:
+        size = tensor.numel() * tensor.element_size()
+        self.bytes += size
+        if self.bytes > self._most_bytes:
+            self.is_whole = False
+            step = max(1, tensor.numel() // SAMPLES)
+            tensor = torch.take(tensor, torch.arange(0, tensor.numel(), step, device=tensor.device))
+        if tensor.numel():
+            host = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+            # A single element may have any strides, which a view as bytes does not take.
+            host = host.as_strided((host.numel(),), (1,))
+            self._hash.update(host.view(torch.uint8).numpy().data)
+
+    def _add_array(self, array: Any) -> None:
+        self._text(str(array.dtype), array.shape)
+        if array.dtype.hasobject:
+            self._add_parts(tuple(array.reshape(-1).tolist()) if array.dtype == object else (repr(array),))
+            return
+        mapped = _file_of(array)
+        if mapped is not None and self._add_file(mapped):
+            self._text(array.strides)
+            return
+        self.bytes += array.nbytes
+        if self.bytes > self._most_bytes:
+            self.is_whole = False
+            array = array.flat[:: max(1, array.size // SAMPLES)]
+        if array.size:
+            self._hash.update(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data)
+
+    def _add_file(self, name: str) -> bool:
+        """Add name, size and time of a file that is mapped into memory; False for one that may have any name."""
+        try:
+            status = os.stat(name)
+        except OSError:
+            return False
+        if os.path.abspath(name).startswith(tempfile.gettempdir()):
+            return False
+        self._text(os.path.basename(name), status.st_size, status.st_mtime_ns)
+        return True
+
+    def _add_watched(self, value: Any) -> None:
+        match value:
+            case sqlite3.Connection():
+                self._text(_changes_of(value))
+            case contextvars.ContextVar():
+                self._waiting.append(value.get(None))
+            case threading.local():
+                self._waiting.append(vars(value))
+            case SynchronizedBase():
+                self._waiting.append(value.get_obj())
+            case array.array() | mmap.mmap() | ctypes.Array() | ctypes._SimpleCData():
+                self._hash.update(bytes(value))
+            case _:
+                self._waiting += _arrays_of_pandas(value)
+
+
+def content_hash(value: Any, *, most_bytes: int = MOST_BYTES) -> str:
+    """A hash of everything that a value holds; of a tensor or an array beyond so many bytes, of a sample."""
+    content = ContentHash(most_bytes=most_bytes)
+    content.add(value)
+    return content.hexdigest()
+
+
+def _are_plain(parts: tuple[Any, ...]) -> bool:
+    """True for constants, and for tuples of constants: they are hashed together."""
+    types = set(map(type, parts))
+    return types <= CONSTANTS or (
+        types == {tuple} and set(map(type, itertools.chain.from_iterable(parts))) <= CONSTANTS
+    )
+
+
+def _strided_parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
+    """Tensors of a usual form that have the content of this one."""
+    if tensor.is_quantized:
+        return (tensor.int_repr(),)
+    if tensor.is_nested:
+        return tensor.unbind()
+    match tensor.layout:
+        case torch.strided:
+            return (tensor,)
+        case torch.sparse_coo:
+            return tensor._indices(), tensor._values()
+        case torch.sparse_csr | torch.sparse_bsr:
+            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+
+
+def _file_of(array: Any) -> str | None:
+    """The file that the memory of an array is mapped from; None for other memory."""
+    while isinstance(array, numpy.ndarray):
+        if isinstance(array, numpy.memmap) and array.filename is not None:
+            return str(array.filename)
+        array = array.base
+    return None
+
+
+def _arrays_of_pandas(value: Any) -> list[Any]:
+    """What a frame or a series of pandas holds: its names, and the arrays of its columns, which are no copies."""
+    columns = [value.iloc[:, number] for number in range(value.shape[1])] if value.ndim > 1 else [value]
+    return [
+        list(map(str, getattr(value, "columns", ()))),
+        *(each.to_numpy(copy=False) for each in [value.index, *columns]),
+    ]
+
+
+def _changes_of(connection: sqlite3.Connection) -> int:
+    """How many rows were changed through a connection; of one that is closed, or another thread's, none."""
+    try:
+        return connection.total_changes
+    except sqlite3.Error:
+        return 0
