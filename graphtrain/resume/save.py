@@ -118,7 +118,7 @@ class CheckpointWriter:
             for tensors in split(run.compiled.state.capture(run.alive).sections()).files:
                 Layout.of(tensors)
         except UnsaveableError:
-            if not run.compiled.state.is_lazy():  # the first batch makes it something that can be saved
+            if not run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
                 raise
 
     def resumed_from(self, checkpoint: Checkpoint, run: Resumable) -> None:
@@ -207,7 +207,7 @@ class CheckpointWriter:
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
-            if not (error.path.startswith(("slots", "the slot ")) or run.compiled.state.is_lazy()):
+            if not (error.path.startswith(("slots", "the slot ")) or run.compiled.state.objects.is_lazy()):
                 raise
             alive = compiled.alive_names(loop.position, loop.ended)
             slot = next((name for name in alive if _is_of_slot(error.path, name)), error.path)
@@ -402,12 +402,13 @@ class CheckpointWriter:
             self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
             facts |= self.lineage.with_saved(OWN, self._askers).facts()
         # After the copy, while training continues: what is changed meanwhile is reported too, by one save too early.
-        compare = run.compiled.state.comparison_of_data()
+        state = run.compiled.state
+        compare = state.data_content.comparison(state.changed) if state.data_content is not None else None
 
         def with_content(write: Callable[[], Written]) -> Callable[[], Written]:
             def write_all() -> Written:
-                facts["data_content"], changed = compare()
-                facts["unknown"] = [*facts["unknown"], *changed]
+                content, changed = compare() if compare is not None else ({}, [])
+                facts.update(data_content=content, unknown=[*facts["unknown"], *changed])
                 return write()
 
             return write_all
@@ -453,8 +454,9 @@ class CheckpointWriter:
     def _staged_now(self, run: Resumable) -> tuple[StagedState, dict[str, Any]]:
         """A copy of the state in the memory of the one before it, and the facts about it."""
         state, facts = capture(run)
-        objects = run.compiled.state
-        return StagedState(state.sections(), objects.essential_parts(state), self._buffers, objects.weights()), facts
+        run_state = run.compiled.state
+        weights = run_state.objects.weights()
+        return StagedState(state.sections(), run_state.essential_parts(state), self._buffers, weights), facts
 
     def _report_unknown(self, lines: Sequence[str]) -> None:
         for line in lines:

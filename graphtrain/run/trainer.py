@@ -999,7 +999,7 @@ class Trainer:
         if self._loop.ended and not self._end_is_saved:
             self._compiled.at_end()
         if self._compiled.activity(self._loop.position) is None:
-            for name in self._compiled.state.trained_in_evaluation_mode():
+            for name in self._compiled.state.objects.trained_in_evaluation_mode():
                 self._notify_once(
                     f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
                     f"call {name}.train() before, unless that is meant"

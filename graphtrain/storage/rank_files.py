@@ -34,7 +34,7 @@ from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of
 _PIECE = 1 << 20
 # The facts in a manifest that each rank has its own of.
 DRIFT = "reachable"  # the section of what has changed since `setup`
-OWN_FACTS = ("aliases", "unknown")
+OWN_FACTS = ("aliases", "data_content", "unknown")
 # What is no rank's alone, whatever they have in common: it is summed, or given to the rank of the same number.
 OF_RANKS = ("gradients", "metrics", "progress", "slots")
 
