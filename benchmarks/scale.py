@@ -97,9 +97,9 @@ class Measured:
 def synchronisations(measured: Measured, every: int) -> float:
     """How often ranks synchronise in a round."""
     trainer = fit(measured.training(), measured.of_all, every, log="50 steps")
-    assert trainer._agreement is not None
+    assert trainer._session.world is not None
     visits = trainer.progress["next_batch"]["runs"]
-    return trainer._agreement.calls / visits
+    return trainer._session.world.calls / visits
 
 
 def rank_main(options: Namespace) -> None:

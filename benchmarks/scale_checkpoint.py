@@ -77,9 +77,9 @@ class Measured:
     def save(self) -> float:
         trainer = self._trainer
         dist.barrier()
-        with trainer._writer.completed():
+        with trainer._run.writer.completed():
             begun = time.perf_counter()
-            trainer._writer.save(trainer._resumable, trainer._requests.policy)
+            trainer._run.writer.save(trainer._run.requests.policy)
             seconds = time.perf_counter() - begun
         return self._slowest(seconds)
 

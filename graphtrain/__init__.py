@@ -23,6 +23,7 @@ from graphtrain.kind.ask import END_EPOCH as END_EPOCH
 from graphtrain.kind.ask import STOP as STOP
 from graphtrain.kind.parameter import Above as Above
 from graphtrain.kind.trigger import Trigger as Trigger
+from graphtrain.lazy import lazy_import as lazy_import
 from graphtrain.outcome import Outcome as Outcome
 from graphtrain.version import __version__ as __version__
 
@@ -40,12 +41,19 @@ if TYPE_CHECKING:
     from graphtrain.metrics.values import Max as Max
     from graphtrain.metrics.values import Min as Min
     from graphtrain.metrics.values import Sum as Sum
+    from graphtrain.metrics.values import described as described
+    from graphtrain.nodes._optimizers import optimizers_of as optimizers_of
+    from graphtrain.nodes._optimizers import parameters_of as parameters_of
+    from graphtrain.nodes._step_result import loss_and_metrics as loss_and_metrics
+    from graphtrain.nodes._training_step import CallsTrainingStep as CallsTrainingStep
+    from graphtrain.nodes.train_batch import TrainBatch as TrainBatch
     from graphtrain.program.factories import Factory as Factory
     from graphtrain.program.planned_run import PlannedRun as PlannedRun
     from graphtrain.run.trainer import Trainer as Trainer
 
 # Imported on first use: some need torch, whose import takes about a second, and one the command line.
 _LATE = {
+    "CallsTrainingStep": "graphtrain.nodes._training_step",
     "Display": "graphtrain.display.snapshot",
     "Factory": "graphtrain.program.factories",
     "Histogram": "graphtrain.metrics.logger",
@@ -59,8 +67,13 @@ _LATE = {
     "Sum": "graphtrain.metrics.values",
     "TensorBoard": "graphtrain.metrics.tensorboard",
     "Text": "graphtrain.metrics.logger",
+    "TrainBatch": "graphtrain.nodes.train_batch",
     "Trainer": "graphtrain.run.trainer",
+    "described": "graphtrain.metrics.values",
+    "loss_and_metrics": "graphtrain.nodes._step_result",
     "main": "graphtrain.command.program",
+    "optimizers_of": "graphtrain.nodes._optimizers",
+    "parameters_of": "graphtrain.nodes._optimizers",
     "rank_local": "graphtrain.data.rank_local",
 }
 

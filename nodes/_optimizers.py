@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from graphtrain.errors import UsageError
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 
 def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
-    """The optimizers in a slot: itself, or all of a list."""
-    return tuple(optimizer) if isinstance(optimizer, tuple | list) else (optimizer,)
+    """The optimizers in the slot of a kind: the one that is there, or those of a list or a tuple.
 
-
-def one_of(optimizer: Any, kind: str) -> Any:
-    """The optimizer in a slot, for a kind that takes one alone.
-
-    Raises:
-        UsageError: there are several.
-
-    >>> one_of(("first", "second"), "closure_step")
-    Traceback (most recent call last):
-        ...
-    graphtrain.errors.UsageError: `closure_step` steps one optimizer, and reads 2
-      hint: give each a node of its own
+    >>> optimizers_of("one"), optimizers_of(["first", "second"])
+    (('one',), ('first', 'second'))
     """
-    optimizers = optimizers_of(optimizer)
-    if len(optimizers) > 1:
-        raise UsageError(f"`{kind}` steps one optimizer, and reads {len(optimizers)}", "give each a node of its own")
-    return optimizers[0]
+    return tuple(optimizer) if isinstance(optimizer, tuple | list) else (optimizer,)
 
 
 def computes_losses(optimizer: Any) -> bool:
@@ -47,19 +37,23 @@ def computes_losses(optimizer: Any) -> bool:
     return closure is not None and closure.default is closure.empty
 
 
-def parameters_of(*optimizers: Any) -> list[torch.Tensor]:
-    """The parameters that the optimizers update now, in their order; groups and what is in them may change at any time.
+def parameters_of(optimizer: Any) -> list[torch.Tensor]:
+    """The parameters that an optimizer, or each of several, updates now; groups and what is in them may change.
 
     To join the lists of the groups takes 0.13 us for four parameters and 0.3 for 200; going through the modules of a
     model, as ``model.parameters()`` does, 1 us a module.
 
+    Arguments:
+        optimizer: one, or a list or a tuple of them, as the slot of a kind may hold.
+
+    >>> import torch
     >>> linear = torch.nn.Linear(2, 3)
     >>> [tuple(parameter.shape) for parameter in parameters_of(torch.optim.SGD([linear.weight]))]
     [(3, 2)]
     """
     parameters: list[torch.Tensor] = []
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
+    for each in optimizers_of(optimizer):
+        for group in each.param_groups:
             parameters += group["params"]
     return parameters
 

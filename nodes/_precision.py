@@ -8,11 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
+from graphtrain.data.batch import cast
 from graphtrain.errors import UsageError
-from graphtrain.nodes._late import cast, torch
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
+    import torch
+
     from graphtrain.nodes._compiled import Compiled
+else:
+    torch = lazy_import("torch")
+
 
 Precision = Literal["32-true", "64-true", "bf16-true", "bf16-mixed", "16-mixed"]
 Around = Callable[[Any, Any, Any], Any]

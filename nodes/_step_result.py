@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind.ask import Ask
-from graphtrain.nodes._late import check_metric, check_names, described, detached, torch
+from graphtrain.lazy import lazy_import
+from graphtrain.metrics.values import check_metric, check_names, described, detached
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 
 def without_ask(result: Any, asks: Callable[[Ask], None] | None) -> Any:
@@ -53,23 +59,6 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
         if result is None
         else "",
     )
-
-
-def yielded(losses: Iterator[Any], index: int, count: int) -> Any:
-    """What a step function yields next, which is for one of several optimizers.
-
-    Raises:
-        UsageError: it has ended before.
-
-    >>> yielded(iter([0.5]), 0, 1)
-    0.5
-    """
-    try:
-        result = next(losses)
-    except StopIteration:
-        message = f"`training_step` yielded {index} losses, and there are {count} optimizers"
-        raise UsageError(message, "yield one for each") from None
-    return result
 
 
 def count_and_metrics(result: Mapping[str, Any], name: str, samples: int, function: str) -> tuple[Any, dict[str, Any]]:

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
+    import torch
+
     from graphtrain.program.agreement import Agreement
+else:
+    torch = lazy_import("torch")
+
 
 Number = tuple[float, float]
 """A value of a rank, and its weight."""
@@ -60,27 +65,13 @@ class Agree:
         self._ranks = ranks
 
     def __call__(self, value: Any, weight: Any = 1.0) -> float:
-        self.value = agreed(value, weight, self.how, self._ranks)
+        number = None if value is None else (_number(value, "value"), _number(weight, "weight"))
+        numbers = self._ranks.gather(number) if self._ranks is not None else [number]
+        present = [tuple(each) for each in numbers if each is not None]
+        if not present:
+            raise UsageError("agree: `value` is not written yet, on any rank", "put it after the node that writes it")
+        self.value = _HOW[self.how](present)
         return self.value
-
-
-def agreed(value: Any, weight: Any, how: str, ranks: Agreement | None, default: float | None = None) -> float:
-    """One number of a value that differs between ranks; the arguments are those of `agree`.
-
-    Arguments:
-        default: what it is where no rank has a value. Default: that is an error.
-
-    Raises:
-        UsageError: the value, or the weight, is no number.
-    """
-    number = None if value is None else (_number(value, "value"), _number(weight, "weight"))
-    numbers = ranks.gather(number) if ranks is not None else [number]
-    present = [tuple(each) for each in numbers if each is not None]
-    if not present and default is not None:
-        return default
-    if not present:
-        raise UsageError("agree: `value` is not written yet, on any rank", "put it after the node that writes it")
-    return _HOW[how](present)
 
 
 def _number(value: Any, name: str) -> float:

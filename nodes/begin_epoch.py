@@ -7,7 +7,7 @@ from graphtrain.kind import node
 
 @node(family="bookkeeping", begins_epoch=True)
 def begin_epoch() -> None:
-    """Mark the beginning of an epoch; guards count its runs.
+    """Mark the beginning of an epoch, or of what does not continue what was before it; guards count its runs.
 
     What step functions have written to slots is not there any more, but for what `keep` of their nodes names.
 

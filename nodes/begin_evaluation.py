@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.nodes._late import set_aside
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
     import torch
 
+    from graphtrain.data import loaders, samplers, source
     from graphtrain.metrics.recorder import Recorder
     from graphtrain.program.agreement import Agreement
+    from graphtrain.state import random
+else:
+    torch = lazy_import("torch")
+    loaders = lazy_import("graphtrain.data.loaders")
+    samplers = lazy_import("graphtrain.data.samplers")
+    source = lazy_import("graphtrain.data.source")
+    random = lazy_import("graphtrain.state.random")
 
 
 @node(writes=("split", "training_state"), effects="eval", records="split", synchronises=True)
@@ -22,9 +31,20 @@ class BeginEvaluation:
     several ranks all evaluate with the buffers that `model` has on rank 0, such as the statistics of batch
     normalization.
 
+    Reads:
+        fixed_data: what the evaluation must not move: the random generators that it holds are set aside too. Data that
+            keeps its own position, as by a `state_dict`, and iterators cannot be set back, which is reported. Default:
+            none, the data of an evaluation goes on with each.
+
     Arguments:
         split: the name under which metrics are recorded; each evaluation of a graph has its own. Default: "val", as in
             ``val/loss``.
+        update_bn: True lets layers of batch normalization begin their statistics again: at the end they are the means
+            over the batches, as by ``torch.optim.swa_utils.update_bn``, which an average of weights needs, since no
+            batch has ever gone through it (Izmailov et al., "Averaging weights leads to wider optima and better
+            generalization", 2018, section 3.2). Dropout is off, unlike there; metrics are those with the statistics of
+            each batch. Among several ranks each has the statistics of its own batches; those of rank 0 are evaluated
+            and exported. Default: False.
 
     Writes:
         split: that name.
@@ -37,8 +57,48 @@ class BeginEvaluation:
     """
 
     split: str = "val"
+    update_bn: bool = False
 
     def __call__(
-        self, model: torch.nn.Module, recorder: Recorder, seed: int, ranks: Agreement | None = None
+        self,
+        model: Any,
+        recorder: Recorder,
+        seed: int,
+        fixed_data: Any = None,
+        notify: Callable[[str], None] | None = None,
+        ranks: Agreement | None = None,
     ) -> tuple[str, dict[str, Any]]:
-        return self.split, set_aside(model, recorder, self.split, seed, ranks)
+        modes = {name: module.training for name, module in model.named_modules()}
+        training_state: dict[str, Any] = {"modes": modes, "random": random.capture_random()}
+        if fixed_data is not None:
+            training_state["generators"] = [generator.get_state() for generator in samplers.generators_of(fixed_data)]
+            self._report_positions(fixed_data, notify)
+        if ranks is not None and not self.update_bn:
+            buffers = dict(model.named_buffers())
+            training_state["buffers"] = {name: each.detach().clone() for name, each in buffers.items() if ranks.rank}
+            ranks.exchange((), buffers)
+        model.eval()
+        if self.update_bn:
+            training_state["momentum"] = _begin_statistics(model)
+        random.seed_everything(seed)
+        recorder.means(self.split, ("whole",)).clear()
+        return self.split, training_state
+
+    def _report_positions(self, data: Any, notify: Callable[[str], None] | None) -> None:
+        for each in loaders.loaders_of(data).values() or [data]:
+            if notify is not None and (source.keeps_position(each) or hasattr(each, "__next__")):
+                notify(
+                    f"`{self.split}` takes batches of a {type(each).__name__}, which keeps its own position: the first "
+                    "validation begins after them; leave the overlay `sanity` out if that matters"
+                )
+
+
+def _begin_statistics(model: torch.nn.Module) -> dict[str, float | None]:
+    """Let layers of batch normalization take the mean over the batches to come; their momenta before that, by name."""
+    kind = torch.nn.modules.batchnorm._BatchNorm
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, kind)}
+    momenta = {name: layer.momentum for name, layer in layers.items()}
+    for layer in layers.values():
+        layer.train().reset_running_stats()
+        layer.momentum = None  # the mean over batches, each of which counts alike
+    return momenta

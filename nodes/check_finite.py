@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from graphtrain.errors import NotFiniteError, UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes._late import norms_of, torch
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+from graphtrain.nodes.gradient_norm import norms_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from graphtrain.program.agreement import Agreement
+else:
+    torch = lazy_import("torch")
+
 
 _WHAT = {"loss": "the loss", "gradients": "a gradient", "parameters": "a weight"}
 _MOST_WAITING = 1024  # values that stay on the device; a run that records no row stays small
@@ -103,7 +108,7 @@ class CheckFinite:
         """One number that is finite if all that is checked is; still on the device."""
         if self.of == "loss":
             return loss
-        tensors = parameters_of(*self._optimizers)
+        tensors = parameters_of(self._optimizers)
         if self.of == "gradients":
             tensors = [tensor.grad for tensor in tensors if tensor.grad is not None]
         checked = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]

@@ -10,7 +10,8 @@ from graphtrain.kind import node, progress
 from graphtrain.kind.mode import Mode
 from graphtrain.kind.parameter import Above
 from graphtrain.kind.trigger import Trigger
-from graphtrain.nodes._late import Retention, SavePolicy
+from graphtrain.program.requests import SavePolicy
+from graphtrain.storage.retention import Retention
 
 if TYPE_CHECKING:
     from graphtrain.metrics.recorder import Place, Recorder

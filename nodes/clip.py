@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 
 @node(effects="clip", idle_without="max_norm", varying=("max_norm", "norm_type"))
@@ -37,7 +42,7 @@ class Clip:
         self._optimizers = optimizers_of(optimizer)
 
     def __call__(self) -> None:
-        parameters = parameters_of(*self._optimizers)
+        parameters = parameters_of(self._optimizers)
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         alike = {(type(gradient), gradient.device, gradient.dtype) for gradient in gradients}
         if len(alike) == 1 and type(gradients[0]) is torch.Tensor:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
+from graphtrain.lazy import lazy_import
 from graphtrain.names import quoted, suggestion
-from graphtrain.nodes._late import torch
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 
 @node(effects="clip", idle_without="max_ratio")
@@ -63,7 +68,7 @@ class ClipAdaptive:
             self._clip()
 
     def _clip(self) -> None:
-        for parameter in parameters_of(*self._optimizers):
+        for parameter in parameters_of(self._optimizers):
             gradient = parameter.grad
             if gradient is None or id(parameter) in self._left_out:
                 continue

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 
 @node(effects="clip", idle_without="max_value")
@@ -34,4 +39,4 @@ class ClipValue:
         self._optimizers = optimizers_of(optimizer)
 
     def __call__(self) -> None:
-        torch.nn.utils.clip_grad_value_(parameters_of(*self._optimizers), self.max_value)
+        torch.nn.utils.clip_grad_value_(parameters_of(self._optimizers), self.max_value)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 if TYPE_CHECKING:
+    import torch
+
     from graphtrain.program.agreement import Agreement
+else:
+    torch = lazy_import("torch")
 
 
 @node(effects="divide", synchronises=True)
@@ -48,7 +52,7 @@ class Divide:
             by = by.where(by != 0, 1)
         elif by in (0, 1):
             return
-        gradients = [tensor.grad for tensor in parameters_of(*self._optimizers) if tensor.grad is not None]
+        gradients = [tensor.grad for tensor in parameters_of(self._optimizers) if tensor.grad is not None]
         with torch.no_grad():
             _divide(gradients, by)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from graphtrain.errors import UsageError
 from graphtrain.kind import copy_of, node, progress
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import move_towards
+from graphtrain.nodes.copy_weights import move_towards
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ class Ema:
     decay: Annotated[float, Above(0)] = 0.999
     warmup: bool = False
 
-    updates: int = progress(0, adds=1, in_digest=False)  # what older runs do not have; the average shows it
+    updates: int = progress(0, adds=1)
 
     def setup(self) -> None:
         if self.decay >= 1:

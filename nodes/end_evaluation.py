@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.nodes._late import put_back
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
-    import torch
+    from torch.nn import Module
 
+    from graphtrain.data import samplers
     from graphtrain.metrics.recorder import Recorder
+    from graphtrain.state import random
+else:
+    samplers = lazy_import("graphtrain.data.samplers")
+    random = lazy_import("graphtrain.state.random")
+
+# What stands between the name of a loader and that of its metric, among the means; names that people give have none.
+_OF_LOADER = "\x1f"
 
 
 @node(writes="metrics", effects="train", synchronises=True)
 def end_evaluation(
-    model: torch.nn.Module,
+    model: Any,
     split: str,
     training_state: dict[str, Any],
     recorder: Recorder,
+    fixed_data: Any = None,
     notify: Callable[[str], None] | None = None,
 ) -> dict[str, float]:
     """Record the means, and put the training modes and the random numbers back.
 
-    An evaluation without metrics, as of data without a batch, records no row, and is reported once.
+    Of several loaders those of each are recorded under its name, and their mean, in which each loader counts alike. An
+    evaluation without metrics, as of data without a batch, records no row, and is reported once.
+
+    Reads:
+        fixed_data: as of `begin_evaluation`.
 
     Writes:
         metrics: name -> mean over the samples, as Python numbers: ``{"val/loss": 0.31}``.
@@ -34,4 +47,52 @@ def end_evaluation(
     >>> graph.outputs
     ('metrics',)
     """
-    return put_back(model, split, training_state, recorder, notify)
+    taken = recorder.means(split).take("whole")
+    metrics = {f"{split}/{name}": value for name, value in _over_loaders(taken).items()}
+    if notify is not None and (of_several := [text.split(_OF_LOADER) for text in taken if _OF_LOADER in text]):
+        loaders, names = (list(dict.fromkeys(parts)) for parts in zip(*of_several, strict=True))
+        means_of_all = ", ".join(f"{split}/{name}" for name in names)
+        notify(f"{means_of_all}: the mean over the loaders {', '.join(loaders)}, in which each counts alike")
+    put_back(model, training_state, fixed_data)
+    if metrics:
+        recorder.row(metrics)
+    elif notify is not None:
+        notify(f"nothing was recorded as `{split}/...`: there was no batch to evaluate, or it gave no metrics")
+    return metrics
+
+
+def put_back(model: Module, training_state: Mapping[str, Any], data: Any = None) -> None:
+    """Put back what `begin_evaluation` has set aside: modes, buffers, random numbers, and the generators of data."""
+    own = training_state.get("buffers", {})
+    for name, buffer in model.named_buffers():
+        if name in own and own[name].shape == buffer.shape:  # a cache may have grown
+            buffer.detach().copy_(own[name])
+    momenta = training_state.get("momentum", {})  # where statistics were computed
+    for name, module in model.named_modules():
+        module.training = training_state["modes"].get(name, True)
+        if name in momenta:
+            module.momentum = momenta[name]
+    random.restore_random(training_state["random"])
+    if "generators" in training_state:
+        for generator, state in zip(samplers.generators_of(data), training_state["generators"], strict=True):
+            generator.set_state(state)
+
+
+def of_loader(loader: str, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Metrics of one of several loaders, under names that tell so."""
+    return {f"{loader}{_OF_LOADER}{name}": value for name, value in metrics.items()}
+
+
+def _over_loaders(means: Mapping[str, float]) -> dict[str, float]:
+    """The means as they are recorded.
+
+    >>> _over_loaders(of_loader("clean", {"loss": 1.0}) | of_loader("noisy", {"loss": 3.0, "f1/macro": 0.5}))
+    {'clean/loss': 1.0, 'noisy/loss': 3.0, 'noisy/f1/macro': 0.5, 'loss': 2.0, 'f1/macro': 0.5}
+    """
+    recorded, values = {}, dict[str, list[float]]()
+    for text, value in means.items():
+        loader, mark, name = text.rpartition(_OF_LOADER)
+        recorded[f"{loader}/{name}" if mark else text] = value
+        if mark:
+            values.setdefault(name, []).append(value)
+    return recorded | {name: sum(of_loaders) / len(of_loaders) for name, of_loaders in values.items()}

@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.nodes._late import PredictionsFile, put_back_modes
+from graphtrain.lazy import lazy_import
+from graphtrain.nodes.end_evaluation import put_back
 
 if TYPE_CHECKING:
     import torch
 
     from graphtrain.program.agreement import Agreement
+    from graphtrain.storage import predictions
+else:
+    predictions = lazy_import("graphtrain.storage.predictions")
 
 
 @node(effects="train", synchronises=True)
@@ -29,10 +33,10 @@ def end_prediction(
     >>> graph.edges["end_prediction"][0].target
     'end'
     """
-    put_back_modes(model, training_state)
+    put_back(model, training_state)
     if written is None:
         return
-    file, columns, samples = PredictionsFile(predictions_file), written["columns"], written["samples"]
+    file, columns, samples = predictions.PredictionsFile(predictions_file), written["columns"], written["samples"]
 
     def finish() -> None:
         file.open(columns)

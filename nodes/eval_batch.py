@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.ask import Ask
-from graphtrain.nodes._late import of_loader, torch
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
 from graphtrain.nodes._step_result import count_and_metrics, metrics_of, without_ask
+from graphtrain.nodes.end_evaluation import of_loader
 
 if TYPE_CHECKING:
+    import torch
+
     from graphtrain.metrics.recorder import Recorder
+else:
+    torch = lazy_import("torch")
 
 
 @node(family="compute")
@@ -106,5 +111,8 @@ class EvalBatch:
             count, metrics = count_and_metrics(metrics, self.per, samples, name)
             sums = ("loss",)
         if self._loader is not None and (loader := self._loader()):
-            metrics, sums = of_loader(loader, metrics), tuple(of_loader(loader, dict.fromkeys(sums)))
+            metrics, sums = (
+                of_loader(loader, metrics),
+                tuple(of_loader(loader, dict.fromkeys(sums))),
+            )
         self._recorder.means(split).add(metrics, count, sums=sums)

@@ -49,4 +49,4 @@ class Exchange:
         self._optimizers, self._agreement = optimizers_of(optimizer), ranks
 
     def __call__(self) -> None:
-        self._agreement.exchange(parameters_of(*self._optimizers), averages=self.average_buffers)
+        self._agreement.exchange(parameters_of(self._optimizers), averages=self.average_buffers)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
-from graphtrain.nodes._log_row import record_means
+from graphtrain.nodes.log import record_means
 
 if TYPE_CHECKING:
     from graphtrain.metrics.recorder import Recorder

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import norms_of, torch
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import names_of, optimizers_of, parameters_of
 
 if TYPE_CHECKING:
+    import torch
+
     from graphtrain.metrics.recorder import Means, Recorder
+else:
+    torch = lazy_import("torch")
 
 
 @node(observer=True, family="gradient")
@@ -45,7 +49,7 @@ class GradientNorm:
         self._means = recorder.means("train", ("log", "epoch"))
 
     def __call__(self) -> None:
-        parameters = [parameter for parameter in parameters_of(*self._optimizers) if parameter.grad is not None]
+        parameters = [parameter for parameter in parameters_of(self._optimizers) if parameter.grad is not None]
         if not parameters:
             return
         norms = norms_of([parameter.grad for parameter in parameters if parameter.grad is not None], self.norm_type)
@@ -54,3 +58,14 @@ class GradientNorm:
             names += [f"gradient_norm/{name}" for name in names_of(parameters, self._model, self._optimizers)]
             values = torch.cat([values, norms])
         self._means.add_vector(names, values, 1)
+
+
+def norms_of(tensors: list[torch.Tensor], norm_type: float) -> torch.Tensor:
+    """The norm of each tensor, on the device of the first; the norm of these is the norm of all.
+
+    >>> norms_of([torch.tensor([3.0, 4.0]), torch.tensor([[-2.0]])], 2.0)
+    tensor([5., 2.])
+    """
+    with torch.no_grad():
+        norms = torch._foreach_norm(tensors, norm_type)
+        return torch.stack([norm.to(norms[0].device) for norm in norms])

@@ -12,51 +12,48 @@ from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from graphtrain.data.batch import EarlyMover, batch_mover, is_other, sample_counter, tensors_held, traces
+from graphtrain.data.rank_local import RankLocal, own_data
 from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import Batches, Indices, Loaders, WrittenBatches, derived_clock, node, progress
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import (
-    Common,
-    DataLoader,
-    DataState,
-    Drawing,
-    EarlyMover,
-    Indexed,
-    InTurn,
-    RandomAside,
-    RankLocal,
-    Round,
-    SequentialSampler,
-    Share,
-    Stateful,
-    Tensors,
-    Together,
-    UnsaveableError,
-    WindowCounter,
-    Windows,
-    batch_mover,
-    division_of,
-    generators_of,
-    global_generators,
-    is_other,
-    loaders_of,
-    own_data,
-    pack,
-    sample_counter,
-    samples_per_batch,
-    source_of,
-    state_digest,
-    tensors_held,
-    traces,
-)
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.data import common, loaders, samplers, shares, together
+    from graphtrain.data import source as sources
+    from graphtrain.data import state as states
+    from graphtrain.data.shares import Windows
     from graphtrain.data.source import Recut, Source
+    from graphtrain.data.state import DataState
     from graphtrain.data.together import Combine
-    from graphtrain.nodes._division import Division
+    from graphtrain.nodes import _division as division
+    from graphtrain.nodes import _in_turn as in_turn
+    from graphtrain.nodes._division import Division, Round
+    from graphtrain.nodes._in_turn import InTurn
     from graphtrain.program.agreement import Agreement
+    from graphtrain.state import random
+    from graphtrain.storage import encoding, state_files
+    from graphtrain.storage.encoding import UnsaveableError
+else:
+    common = lazy_import("graphtrain.data.common")
+    division = lazy_import("graphtrain.nodes._division")
+    encoding = lazy_import("graphtrain.storage.encoding")
+    in_turn = lazy_import("graphtrain.nodes._in_turn")
+    loaders = lazy_import("graphtrain.data.loaders")
+    random = lazy_import("graphtrain.state.random")
+    samplers = lazy_import("graphtrain.data.samplers")
+    shares = lazy_import("graphtrain.data.shares")
+    sources = lazy_import("graphtrain.data.source")
+    state_files = lazy_import("graphtrain.storage.state_files")
+    states = lazy_import("graphtrain.data.state")
+    together = lazy_import("graphtrain.data.together")
+    torch = lazy_import("torch")
+
 
 NOTHING = object()
 _NEVER = 2**62
@@ -250,9 +247,9 @@ class NextBatch:
     ) -> None:
         amounts = [amount for amount in (self.limit, self.overfit) if amount is not None]
         self._limit, self._most = BatchLimit(min(amounts, default=None)), None
-        self._ranks, self._seed, self._windows = ranks, seed or 0, windows or Windows()
-        self._data_state, self._notify = data_state or DataState(), notify
-        self._source = self._source or Indexed(())  # until its data is written
+        self._ranks, self._seed, self._windows = ranks, seed or 0, windows or shares.Windows()
+        self._data_state, self._notify = data_state or states.DataState(), notify
+        self._source = self._source or sources.Indexed(())  # until its data is written
         self._held, self._begin_cut = NOTHING, None
         position, self._position = self._position, {}
         inside = not self._opens_next()  # of an epoch: this is a resume
@@ -260,7 +257,7 @@ class NextBatch:
             self.passes, self._together = 0, {}
         self._written = train_data if isinstance(train_data, WrittenBatches) else None
         self._read = functools.partial(
-            source_of,
+            sources.source_of,
             seed=seed,
             saving=saving,
             notify=notify,
@@ -268,10 +265,12 @@ class NextBatch:
             limit=min(amounts) if self._limit else None,
         )
         if self.batches_per_epoch is not None:
-            self._windows.epoch = WindowCounter("", vars(self), "epoch_batches", "batches_per_epoch", self._per_epoch)
+            self._windows.epoch = shares.WindowCounter(
+                "", vars(self), "epoch_batches", "batches_per_epoch", self._per_epoch
+            )
         if ranks is not None:
             self._divide = functools.partial(
-                division_of,
+                division.division_of,
                 ranks=ranks,
                 windows=self._windows,
                 name=lambda: self._data_state.name(self._data),
@@ -283,7 +282,7 @@ class NextBatch:
         self._is_early = self.prefetch
         self._is_common = inside and ranks is None and bool(self.source_state.get("common"))
         combine = self.combine or ("cycle" if graph_trains else "in_turn")
-        self._loaders = loaders_of(own_data(train_data))
+        self._loaders = loaders.loaders_of(own_data(train_data))
         self._refuse_other_epochs(train_data, combine)
         if self._loaders and (combine != "in_turn" or isinstance(train_data, RankLocal)):
             self._take_together(train_data, combine, saving=saving)
@@ -327,9 +326,11 @@ class NextBatch:
                 "give every rank the same loaders, which then take turns; or combine them in an iterable of your own",
             )
         is_fixed = self.overfit is not None
-        source = Together(self._loaders, self._read, combine, self._data_state, self._together, is_fixed=is_fixed)
+        source = together.Together(
+            self._loaders, self._read, combine, self._data_state, self._together, is_fixed=is_fixed
+        )
         self._together = source.passes
-        keeping = [name for name, part in source.sources.items() if isinstance(part, Stateful)]
+        keeping = [name for name, part in source.sources.items() if isinstance(part, sources.Stateful)]
         if keeping and saving:
             raise DataError(
                 f"the loader `{keeping[0]}` keeps its own position, which is undefined where an epoch ends before it",
@@ -360,7 +361,11 @@ class NextBatch:
         """Raise where data gives other batches in every epoch."""
         for data in self._parts():
             sampler = getattr(data, "sampler", None)
-            if isinstance(data, DataLoader) and sampler is not None and not isinstance(sampler, SequentialSampler):
+            if (
+                isinstance(data, torch.utils.data.DataLoader)
+                and sampler is not None
+                and not isinstance(sampler, torch.utils.data.SequentialSampler)
+            ):
                 raise DataError(
                     f"next_batch.overfit = {self.overfit}: the data is a {type(data).__name__} with a "
                     f"{type(sampler).__name__}, which gives other batches in every epoch",
@@ -374,7 +379,7 @@ class NextBatch:
     def _turn_to(self, loaders: dict[str, Any], position: Mapping[str, Any], *, inside: bool) -> None:
         """Read several loaders, one after the other."""
         if self._in_turn is None or self._in_turn.loaders != loaders:
-            self._in_turn = InTurn(loaders)
+            self._in_turn = in_turn.InTurn(loaders)
         self._in_turn.positions.update(position.get("loaders", {}))
         self._total = None
         self._take_loader(self._in_turn, self.loader if inside else self._in_turn.after(""))
@@ -395,7 +400,7 @@ class NextBatch:
     def _take(self, data: Any, source: Source | None = None) -> None:
         self._data, self._source = data, source or self._read(own_data(data))
         # Data that keeps its own position loses it at its end, which several ranks would reach a round early.
-        self._is_early = self.prefetch and (self._ranks is None or not isinstance(self._source, Stateful))
+        self._is_early = self.prefetch and (self._ranks is None or not isinstance(self._source, sources.Stateful))
         if self.overfit is not None:
             self._refuse_shuffled()
         if self._source.replays:
@@ -405,7 +410,7 @@ class NextBatch:
             self._division = self._divide(data, self._source)
             self._source = self._division.source
         elif self._is_common:
-            self._source = Common(self._source, data, self._seed, is_shared=False)
+            self._source = common.Common(self._source, data, self._seed, is_shared=False)
         self._note_ranks(self._ranks.world_size if self._ranks is not None and isinstance(data, RankLocal) else 0)
 
     def _note_ranks(self, ranks: int) -> None:
@@ -438,7 +443,7 @@ class NextBatch:
         with self._opened_again():
             # Of data that keeps its position nothing is drawn again: what is known is how many batches there may be.
             is_at_end = 0 < drawn == (self.length or self.pass_before)
-            if is_at_end and isinstance(self._source, Stateful) and self._source.has_more(self._data_epoch):
+            if is_at_end and isinstance(self._source, sources.Stateful) and self._source.has_more(self._data_epoch):
                 expected = f"{'its length is' if self.length else 'the epoch before had'} {drawn}"
                 more = (
                     f"{state.name(self._data)} has a batch {drawn + 1} in this epoch now, and {expected}: {_AT_THE_END}"
@@ -499,7 +504,7 @@ class NextBatch:
         """A span in which data holds what it held when the epoch was opened; nothing of it is left afterwards."""
         state = self._data_state
         with ExitStack() as kept:
-            kept.enter_context(RandomAside([*global_generators(), *generators_of(self._data)]))
+            kept.enter_context(random.RandomAside([*random.global_generators(), *samplers.generators_of(self._data)]))
             for data in self._parts():
                 kept.enter_context(state.kept(data))
             state.restore(self._data, self.source_state.get("data", {}))
@@ -576,10 +581,12 @@ class NextBatch:
         if not (opens or self._division.synchronises):
             ranks.before_batch()
         if self.ended:
-            drawn = Round(NOTHING, 0, (), 0, True)
+            drawn = division.Round(NOTHING, 0, (), 0, True)
         else:
             length = self._expected_length()
-            drawing = Drawing(self._iterator, self._of_loader(), length, opens, self._next, self._counted, self._most)
+            drawing = division.Drawing(
+                self._iterator, self._of_loader(), length, opens, self._next, self._counted, self._most
+            )
             drawn = self._division.draw(drawing)
         now = self._clock()
         self.seconds += now - self._mark
@@ -641,7 +648,7 @@ class NextBatch:
 
     def _fetch_early(self) -> None:
         """Fetch what this rank needs in the next round."""
-        if isinstance(self._iterator, Share):
+        if isinstance(self._iterator, shares.Share):
             fetched = self._iterator.fetch_early()
         else:
             rest = self._division.early if self._most is None else self._most - self._of_loader()
@@ -805,7 +812,7 @@ class NextBatch:
         if self._position or not self._source:
             return dict(self._position)
         if self._held is not NOTHING:
-            self.last_batch = {"batch_size": samples_per_batch(self._data), "tensors": traces(self._held)}
+            self.last_batch = {"batch_size": samplers.samples_per_batch(self._data), "tensors": traces(self._held)}
             if self._ranks is not None:
                 self.last_batch["number"] = self._held_number
         for line in self._source.unsaved():
@@ -916,11 +923,11 @@ def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -
 
 
 def _digest(section: Mapping[str, Any]) -> str:
-    return state_digest({"data": section})
+    return state_files.state_digest({"data": section})
 
 
 def _cannot_be_drawn_again(batch: Any) -> UnsaveableError:
-    return UnsaveableError(
+    return encoding.UnsaveableError(
         "the batch fetched ahead",
         f"it is a {type(batch).__name__}, or holds something, that is no plain data; and what a DataLoader without "
         "workers draws while others are drawn cannot be drawn again",
@@ -930,7 +937,7 @@ def _cannot_be_drawn_again(batch: Any) -> UnsaveableError:
 
 def _has_plain_form(value: Any) -> bool:
     try:
-        pack(value, "ahead", Tensors("ahead"))
-    except UnsaveableError:
+        encoding.pack(value, "ahead", encoding.Tensors("ahead"))
+    except encoding.UnsaveableError:
         return False
     return True

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.mode import Mode
-from graphtrain.nodes._late import ReduceLROnPlateau
+from graphtrain.lazy import lazy_import
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 
 @node(optional="scheduler", family="update")
@@ -48,7 +53,7 @@ class Plateau:
     value: float | None = progress(None)
 
     def setup(self, scheduler: Any = None) -> None:
-        if scheduler is not None and not isinstance(scheduler, ReduceLROnPlateau):
+        if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise UsageError(
                 f"plateau: `scheduler` is a {type(scheduler).__name__}, whose steps take no metric",
                 "leave the overlay `plateau` out; or let `setup` return a ReduceLROnPlateau",

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 
 @node(writes="predictions", family="compute")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
-from graphtrain.nodes._late import ReduceLROnPlateau
+from graphtrain.lazy import lazy_import
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 
 @node(optional="scheduler", family="update")
@@ -47,7 +52,7 @@ class Schedule:
 
     def __call__(self, scheduler: Any) -> None:
         for each in _each(scheduler):
-            if isinstance(each, ReduceLROnPlateau):
+            if isinstance(each, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 raise UsageError(
                     "`scheduler` is a ReduceLROnPlateau, whose steps need a metric",
                     "add the overlay that steps it with a metric: --overlay plateau, in Python "

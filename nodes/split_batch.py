@@ -6,13 +6,18 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from graphtrain.data.batch import mapped
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import mapped, torch
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
+    import torch
+
     from graphtrain.program.agreement import Agreement
+else:
+    torch = lazy_import("torch")
 
 
 @node(writes=("batch_split", "split_index"), synchronises=True, family="data")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import computes_losses, optimizers_of, parameters_of
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 
 @node(effects="step")
@@ -67,7 +72,7 @@ class Step:
 
     def _report_no_gradients(self) -> None:
         """What cannot be known when the optimizer is supplied: whether anything trains its parameters."""
-        if self._notify is not None and all(tensor.grad is None for tensor in parameters_of(*self._optimizers)):
+        if self._notify is not None and all(tensor.grad is None for tensor in parameters_of(self._optimizers)):
             self._notify(
                 "the first step of the optimizer finds no gradient on any of its parameters, and changes nothing; "
                 "was it made of the model that is trained?"

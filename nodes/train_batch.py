@@ -6,24 +6,34 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from graphtrain.data.batch import cut
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.ask import Ask
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import StepOutputs, capture_random, cut, detached, restore_random, torch
+from graphtrain.lazy import lazy_import
+from graphtrain.metrics.values import detached
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import scaled
 from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics, without_ask
-from graphtrain.nodes._training_step import CompilesTrainingStep
+from graphtrain.nodes._training_step import CallsTrainingStep
 
 if TYPE_CHECKING:
+    import torch
+
     from graphtrain.metrics.recorder import Recorder
+    from graphtrain.program import resources
     from graphtrain.program.agreement import Agreement
     from graphtrain.program.factories import Renewals
+    from graphtrain.state import random
+else:
+    resources = lazy_import("graphtrain.program.resources")
+    random = lazy_import("graphtrain.state.random")
+    torch = lazy_import("torch")
 
 
 @node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))
-class TrainBatch(CompilesTrainingStep):
+class TrainBatch(CallsTrainingStep):
     """Call ``training_step(model, batch)``, divide its loss by `window`, and run backward.
 
     Reads:
@@ -91,6 +101,7 @@ class TrainBatch(CompilesTrainingStep):
     []
     """
 
+    compile: bool = False
     keep: tuple[str, ...] = ()
     per: str | None = None
     only_own: bool = False
@@ -208,15 +219,15 @@ class TrainBatch(CompilesTrainingStep):
         self, model: Any, batch: Any, training_step: Any, samples: int, window: int, loss_scale: float | None
     ) -> Any:
         """Compute a batch in as few parts as memory allows; what was begun is undone before it is begun again."""
-        if isinstance(training_step, StepOutputs):
+        if isinstance(training_step, resources.StepOutputs):
             raise UsageError(
                 'train_batch.on_out_of_memory "halve": the step function writes slots, each part its own',
                 "leave the writes of the node out, or halve the batch size and double accumulate.every",
             )
-        tensors = {id(each): each for each in (*model.parameters(), *parameters_of(*optimizers_of(self._optimizer)))}
+        tensors = {id(each): each for each in (*model.parameters(), *parameters_of(self._optimizer))}
         while True:
             gradients = [(each, None if each.grad is None else each.grad.clone()) for each in tensors.values()]
-            random = capture_random()
+            before = random.capture_random()
             try:
                 return self._add_parts(model, cut(batch, self.parts), training_step, samples, window, loss_scale)
             except BaseException as error:
@@ -229,7 +240,7 @@ class TrainBatch(CompilesTrainingStep):
                     error.add_note(refusal.message)
                     raise error from None
             # Outside of the handler: the error holds the frames that hold what was computed.
-            restore_random(random)
+            random.restore_random(before)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             self.parts *= 2
@@ -275,8 +286,8 @@ class TrainBatch(CompilesTrainingStep):
         optimizers = [value for value in resources.values() if isinstance(value, torch.optim.Optimizer)]
         named = optimizers_of(self._optimizer)
         trained = named[: self.unfrozen] if self.turn is None else (named[self.turn],)
-        own = {id(parameter) for parameter in parameters_of(*trained)}
-        held = parameters_of(*named, *(optimizers if self.only_own else ()))
+        own = {id(parameter) for parameter in parameters_of(trained)}
+        held = parameters_of([*named, *(optimizers if self.only_own else ())])
         others = [each for each in held if id(each) not in own and each.requires_grad]
         try:
             for parameter in others:

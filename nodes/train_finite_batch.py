@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import StepFunction, node, progress
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around
 from graphtrain.nodes._step_result import loss_and_metrics, without_ask
 from graphtrain.nodes.train_batch import TrainBatch
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 
 class _NotFiniteLoss(Exception):  # noqa: N818 - it is no error: the batch is skipped

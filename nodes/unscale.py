@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above
-from graphtrain.nodes._late import torch
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 if TYPE_CHECKING:
+    import torch
     from torch.amp import GradScaler
+else:
+    torch = lazy_import("torch")
 
 
 @node(effects="unscale")
@@ -73,7 +76,7 @@ class Unscale:
         self.scale = self._scaler.get_scale()  # in float32
 
     def __call__(self) -> None:
-        if all(parameter.grad is None for parameter in parameters_of(*self._optimizers)):
+        if all(parameter.grad is None for parameter in parameters_of(self._optimizers)):
             self.overflow = False
             return
         try:

@@ -6,10 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node, progress
-from graphtrain.nodes._late import PredictionsFile, added, as_lines, as_tensors
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
+    from graphtrain.nodes import _predictions as encoding
     from graphtrain.program.agreement import Agreement
+    from graphtrain.storage import predictions as files
+    from graphtrain.storage.predictions import PredictionsFile
+else:
+    encoding = lazy_import("graphtrain.nodes._predictions")
+    files = lazy_import("graphtrain.storage.predictions")
 
 
 @node(writes="written", synchronises=True, family="saving")
@@ -50,17 +56,17 @@ class WritePredictions:
     _is_open: bool
 
     def setup(self, predictions_file: str | Path, ranks: Agreement | None = None) -> None:
-        self._file, self._ranks, self._is_open = PredictionsFile(predictions_file), ranks, False
+        self._file, self._ranks, self._is_open = files.PredictionsFile(predictions_file), ranks, False
 
     def __call__(self, predictions: Any, samples: int) -> dict[str, Any]:
-        encode = as_tensors if self._file.holds_tensors else as_lines
+        encode = encoding.as_tensors if self._file.holds_tensors else encoding.as_lines
         # None: this is a rank without a batch in this round.
         batch: Any = {"samples": samples, "columns": encode(predictions, samples)} if predictions is not None else None
         batches = self._ranks.gather(batch) if self._ranks is not None else [batch]
         self._open()
         for each in batches:
             if each is not None:
-                self.columns = added(self.columns, each["columns"])
+                self.columns = encoding.added(self.columns, each["columns"])
                 self.samples += each["samples"]
                 if self._ranks is None or self._ranks.rank == 0:
                     self._file.append([each["columns"][name][2] for name in self.columns])

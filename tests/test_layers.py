@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import graphtrain
-from graphtrain.graph.registry import is_shipped, known_kinds
+from tests.shipped import KINDS, module_of
 
 PACKAGE = Path(graphtrain.__file__).parent
 TESTS = Path(__file__).parent
@@ -18,7 +18,7 @@ LINKED = ("nodes", "graphs", "viz")
 
 # Bottom to top. A module imports at its top what stands above it in this list, never what stands below. The modules
 # directly under `graphtrain/` are the ground on which everything stands.
-GROUND = ("alive", "errors", "names", "outcome", "plain", "printable", "version")
+GROUND = ("alive", "errors", "lazy", "names", "notices", "outcome", "plain", "printable", "version")
 ORDER = (
     "distributed",
     "guards",
@@ -45,6 +45,9 @@ ORDER = (
 
 # The table of contents, and the way in for `python -m`: they name everything, and nothing of ours names them.
 DOORS = ("", "__main__")
+
+# Its procedures are what users could write, with what users can import.
+GALLERY = "graphs.gallery"
 
 # Imports inside functions that point the other way: (module, package or module) -> the reason.
 LATE = {
@@ -200,6 +203,18 @@ def test_imports_point_one_way(package: str) -> None:
     assert [pair for pair in against_the_order(MODULES) if package_of(pair[0]) == package] == []
 
 
+@pytest.mark.parametrize("module", sorted(name for name in MODULES if within(name, GALLERY)))
+def test_a_procedure_of_the_gallery_imports_what_users_can_import(module: str) -> None:
+    folder = f"graphtrain.{module.rpartition('.')[0]}"
+    for statement in ast.walk(MODULES[module]):
+        if isinstance(statement, ast.ImportFrom) and within(statement.module or "", "graphtrain"):
+            if not within(statement.module or "", folder):
+                assert statement.module == "graphtrain"
+                assert {alias.name for alias in statement.names} <= {*dir(graphtrain)}
+        elif isinstance(statement, ast.Import):
+            assert not [alias.name for alias in statement.names if within(alias.name, "graphtrain")]
+
+
 def test_late_imports_are_listed_with_their_reason() -> None:
     found = late_against_the_order(MODULES)
     listed = {pair for pair in found if any((pair[0], name) in LATE for name in (pair[1], package_of(pair[1])))}
@@ -313,13 +328,16 @@ def reached_by_import(module: str) -> dict[str, str]:
     return reached
 
 
-@pytest.mark.parametrize("kind", sorted(name for name in known_kinds() if is_shipped(name)))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_kind_is_declared_without_what_it_works_with(kind: str) -> None:
-    for name, asker in reached_by_import(f"nodes.{kind}").items():
-        assert name.partition(".")[0] not in ("torch", "numpy"), f"{asker} imports {name}: take it from `nodes._late`"
+    for name, asker in reached_by_import(module_of(KINDS[kind]).removeprefix("graphtrain.")).items():
+        assert name.partition(".")[0] not in ("torch", "numpy"), f"{asker} imports {name}: take it by `lazy_import`"
 
 
-@pytest.mark.parametrize("module", sorted(name for name in MODULES if package_of(name) in WITHOUT_TORCH))
+@pytest.mark.parametrize(
+    "module",
+    sorted(name for name in MODULES if package_of(name) in WITHOUT_TORCH and not within(name, GALLERY)),
+)
 def test_a_graph_needs_no_torch(module: str) -> None:
     for name, asker in reached_by_import(module).items():
         assert name.partition(".")[0] not in ("torch", "numpy", "safetensors"), f"{asker} imports {name}"

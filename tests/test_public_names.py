@@ -10,6 +10,7 @@ import graphtrain
 
 NAMES = (
     "Above",
+    "CallsTrainingStep",
     "CheckpointError",
     "DataError",
     "Display",
@@ -29,13 +30,19 @@ NAMES = (
     "Snapshot",
     "StepFunction",
     "TensorBoard",
+    "TrainBatch",
     "Trainer",
     "Trigger",
     "UsageError",
     "copy_of",
     "derived_clock",
+    "described",
+    "lazy_import",
+    "loss_and_metrics",
     "main",
     "node",
+    "optimizers_of",
+    "parameters_of",
     "progress",
 )
 

@@ -6,24 +6,15 @@ leave a value to everything go together, so ``count > 1`` and ``count == 0`` do 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
-from graphtrain.guards.evaluate import constant_value
-from graphtrain.guards.syntax import (
-    Arithmetic,
-    Both,
-    Comparison,
-    Conditional,
-    Constant,
-    Either,
-    Expression,
-    FieldOf,
-    Name,
-    Not,
-    rebuilt,
-)
+from graphtrain.guards.evaluate import COMPARISONS, constant_value
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, Operation, rebuilt
+from graphtrain.kind.parameter import Above
+from graphtrain.plan.scope import Scope
 
 # Beyond so many ways in which a guard can have an answer, they are not told apart.
 MOST_WAYS = 64
@@ -72,6 +63,23 @@ class Values(NamedTuple):
 
 
 ANY = Values()
+
+
+def values_of(scope: Scope, node: str, field: str) -> Values:
+    """The values that a parameter can have by its type; of any other field, nothing is known."""
+    kind = scope.kinds.get(node)
+    return _values(kind.parameters[field].annotation) if kind is not None and field in kind.parameters else ANY
+
+
+@functools.lru_cache(maxsize=1024)
+def _values(annotation: Any) -> Values:
+    plain, *bounds = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    least = max((bound.bound for bound in bounds if isinstance(bound, Above)), default=None)
+    if least is not None and plain is int and math.isfinite(least):
+        least = math.floor(least) + 1
+    return Values(least=least, whole=plain is int)
+
+
 _TRUTH = {answer: Values(least=answer, most=answer, whole=True) for answer in (False, True)}
 # Of two things that are compared, the sign of their difference.
 _SIGNS = {
@@ -163,19 +171,20 @@ class Table:
     def _ways(self, expression: Expression, answer: bool, known: Known) -> list[Answers]:
         ways: list[Answers]
         match expression:
-            case Not(operand):
+            case Operation("not", (operand,)):
                 return self._ways(operand, not answer, known)
-            case Both(operands) | Either(operands) if isinstance(expression, Either) is answer:  # one of them decides
+            case Operation("and" | "or" as name, operands) if (name == "or") is answer:  # one of them decides
                 ways = [way for operand in operands for way in self._ways(operand, answer, known)]
-            case Both(operands) | Either(operands):
+            case Operation("and" | "or", operands):
                 ways = [NO_ANSWERS]
                 for operand in operands:
                     ways = together(ways, self._ways(operand, answer, known))
                     if len(ways) > MOST_WAYS:
                         raise _TooManyError
-            case Conditional(condition, then, otherwise):
-                either = Either((Both((condition, then)), Both((Not(condition), otherwise))))
-                return self._ways(either, answer, known)
+            case Operation("if", (condition, then, otherwise)):
+                opposite = Operation("not", (condition,))
+                either = Operation("and", (condition, then)), Operation("and", (opposite, otherwise))
+                return self._ways(Operation("or", either), answer, known)
             case _:
                 literal = (expression, answer)
                 if literal not in self._answers:
@@ -190,8 +199,8 @@ class Table:
             return [NO_ANSWERS] if bool(atom.value) is answer else []
         term, values = _left_by(atom, answer)
         left = {term: values}
-        if isinstance(term, Arithmetic):  # of two fields that are compared, each is bounded by the other
-            greater, less = term.left, term.right
+        if isinstance(term, Operation) and term.name == "-":  # of two that are compared, each is bounded by the other
+            greater, less = term.operands[0], term.operands[-1]
             if values.most is not None and values.most <= 0:
                 left |= _bounded(less, greater, known)
             if values.least is not None and values.least >= 0:
@@ -224,15 +233,15 @@ class _TooManyError(Exception):
 
 def _left_by(atom: Expression, answer: bool) -> tuple[Expression, Values]:
     """What an atom compares, and the values that an answer leaves to it."""
-    if not isinstance(atom, Comparison):
+    if not isinstance(atom, Operation) or atom.name not in COMPARISONS:
         return atom, _TRUTH[answer]
-    (left, right), (symbol,) = atom.operands, atom.operators
+    (left, right), symbol = atom.operands, atom.name
     if isinstance(left, Constant) or (not isinstance(right, Constant) and repr(right) < repr(left)):
         left, right, symbol = right, left, _SWAPPED[symbol]
     if not answer:
         symbol = _OPPOSITE[symbol]
     if not isinstance(right, Constant):
-        return Arithmetic("-", left, right), _SIGNS[symbol]
+        return Operation("-", (left, right)), _SIGNS[symbol]
     value = right.value
     match symbol:
         case "==":
@@ -265,23 +274,16 @@ def _rounded(values: Values) -> Values:
 
 
 def _filled_in(expression: Expression, known: Known) -> Expression:
-    """An expression with what is known of its fields, constants where that decides; comparisons have two operands."""
-    match expression:
-        case FieldOf():
-            value = known(expression)
-            return value if isinstance(value, Constant) else expression
-        case Constant() | Name():
-            return expression
-        case Comparison(operands, symbols) if len(symbols) > 1:
-            pairs = zip(symbols, operands, operands[1:], strict=False)
-            pairwise = Both(tuple(Comparison((left, right), (symbol,)) for symbol, left, right in pairs))
-            return _filled_in(pairwise, known)
+    """An expression with what is known of its fields, constants where that decides."""
+    if isinstance(expression, FieldOf):
+        value = known(expression)
+        return value if isinstance(value, Constant) else expression
     filled = rebuilt(expression, lambda part: _filled_in(part, known))
     match filled:
-        case Conditional(condition, then, otherwise):
+        case Operation("if", (condition, then, otherwise)):
             holds = constant_value(condition)
             return filled if holds is None else then if holds else otherwise
-        case Comparison():
+        case Operation(name) if name in COMPARISONS:
             decided = constant_value(filled)
             return filled if decided is None else Constant(decided)
     return filled

@@ -10,29 +10,17 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Annotated, Any, NamedTuple, get_origin
+from typing import NamedTuple
 
-from graphtrain.checks.answers import ANY, Literal, Values
-from graphtrain.checks.gradients import Gradients, bounds_of, counters_of
-from graphtrain.guards.syntax import (
-    Arithmetic,
-    Both,
-    Comparison,
-    Constant,
-    Either,
-    Expression,
-    FieldOf,
-    Name,
-    Negative,
-    Not,
-    parts,
-    walk,
-)
+from graphtrain.checks.answers import ANY, Literal, Values, values_of
+from graphtrain.checks.gradients import Gradients, counters_of
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, Operation, parts, walk
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Trigger
 from graphtrain.plan.facts import changers, changers_of_field
 from graphtrain.plan.flow import FlowPoint
+from graphtrain.plan.solve import Ways
 
 Points = frozenset[FlowPoint]
 NOWHERE: Points = frozenset()
@@ -155,10 +143,7 @@ class Changes:
         if field.field == "due":
             return Constant(False) if field.node in self._never_due else ANY
         if field.field in kind.parameters:
-            least, _ = bounds_of(self._scope, field.node, field.field)
-            annotation: Any = kind.parameters[field.field].annotation
-            plain = annotation.__origin__ if get_origin(annotation) is Annotated else annotation
-            return Values(least=least, whole=plain is int)
+            return values_of(self._scope, field.node, field.field)
         if kind.fields[field.field].counts == "backward":
             return Values(least=0, whole=True) if self.counted(field) & self.growing else Constant(0)
         if field.field == "runs":
@@ -200,22 +185,16 @@ class Changes:
                 return self._of_field(expression)
             case Name():
                 return self._by(changers(self.gradients.flow.plan, self._scope, expression)).either_way
-            case Not(operand) | Negative(operand):
+            case Operation("not" | "-", (operand,)):
                 return self._moves_of(operand).swapped
-            case Both(operands) | Either(operands):
+            case Operation("and" | "or" | "+", operands):
                 return _all(map(self._moves_of, operands))
-            case Arithmetic("+", left, right):
-                return _all((self._moves_of(left), self._moves_of(right)))
-            case Arithmetic("-", left, right):
-                return _all((self._moves_of(left), self._moves_of(right).swapped))
-            case Arithmetic("*" | "/" | "//", left, Constant(int() | float() as factor)) if factor > 0:
-                return self._moves_of(left)
-            case Arithmetic("*", Constant(int() | float() as factor), right) if factor > 0:
-                return self._moves_of(right)
-            case Comparison((left, right), ("<" | "<=",)):
-                return _all((self._moves_of(left).swapped, self._moves_of(right)))
-            case Comparison((left, right), (">" | ">=",)):
-                return _all((self._moves_of(left), self._moves_of(right).swapped))
+            case Operation("*" | "/" | "//", (operand, Constant(int() | float() as factor))) if factor > 0:
+                return self._moves_of(operand)
+            case Operation("*", (Constant(int() | float() as factor), operand)) if factor > 0:
+                return self._moves_of(operand)
+            case Operation("-" | ">" | ">=", (greater, less)) | Operation("<" | "<=", (less, greater)):
+                return _all((self._moves_of(greater), self._moves_of(less).swapped))
         return _all(map(self._moves_of, parts(expression))).either_way
 
     def _by(self, names: Iterable[str]) -> Moves:
@@ -251,13 +230,8 @@ class Changes:
 
     def _may_run_again(self, name: str) -> bool:
         """True if a way leads from a node back to it."""
-        reached: set[FlowPoint] = set()
-        waiting = [self._nodes[name]]
-        while waiting:
-            following = {arrow.target for arrow in waiting.pop().arrows} - reached
-            reached |= following
-            waiting += following
-        return self._nodes[name] in reached
+        point = self._nodes[name]
+        return point in Ways((arrow.target for arrow in point.arrows), lambda at: (arrow.target for arrow in at.arrows))
 
     def _of_clock(self, trigger: Trigger | None) -> Moves:
         """The points that count the units of a trigger: up, or either way if one of them starts again at 0."""

@@ -1,12 +1,10 @@
 """G3xx: every slot is written before it is read, and what is written is read.
 
-A forward analysis of what is written on all paths, and one of what is written on some; a backward one of what is read.
-Source: the data-flow analyses of Kildall, "A unified approach to global program optimization", 1973.
+A forward analysis of what is written on all paths, and on some; a backward one of what is read.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,6 +23,7 @@ from graphtrain.plan.scope import (
     slots_of,
 )
 from graphtrain.plan.slots import Slots, alive
+from graphtrain.plan.solve import Ways, solve
 
 
 @dataclass
@@ -45,24 +44,17 @@ def written_before(slots: Slots, until: FlowPoint | None = None) -> Before:
         until: a point that no path is followed behind: what is written when it is reached for the first time. Default:
             all paths are followed.
     """
-    start = slots.flow.start
-    always: dict[FlowPoint, int] = {start: 0}
-    sometimes: dict[FlowPoint, int] = {start: 0}
-    waiting = deque([start])
-    while waiting:
-        point = waiting.popleft()
-        if point is until:
-            continue
-        surely = _surely_after(slots, point, always[point]) | slots.guards[point]
-        maybe = _written_after(slots, point, sometimes[point])
-        for arrow in point.arrows:
-            target = arrow.target
-            before = always.get(target), sometimes.get(target, 0)
-            always[target] = surely if before[0] is None else before[0] & surely
-            sometimes[target] = before[1] | maybe
-            if (always[target], sometimes[target]) != before:
-                waiting.append(target)
-    return Before(always, sometimes)
+
+    def transfer(point: FlowPoint, written: tuple[int, int]) -> Iterator[tuple[FlowPoint, tuple[int, int]]]:
+        if point is not until:
+            always, sometimes = written
+            after = _surely_after(slots, point, always) | slots.guards[point], _written_after(slots, point, sometimes)
+            yield from ((arrow.target, after) for arrow in point.arrows)
+
+    before = solve({slots.flow.start: (0, 0)}, transfer, lambda one, other: (one[0] & other[0], one[1] | other[1]))
+    return Before(
+        {point: bits for point, (bits, _) in before.items()}, {point: bits for point, (_, bits) in before.items()}
+    )
 
 
 def _written_after(slots: Slots, point: FlowPoint, before: int) -> int:
@@ -218,26 +210,16 @@ def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> 
     """
     bit = slots.bits([name])
     followed = _sources(slots, bit)  # what is written of these is all that has to be known on the way
-    start = (slots.flow.start, 0)
-    came_from: dict[tuple[FlowPoint, int], tuple[FlowPoint, int] | None] = {start: None}
-    waiting = deque([start])
-    while waiting:
-        at = waiting.popleft()
+
+    def following(at: tuple[FlowPoint, int]) -> Iterator[tuple[FlowPoint, int]]:
         point, written = at
-        visited = _surely_after(slots, point, written)
-        if point is goal and not (visited if inside else written) & bit:
-            path = [point]
-            step = came_from[at]
-            while step is not None:
-                path.append(step[0])
-                step = came_from[step]
-            return names_on(reversed(path))
-        after = (visited | slots.guards[point]) & followed
-        for arrow in point.arrows:
-            following = (arrow.target, after)
-            if following not in came_from:
-                came_from[following] = at
-                waiting.append(following)
+        after = (_surely_after(slots, point, written) | slots.guards[point]) & followed
+        return ((arrow.target, after) for arrow in point.arrows)
+
+    ways = Ways([(slots.flow.start, 0)], following)
+    for point, written in ways:
+        if point is goal and not (_surely_after(slots, point, written) if inside else written) & bit:
+            return names_on(before for before, _ in ways.to((point, written)))
     return ()
 
 
@@ -351,14 +333,8 @@ def _is_the_same_evaluation(flow: Flow, first: PlanNode, second: PlanNode) -> bo
 def _after_a_step(flow: Flow) -> set[str]:
     """The paths of the nodes that can run after a step of an optimizer."""
     stepping = [point for point in flow.points if point.kind is not None and point.kind.has_effect("step")]
-    waiting = deque(stepping)
-    reached: set[FlowPoint] = set()
-    while waiting:
-        for arrow in waiting.popleft().arrows:
-            if arrow.target not in reached:
-                reached.add(arrow.target)
-                waiting.append(arrow.target)
-    return {point.path for point in reached}
+    starts = [arrow.target for point in stepping for arrow in point.arrows]
+    return {point.path for point in Ways(starts, lambda point: (arrow.target for arrow in point.arrows))}
 
 
 def _read_from_outside(plan: Plan, scope: Scope) -> set[Target]:

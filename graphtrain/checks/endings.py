@@ -9,22 +9,13 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 
+from graphtrain.checks.answers import ANY, Table, Values
 from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import (
-    Both,
-    Comparison,
-    Constant,
-    Either,
-    Expression,
-    FieldOf,
-    Not,
-    walk,
-)
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, Operation, walk
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import RUN, Trigger
-from graphtrain.plan.facts import conjuncts
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Scope
 
@@ -57,7 +48,8 @@ class _Endings:
 
     def problems(self) -> Iterator[Problem]:
         is_guarded = bool(self._guards) and None not in self._names
-        if is_guarded and not any(self._may(guard, True) for guard in self._guards):
+        ways = [Table().ways_to_answer(guard, self._known)[True] for guard in self._guards]
+        if is_guarded and all(way == () for way in ways):
             yield self._endless()
         else:
             yield from self._unread()
@@ -69,56 +61,15 @@ class _Endings:
 
     # ---- what can hold
 
-    def _may(self, expression: Expression, answer: bool) -> bool:
-        """False if it is known that a guard never has this answer."""
-        match expression:
-            case Constant(value):
-                return bool(value) is answer
-            case Not(operand):
-                return self._may(operand, not answer)
-            case Both(operands):
-                if not answer:
-                    return any(self._may(operand, False) for operand in operands)
-                return all(self._may(operand, True) for operand in operands) and not self._is_contradiction(expression)
-            case Either(operands):
-                return (any if answer else all)(self._may(operand, answer) for operand in operands)
-            case FieldOf(_, "due") if self._is_never_due(expression):
-                return not answer
-            case FieldOf() if expression in self._empty:
-                return not answer
-            case Comparison():
-                return not answer or not self._is_below_zero(expression)
-        return True
-
-    def _is_never_due(self, read: FieldOf) -> bool:
+    def _known(self, read: FieldOf) -> Constant | Values:
+        """What is never due, and counts, which are never below 0."""
         planned = self._plan.by_path.get(f"{self._scope.path}{read.node}")
-        trigger = planned.trigger if planned is not None else None
-        return planned is not None and trigger is not None and trigger.is_never and not planned.also_due
-
-    def _is_below_zero(self, comparison: Comparison) -> bool:
-        """True if a count would have to be less than 0."""
-        for field, operator, bound in _bounds(comparison):
-            counts = field.field == "runs" or (field.node, field.field) in self._counters
-            if counts and (bound < 0 if operator in ("<=", "==") else operator == "<" and bound <= 0):
-                return True
-        return False
-
-    def _is_contradiction(self, both: Both) -> bool:
-        """True if a field would have to be above and below at once."""
-        least: dict[FieldOf, tuple[Fraction, bool]] = {}
-        most: dict[FieldOf, tuple[Fraction, bool]] = {}
-        for part in conjuncts(both):
-            for field, operator, bound in _bounds(part) if isinstance(part, Comparison) else ():
-                if operator in (">", ">=", "=="):
-                    least[field] = max(least.get(field, (bound, False)), (bound, operator == ">"))
-                if operator in ("<", "<=", "=="):
-                    strict = (bound, operator != "<")
-                    most[field] = min(most.get(field, strict), strict)
-        return any(
-            bound > most[field][0] or (bound == most[field][0] and (is_open or not most[field][1]))
-            for field, (bound, is_open) in least.items()
-            if field in most
-        )
+        trigger = planned.trigger if planned is not None and read.field == "due" else None
+        if trigger is not None and planned is not None:
+            return Constant(False) if trigger.is_never and not planned.also_due else ANY
+        if read in self._empty:
+            return Constant(False)
+        return Values(least=0) if read.field == "runs" or (read.node, read.field) in self._counters else ANY
 
     def _endless(self) -> Problem:
         scope = self._scope
@@ -198,7 +149,7 @@ class _Endings:
         most = self._amounts(trigger) if isinstance(trigger, Trigger) else {}
         for guard in self._guards:
             for part in walk(guard):
-                for field, operator, bound in self._known_bounds(part) if isinstance(part, Comparison) else ():
+                for field, operator, bound in self._bounds(part):
                     text, amount = most.get(field, ("", bound))
                     if operator not in (">", ">=") or bound <= amount:
                         continue
@@ -221,10 +172,15 @@ class _Endings:
                 amounts[FieldOf(owner.path.removeprefix(self._scope.path), name)] = str(term), term.base.amount
         return amounts
 
-    def _known_bounds(self, comparison: Comparison) -> Iterator[tuple[FieldOf, str, Fraction]]:
-        """The bounds of a comparison, of which a parameter may be one."""
-        operands = tuple(self._with_value(operand) for operand in comparison.operands)
-        yield from _bounds(Comparison(operands, comparison.operators))
+    def _bounds(self, part: Expression) -> Iterator[tuple[FieldOf, str, Fraction]]:
+        """The comparison of a field with a number, which a parameter may be, as the field has it; else nothing."""
+        if not isinstance(part, Operation) or part.name not in _MIRRORED:
+            return
+        left, right = map(self._with_value, part.operands)
+        if isinstance(left, FieldOf) and (bound := _number(right)) is not None:
+            yield left, part.name, bound
+        elif isinstance(right, FieldOf) and (bound := _number(left)) is not None:
+            yield right, _MIRRORED[part.name], bound
 
     def _with_value(self, operand: Expression) -> Expression:
         if not isinstance(operand, FieldOf):
@@ -234,18 +190,6 @@ class _Endings:
             return operand
         value = planned.parameters[operand.field]
         return Constant(value) if isinstance(value, int | float) else operand
-
-
-def _bounds(comparison: Comparison) -> Iterator[tuple[FieldOf, str, Fraction]]:
-    """Each comparison of a field with a number, as the field has it."""
-    pairs = zip(comparison.operands, comparison.operators, comparison.operands[1:], strict=False)
-    for left, operator, right in pairs:
-        if operator not in _MIRRORED:
-            continue
-        if isinstance(left, FieldOf) and (bound := _number(right)) is not None:
-            yield left, operator, bound
-        elif isinstance(right, FieldOf) and (bound := _number(left)) is not None:
-            yield right, _MIRRORED[operator], bound
 
 
 def _number(expression: Expression) -> Fraction | None:

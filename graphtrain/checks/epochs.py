@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, walk
 from graphtrain.plan.flow import Flow, FlowPoint, names_on
+from graphtrain.plan.solve import Ways
 
 
 def check_epochs(flow: Flow) -> Iterator[Problem]:
@@ -46,17 +46,16 @@ def _guards(point: FlowPoint) -> Iterator[Expression]:
 
 def _asked_before(begin: FlowPoint, source: str, last: FieldOf, epoch: FieldOf) -> tuple[list[FlowPoint], str] | None:
     """A shortest path from the beginning of an epoch, past no visit of a source, to a guard that asks for its last."""
-    ways = {begin: [begin]}
-    waiting = deque([begin])
-    while waiting:
-        point = waiting.popleft()
+
+    def following(point: FlowPoint) -> Iterator[FlowPoint]:
+        for target in (arrow.target for arrow in point.arrows):
+            if not (target.scope is begin.scope and target.node is not None and target.node.name == source):
+                yield target
+
+    ways = Ways([begin], following)
+    for point in ways:
         for arrow in point.arrows:
             parts = {*walk(arrow.guard)} if arrow.guard is not None and point.scope is begin.scope else set()
             if last in parts and epoch not in parts:
-                return ways[point], arrow.asks[0]
-            target = arrow.target
-            is_source = target.scope is begin.scope and target.node is not None and target.node.name == source
-            if target not in ways and not is_source:
-                ways[target] = [*ways[point], target]
-                waiting.append(target)
+                return ways.to(point), arrow.asks[0]
     return None

@@ -8,37 +8,26 @@ asks may be so or not.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import math
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Literal
 
+from graphtrain.checks.answers import ANY, Table, Values, values_of
 from graphtrain.graph import layers
 from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import (
-    Both,
-    Comparison,
-    Conditional,
-    Constant,
-    Either,
-    Expression,
-    FieldOf,
-    Not,
-    walk,
-)
-from graphtrain.kind import Field
-from graphtrain.kind.parameter import Above
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, walk
 from graphtrain.names import quoted
 from graphtrain.plan.facts import changers, conjuncts
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.plan import PlanAction
 from graphtrain.plan.scope import Scope, named_by
+from graphtrain.plan.solve import Ways
 
-State = Literal["clean", "fresh", "exchanged", "scaled", "clipped", "used", "scaled apart", "clipped apart"]
+# "clean", "fresh", "exchanged", "scaled", "clipped", "used"; of several ranks "scaled apart" and "clipped apart" too.
+State = str
 # Gradients that are there, and that no step has used.
 UNUSED: tuple[State, ...] = ("fresh", "exchanged", "scaled", "clipped", "scaled apart", "clipped apart")
 # The field of a kind that divides by it the gradients of a loss which was multiplied by it.
@@ -54,191 +43,135 @@ class Fault:
     hint: str
 
 
-def _nothing_to(verb: str) -> Fault:
-    return Fault(
-        "G411",
-        f"`{{node}}` {verb} gradients of {{optimizer}} where there are none",
-        "route every path to it through a backward pass, or guard it by a count of backward passes",
-    )
-
-
-def _too_late_to(verb: str) -> Fault:
-    return Fault(
-        "G406",
-        f"`{{node}}` {verb} gradients of {{optimizer}} after the step was taken with them",
+# The state that an effect leaves, for each state before it; where something is wrong, with the code of that.
+_TABLE = """
+           clean       fresh      exchanged       scaled       clipped       used
+backward   fresh       fresh      fresh G413      fresh G413   fresh G402    fresh G405
+exchange   clean G411  exchanged  exchanged G412  scaled G412  clipped G412  used G406
+scale      clean G411  scaled     scaled          scaled G412  clipped G412  used G406
+clip       clean G411  clipped    clipped         clipped      clipped       used G406
+divide     clean G411  fresh      exchanged       scaled       clipped G412  used G406
+use        clean G411  used       used            used         used          used
+step       clean G401  used       used            used         used          used G403
+zero_grad  clean       clean G404 clean G404      clean G404   clean G404    clean
+"""
+# What is otherwise among several ranks: gradients that were not exchanged are unscaled, clipped and used *apart*.
+_TABLE_OF_RANKS = """
+           fresh          scaled apart       clipped apart       exchanged       scaled       clipped
+backward   fresh          fresh G413         fresh G402          fresh G413      fresh G413   fresh G402
+exchange   exchanged      scaled G412        clipped G703        exchanged G704  scaled G704  clipped G704
+scale      scaled apart   scaled apart G412  clipped apart G412  scaled          scaled G412  clipped G412
+clip       clipped apart  clipped apart      clipped apart       clipped         clipped      clipped
+divide     fresh          scaled apart       clipped apart G412  exchanged       scaled       clipped G412
+use        used           used               used                used            used         used
+step       used G702      used G702          used G702           used            used         used
+zero_grad  clean G404     clean G404         clean G404          clean G404      clean G404   clean G404
+"""
+# Effect, or state -> what a node does; what was done.
+_DOES = {"exchange": "exchanges", "scale": "unscales", "clip": "clips", "divide": "divides", "use": "uses"}
+_DONE = {"exchanged": "exchanged", "scaled": "unscaled", "clipped": "clipped"}
+# Code -> the message, and what to do; `{why}` and `{advice}` are those below.
+_FAULTS = {
+    "G401": (
+        "`{node}` steps {optimizer}, which has no gradients since they were cleared",
+        "route every path to it through a backward pass, or guard it by a count of backward passes, as "
+        "`accumulation_reached` does",
+    ),
+    "G402": (
+        "`{node}` adds gradients of {optimizer} to some that were clipped already: the sum is not clipped",
+        "clip once, after the last backward pass of a window and before the step",
+    ),
+    "G403": (
+        "`{node}` steps {optimizer} a second time with the same gradients",
+        "put a backward pass between the two steps, or remove one of them",
+    ),
+    "G404": (
+        "`{node}` clears gradients of {optimizer} that no step has used",
+        "clear them after the step; where no step is meant to be taken with them, as where another optimizer shares "
+        "the parameters, put a node of the kind `use` for {optimizer} before it; the kind `discard` throws them away",
+    ),
+    "G405": (
+        "`{node}` adds gradients of {optimizer} to those of the step before, which were not cleared",
+        "route every path from the step to here through a node that clears them, such as `zero_grad`",
+    ),
+    "G406": (
+        "`{node}` {does} gradients of {optimizer} after the step was taken with them",
         "put it between the last backward pass and the step",
-    )
+    ),
+    "G411": (
+        "`{node}` {does} gradients of {optimizer} where there are none",
+        "route every path to it through a backward pass, or guard it by a count of backward passes",
+    ),
+    "G412": ("`{node}` {does} gradients of {optimizer} that were {done} already: {why}", "{advice}"),
+    "G413": (
+        "`{node}` adds gradients of {optimizer} to some that were {done} already: {why}",
+        "{advice} once, after the last backward pass of a window and before the step",
+    ),
+    "G702": (
+        "`{node}` steps {optimizer} with gradients that were not exchanged: weights would diverge between ranks",
+        'sum them over ranks before: insert("exchange", before="clip")',
+    ),
+    "G703": (
+        "`{node}` exchanges gradients of {optimizer} that were clipped already: each rank has clipped its own part",
+        "exchange after the last backward pass of a window, and clip after that",
+    ),
+    "G704": (
+        "`{node}` exchanges gradients of {optimizer} that were exchanged already: they would be multiplied by the "
+        "number of ranks",
+        "exchange once a window: after its last backward pass, and before anything else",
+    ),
+}
+# (effect, state) -> why it is wrong, and what to do.
+_REASONS = {
+    ("backward", "exchanged"): ("part of the sum is of one process alone", "exchange"),
+    ("backward", "scaled"): ("the sum is of two scales", "unscale"),
+    ("exchange", "exchanged"): ("they would be summed a second time", "exchange once a window"),
+    ("exchange", "scaled"): (
+        "what overflowed in one process was looked for in its own part alone",
+        "exchange before that",
+    ),
+    ("exchange", "clipped"): ("each process has clipped its own part", "exchange before clipping"),
+    ("scale", "scaled"): ("they would be divided by the scale twice", "unscale once a window"),
+    ("scale", "clipped"): ("they were clipped while scaled", "unscale before clipping"),
+    ("divide", "clipped"): ("what was clipped is not what is stepped with", "divide before clipping"),
+}
 
 
-_UNUSED = Fault(
-    "G404",
-    "`{node}` clears gradients of {optimizer} that no step has used",
-    "clear them after the step; where no step is meant to be taken with them, as where another optimizer shares the "
-    "parameters, put a node of the kind `use` for {optimizer} before it; the kind `discard` throws them away",
-)
+def _rules(table: str) -> dict[tuple[str, State], tuple[State, Fault | None]]:
+    """(effect, state) -> the state after it, and what is wrong, if anything is."""
+    rules: dict[tuple[str, State], tuple[State, Fault | None]] = {}
+    first, *rows = table.strip("\n").splitlines()
+    for row in rows:
+        effect, *cells = re.findall(r"[a-z_]+(?: apart)?(?: G\d+)?", row)
+        for state, cell in zip(re.findall(r"[a-z]+(?: apart)?", first), cells, strict=True):
+            after, _, code = cell.partition(" G")
+            rules[effect, state] = after, _fault(f"G{code}", effect, state.removesuffix(" apart")) if code else None
+    return rules
+
+
+def _fault(code: str, effect: str, state: str) -> Fault:
+    why, advice = _REASONS.get((effect, state), ("", ""))
+    words = {"does": _DOES.get(effect, ""), "done": _DONE.get(state, ""), "why": why, "advice": advice}
+    message, hint = _FAULTS[code]
+    for word, text in words.items():
+        message, hint = message.replace(f"{{{word}}}", text), hint.replace(f"{{{word}}}", text)
+    return Fault(code, message, hint)
+
+
+_RULES = _rules(_TABLE)
+_RULES_OF_RANKS = _RULES | _rules(_TABLE_OF_RANKS)
+
 _NEVER_CLEARED = Fault(
     "G405",
     "the gradients of {optimizer} are never cleared: those of `{node}` add up over all steps",
     'add a node of the kind `zero_grad` after the step: insert("zero_grad", after="{step}")',
 )
-
-
-def _added_to(what: str, sum_is: str, advice: str) -> Fault:
-    return Fault(
-        "G413",
-        f"`{{node}}` adds gradients of {{optimizer}} to some that were {what} already: {sum_is}",
-        f"{advice} once, after the last backward pass of a window and before the step",
-    )
-
-
-def _out_of_order(verb: str, done: str, therefore: str, advice: str) -> Fault:
-    return Fault("G412", f"`{{node}}` {verb} gradients of {{optimizer}} that were {done} already: {therefore}", advice)
-
-
-_ADDED_TO_USED = Fault(
-    "G405",
-    "`{node}` adds gradients of {optimizer} to those of the step before, which were not cleared",
-    "route every path from the step to here through a node that clears them, such as `zero_grad`",
-)
-_ADDED_TO_CLIPPED = Fault(
-    "G402",
-    "`{node}` adds gradients of {optimizer} to some that were clipped already: the sum is not clipped",
-    "clip once, after the last backward pass of a window and before the step",
-)
-_STEP_WITHOUT = Fault(
-    "G401",
-    "`{node}` steps {optimizer}, which has no gradients since they were cleared",
-    "route every path to it through a backward pass, or guard it by a count of backward passes, as "
-    "`accumulation_reached` does",
-)
-_STEP_AGAIN = Fault(
-    "G403",
-    "`{node}` steps {optimizer} a second time with the same gradients",
-    "put a backward pass between the two steps, or remove one of them",
-)
-_EXCHANGED_TWICE = _out_of_order(
-    "exchanges", "exchanged", "they would be summed a second time", "exchange once a window"
-)
-_EXCHANGED_SCALED = _out_of_order(
-    "exchanges",
-    "unscaled",
-    "what overflowed in one process was looked for in its own part alone",
-    "exchange before that",
-)
-_EXCHANGED_CLIPPED = _out_of_order(
-    "exchanges", "clipped", "each process has clipped its own part", "exchange before clipping"
-)
-_SCALED_TWICE = _out_of_order(
-    "unscales", "unscaled", "they would be divided by the scale twice", "unscale once a window"
-)
-_SCALED_CLIPPED = _out_of_order("unscales", "clipped", "they were clipped while scaled", "unscale before clipping")
-
-_DIVIDED_CLIPPED = _out_of_order(
-    "divides", "clipped", "what was clipped is not what is stepped with", "divide before clipping"
-)
-
-# (effect, state) -> the state after it, and what is wrong, if anything is.
-_RULES: dict[tuple[str, State], tuple[State, Fault | None]] = {
-    ("backward", "clean"): ("fresh", None),
-    ("backward", "fresh"): ("fresh", None),
-    ("backward", "exchanged"): ("fresh", _added_to("exchanged", "part of the sum is of one process alone", "exchange")),
-    ("backward", "scaled"): ("fresh", _added_to("unscaled", "the sum is of two scales", "unscale")),
-    ("backward", "clipped"): ("fresh", _ADDED_TO_CLIPPED),
-    ("backward", "used"): ("fresh", _ADDED_TO_USED),
-    ("exchange", "clean"): ("clean", _nothing_to("exchanges")),
-    ("exchange", "fresh"): ("exchanged", None),
-    ("exchange", "exchanged"): ("exchanged", _EXCHANGED_TWICE),
-    ("exchange", "scaled"): ("scaled", _EXCHANGED_SCALED),
-    ("exchange", "clipped"): ("clipped", _EXCHANGED_CLIPPED),
-    ("exchange", "used"): ("used", _too_late_to("exchanges")),
-    ("scale", "clean"): ("clean", _nothing_to("unscales")),
-    ("scale", "fresh"): ("scaled", None),
-    ("scale", "exchanged"): ("scaled", None),
-    ("scale", "scaled"): ("scaled", _SCALED_TWICE),
-    ("scale", "clipped"): ("clipped", _SCALED_CLIPPED),
-    ("scale", "used"): ("used", _too_late_to("unscales")),
-    ("clip", "clean"): ("clean", _nothing_to("clips")),
-    ("clip", "fresh"): ("clipped", None),
-    ("clip", "exchanged"): ("clipped", None),
-    ("clip", "scaled"): ("clipped", None),
-    ("clip", "clipped"): ("clipped", None),
-    ("clip", "used"): ("used", _too_late_to("clips")),
-    ("divide", "clean"): ("clean", _nothing_to("divides")),
-    ("divide", "fresh"): ("fresh", None),
-    ("divide", "exchanged"): ("exchanged", None),
-    ("divide", "scaled"): ("scaled", None),
-    ("divide", "clipped"): ("clipped", _DIVIDED_CLIPPED),
-    ("divide", "used"): ("used", _too_late_to("divides")),
-    ("use", "clean"): ("clean", _nothing_to("uses")),
-    ("use", "fresh"): ("used", None),
-    ("use", "exchanged"): ("used", None),
-    ("use", "scaled"): ("used", None),
-    ("use", "clipped"): ("used", None),
-    ("use", "used"): ("used", None),
-    ("step", "clean"): ("clean", _STEP_WITHOUT),
-    ("step", "fresh"): ("used", None),
-    ("step", "exchanged"): ("used", None),
-    ("step", "scaled"): ("used", None),
-    ("step", "clipped"): ("used", None),
-    ("step", "used"): ("used", _STEP_AGAIN),
-    ("zero_grad", "clean"): ("clean", None),
-    ("zero_grad", "fresh"): ("clean", _UNUSED),
-    ("zero_grad", "exchanged"): ("clean", _UNUSED),
-    ("zero_grad", "scaled"): ("clean", _UNUSED),
-    ("zero_grad", "clipped"): ("clean", _UNUSED),
-    ("zero_grad", "used"): ("clean", None),
-}
-
-_STEP_APART = Fault(
-    "G702",
-    "`{node}` steps {optimizer} with gradients that were not exchanged: the weights of the ranks would part",
-    'sum them over ranks before: insert("exchange", before="clip")',
-)
 _STEP_WITHIN = Fault(
     "G702",
-    _STEP_APART.message,
+    _FAULTS["G702"][0],
     "they are computed within the same visit: train in one process, or let the kind of `{node}` sum them over ranks "
     "before its step, as `closure_step` does",
 )
-_CLIPPED_APART = Fault(
-    "G703",
-    "`{node}` exchanges gradients of {optimizer} that were clipped already: each rank has clipped its own part",
-    "exchange after the last backward pass of a window, and clip after that",
-)
-_EXCHANGED_AGAIN = Fault(
-    "G704",
-    "`{node}` exchanges gradients of {optimizer} that were exchanged already: they would be multiplied by the number "
-    "of ranks",
-    "exchange once a window: after its last backward pass, and before anything else",
-)
-
-# What is otherwise among several ranks: gradients that were not exchanged are unscaled, clipped and used *apart*.
-_RULES_OF_RANKS: dict[tuple[str, State], tuple[State, Fault | None]] = {
-    **_RULES,
-    ("exchange", "exchanged"): ("exchanged", _EXCHANGED_AGAIN),
-    ("exchange", "scaled"): ("scaled", _EXCHANGED_AGAIN),
-    ("exchange", "clipped"): ("clipped", _EXCHANGED_AGAIN),
-    ("exchange", "scaled apart"): ("scaled", _EXCHANGED_SCALED),
-    ("exchange", "clipped apart"): ("clipped", _CLIPPED_APART),
-    ("scale", "fresh"): ("scaled apart", None),
-    ("scale", "scaled apart"): ("scaled apart", _SCALED_TWICE),
-    ("scale", "clipped apart"): ("clipped apart", _SCALED_CLIPPED),
-    ("clip", "fresh"): ("clipped apart", None),
-    ("clip", "scaled apart"): ("clipped apart", None),
-    ("clip", "clipped apart"): ("clipped apart", None),
-    ("backward", "scaled apart"): _RULES["backward", "scaled"],
-    ("backward", "clipped apart"): _RULES["backward", "clipped"],
-    ("divide", "scaled apart"): ("scaled apart", None),
-    ("divide", "clipped apart"): ("clipped apart", _DIVIDED_CLIPPED),
-    ("use", "scaled apart"): ("used", None),
-    ("use", "clipped apart"): ("used", None),
-    ("step", "fresh"): ("used", _STEP_APART),
-    ("step", "scaled apart"): ("used", _STEP_APART),
-    ("step", "clipped apart"): ("used", _STEP_APART),
-    ("zero_grad", "scaled apart"): ("clean", _UNUSED),
-    ("zero_grad", "clipped apart"): ("clean", _UNUSED),
-}
-
 _OPEN = Fault(
     "G407",
     "the run can end after `{node}` with gradients of {optimizer} that no step has used",
@@ -312,35 +245,33 @@ class Gradients:
         ending = [arrow.guard for point in self.flow.points for arrow in point.arrows if arrow.target is end]
         parts = {part for guard in ending if guard is not None for part in (guard, *conjuncts(guard))}
         changed = {part: changers(self.flow.plan, scope, part) for part in parts}
-        place = self.optimizers.index(optimizer)
-        clean: State = "clean"
-        start: _Moment = (self.flow.start, (clean,) * len(self.optimizers), frozenset())
-        came_from: dict[_Moment, _Moment | None] = {start: None}
-        waiting = deque([start])
-        while waiting:
-            at = point, states, known = waiting.popleft()
+        automata = list(self._automata.values())
+
+        def following(at: _Moment) -> Iterator[_Moment]:
+            point, states, known = at
             if point.is_unknown or point.planned is None:
-                continue
-            if len(came_from) > _MOST_MOMENTS:
-                return [last]  # it is not told apart any more whether the run can come there
+                return
             name = point.planned.node.name if point.acts and point.scope is scope else ""
             kept = frozenset((part, answer) for part, answer in known if name not in changed[part])
-            automata = list(self._automata.values())
             visits = (automaton.acted(point, state)[0] for automaton, state in zip(automata, states, strict=True))
             for after in itertools.product(*visits):
                 ways = [{*each.open(point, state)} for each, state in zip(automata, after, strict=True)]
                 for arrow in filter(set.intersection(*ways).__contains__, point.arrows):
                     told = {(guard, False) for guard in arrow.failed}
                     told |= {(part, True) for part in conjuncts(arrow.guard)} if arrow.guard is not None else set()
-                    if point.scope is scope and any((part, not answer) in kept for part, answer in told):
-                        continue
-                    if arrow.target is end and point is last and after[place] in UNUSED:
-                        return [*reversed(_back(came_from, at))]
-                    told = {(part, answer) for part, answer in told if part in parts and point.scope is scope}
-                    following = arrow.target, after, kept | told
-                    if following not in came_from:
-                        came_from[following] = at
-                        waiting.append(following)
+                    if point.scope is not scope:
+                        yield arrow.target, after, kept
+                    elif not any((part, not answer) in kept for part, answer in told):
+                        yield arrow.target, after, kept | {(part, answer) for part, answer in told if part in parts}
+
+        place = self.optimizers.index(optimizer)
+        start: _Moment = (self.flow.start, ("clean",) * len(automata), frozenset())
+        ways = Ways([start], following)
+        for at in ways:
+            if len(ways) > _MOST_MOMENTS:
+                return [last]  # it is not told apart any more whether the run can come there
+            if at[0] is last and any(target is end and after[place] in UNUSED for target, after, _ in following(at)):
+                return [point for point, _, _ in ways.to(at)]
         return []
 
     def problems(self) -> Iterator[Problem]:
@@ -393,14 +324,6 @@ _MOST_MOMENTS = 50_000
 _Moment = tuple[FlowPoint, tuple[State, ...], frozenset[tuple[Expression, bool]]]
 
 
-def _back(came_from: Mapping[_Moment, _Moment | None], at: _Moment | None) -> list[FlowPoint]:
-    path = []
-    while at is not None:
-        path.append(at[0])
-        at = came_from[at]
-    return path
-
-
 def _is_unbound(point: FlowPoint) -> bool:
     """True where nobody said which optimizer a node is for, neither at the node nor at one around it."""
     if not counters_of(point) and all(action.slot != "optimizer" for action in actions_of(point)):
@@ -426,11 +349,7 @@ def _is_of_overlay(point: FlowPoint) -> bool:
 
 
 class _Automaton:
-    """The states that the gradients of one optimizer can be in at every point.
-
-    Attributes:
-        came_from: each state that is met at a point, and the one before it on a shortest path.
-    """
+    """The states that the gradients of one optimizer can be in at every point."""
 
     def __init__(self, gradients: Gradients, optimizer: str) -> None:
         self._gradients, self._flow = gradients, gradients.flow
@@ -444,34 +363,26 @@ class _Automaton:
         }
         # Bodies that are entered while there are gradients: counting starts again in there, so their 0 says nothing.
         self._entered_late: set[str] = set()
-        self.came_from: dict[tuple[FlowPoint, State], tuple[FlowPoint, State] | None] = {}
-        while not self._explore():
-            pass
+        late = -1
+        while late != len(self._entered_late):  # what was held of a body turned out to be wrong
+            late = len(self._entered_late)
+            self._answers: dict[tuple[int, str, State], frozenset[bool]] = {}
+            self._ways = Ways([(self._flow.start, "clean")], self._following)
+            self._met = list(self._ways)
 
-    def _explore(self) -> bool:
-        """Follow all arrows from the start; False if what was held of a body turned out to be wrong."""
-        start: tuple[FlowPoint, State] = (self._flow.start, "clean")
-        self.came_from = {start: None}
-        self._answers: dict[tuple[int, str, State], frozenset[bool]] = {}
-        waiting = deque([start])
-        late = len(self._entered_late)
-        while waiting:
-            point, state = waiting.popleft()
-            if point.is_unknown:
-                continue  # whatever comes after it is not judged
-            if point.opens is not None and state != "clean":
-                self._entered_late.add(point.opens.path)
-            for after in self.acted(point, state)[0]:
-                for arrow in self.open(point, after):
-                    following = (arrow.target, after)
-                    if following not in self.came_from:
-                        self.came_from[following] = (point, state)
-                        waiting.append(following)
-        return len(self._entered_late) == late
+    def _following(self, at: tuple[FlowPoint, State]) -> Iterator[tuple[FlowPoint, State]]:
+        point, state = at
+        if point.is_unknown:
+            return  # whatever comes after it is not judged
+        if point.opens is not None and state != "clean":
+            self._entered_late.add(point.opens.path)
+        for after in self.acted(point, state)[0]:
+            for arrow in self.open(point, after):
+                yield arrow.target, after
 
     def problems(self) -> Iterator[Problem]:
         faults_at: dict[tuple[str, str], tuple[Fault, FlowPoint, State]] = {}
-        for point, state in self.came_from:
+        for point, state in self._met:
             if point.is_unknown:
                 continue
             states, faults = self.acted(point, state)
@@ -491,12 +402,7 @@ class _Automaton:
 
     def _way(self, point: FlowPoint, state: State) -> list[FlowPoint]:
         """A shortest path to a point in a state."""
-        path: list[FlowPoint] = []
-        at: tuple[FlowPoint, State] | None = (point, state)
-        while at is not None:
-            path.append(at[0])
-            at = self.came_from[at]
-        return path[::-1]
+        return [point for point, _ in self._ways.to((point, state))]
 
     def _after_step(self, point: FlowPoint, state: State) -> FlowPoint | None:
         """Where the path to a point goes on after the last step on it."""
@@ -534,36 +440,25 @@ class _Automaton:
         return self._answers[key]
 
     def _answered(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
-        def interval(part: Expression) -> Interval:
-            match part:
-                case FieldOf(node, field) if (scope.path, node, field) in self._counters:
-                    if state != "clean":
-                        return (0, math.inf) if scope.path in self._entered_late else (1, math.inf)
-                    return 0, 0
-                case FieldOf(node, field):
-                    counter = _counter_of(scope, node, field)
-                    if (
-                        counter is not None
-                        and field == counter.full
-                        and (scope.path, node, counter.name) in self._counters
-                    ):
-                        is_open = state != "clean" or scope.path in self._entered_late
-                        return (0, 1) if is_open else (0, 0)
-                    return bounds_of(scope, node, field)
-                case Conditional(_, then, otherwise):
-                    ends = (interval(then), interval(otherwise))
-                    return min(low for low, _ in ends), max(high for _, high in ends)
-                case Constant(int() | float() as value):
-                    return value, value
-            return -math.inf, math.inf
+        is_late = scope.path in self._entered_late
 
-        return outcomes(guard, interval)
+        def known(read: FieldOf) -> Constant | Values:
+            kind = scope.kinds.get(read.node)
+            counter = kind.counter(read.field) if kind is not None else None
+            if counter is None or (scope.path, read.node, counter.name) not in self._counters:
+                return values_of(scope, read.node, read.field)
+            if read.field == counter.name:
+                return Constant(0) if state == "clean" else Values(least=0 if is_late else 1, whole=True)
+            return Constant(False) if read.field == counter.full and state == "clean" and not is_late else ANY
+
+        ways = Table().ways_to_answer(guard, known)
+        return frozenset(answer for answer, found in ways.items() if found != ())
 
     def _reported(self, fault: Fault, point: FlowPoint, way: list[FlowPoint]) -> Problem:
         clears = any(action.effect == "zero_grad" for actions in self._actions.values() for action in actions)
         if fault.code == "G405" and not clears and not self._flow.scope.has_unknown:
             fault = _NEVER_CLEARED
-        if fault is _STEP_APART and any(action.effect == "backward" for action in self._actions[point]):
+        if fault.code == "G702" and any(action.effect == "backward" for action in self._actions[point]):
             fault = _STEP_WITHIN
         steps = (each.path for each, actions in self._actions.items() if any(act.effect == "step" for act in actions))
         names = {"node": point.path, "optimizer": f"`{self._optimizer}`", "step": next(steps, "step")}
@@ -592,85 +487,6 @@ def _sure_counters(
     if optimizer in names and together:
         for field in counters_of(point):
             yield point.scope.path, point.node.name, field
-
-
-Interval = tuple[float, float]
-
-
-def _counter_of(scope: Scope, node: str, field: str) -> Field | None:
-    """The counter of a window that a field is, or belongs to."""
-    kind = scope.kinds.get(node)
-    return kind.counter(field) if kind is not None else None
-
-
-def bounds_of(scope: Scope, node: str, field: str) -> Interval:
-    """What the type of a parameter says of its value: between which numbers it lies."""
-    kind = scope.kinds.get(node)
-    return _bounds(kind.parameters[field].annotation) if kind is not None and field in kind.parameters else _UNBOUNDED
-
-
-_UNBOUNDED: Interval = (-math.inf, math.inf)
-
-
-@functools.lru_cache(maxsize=1024)
-def _bounds(annotation: Any) -> Interval:
-    if get_origin(annotation) is Annotated:
-        plain, *bounds = get_args(annotation)
-        least = max((bound.bound for bound in bounds if isinstance(bound, Above)), default=-math.inf)
-        return (math.floor(least) + 1 if plain is int and math.isfinite(least) else least), math.inf
-    return _UNBOUNDED
-
-
-def outcomes(expression: Expression, interval: Callable[[Expression], Interval]) -> frozenset[bool]:
-    """What a guard may answer if all that is known of its parts is between which numbers they lie.
-
-    >>> from graphtrain.guards.syntax import parse
-    >>> outcomes(parse("a.b > 0 and c.d > 0"), lambda part: (0, 0) if part == parse("a.b") else (0, 9))
-    frozenset({False})
-    """
-    match expression:
-        case Constant(bool() as value):
-            return frozenset({value})
-        case FieldOf():
-            return frozenset({True, False} if interval(expression) != (0, 0) else {False})
-        case Conditional(condition, then, otherwise):
-            answers = outcomes(condition, interval)
-            return frozenset().union(
-                *(outcomes(part, interval) for part, on in ((then, True), (otherwise, False)) if on in answers)
-            )
-        case Not(operand):
-            return frozenset(not answer for answer in outcomes(operand, interval))
-        case Both(operands) | Either(operands):
-            ends = isinstance(expression, Either)  # the answer that one part alone decides
-            parts = [outcomes(operand, interval) for operand in operands]
-            return frozenset(
-                [ends] * any(ends in part for part in parts) + [not ends] * all((not ends) in part for part in parts)
-            )
-        case Comparison(operands, symbols):
-            pairs = [
-                _compared(symbol, interval(left), interval(right))
-                for symbol, left, right in zip(symbols, operands, operands[1:], strict=False)
-            ]
-            return frozenset(
-                [False] * any(False in pair for pair in pairs) + [True] * all(True in pair for pair in pairs)
-            )
-    return frozenset({True, False})
-
-
-def _compared(symbol: str, left: Interval, right: Interval) -> set[bool]:
-    match symbol:
-        case ">" | ">=":
-            return _compared({">": "<", ">=": "<="}[symbol], right, left)
-        case "!=":
-            return {not answer for answer in _compared("==", left, right)}
-        case "==":
-            apart = left[1] < right[0] or right[1] < left[0]
-            same = left == right and left[0] == left[1]
-            return {False} if apart else {True} if same else {True, False}
-        case "<":
-            return {True} if left[1] < right[0] else {False} if left[0] >= right[1] else {True, False}
-        case _:
-            return {True} if left[1] <= right[0] else {False} if left[0] > right[1] else {True, False}
 
 
 def _unscaled(gradients: Gradients) -> Iterator[Problem]:
@@ -785,29 +601,24 @@ def _unasked(
         whole: True if one pass is the whole window, which any node may clear; else only `discard` may, as what comes
             after it begins a new one. Another node that clears, as between two passes on one batch, ends the path too.
     """
-    came_from: dict[FlowPoint, FlowPoint | None] = {}
-    waiting: deque[tuple[FlowPoint, FlowPoint | None]] = deque([(start, None)])
-    while waiting:
-        point, before = waiting.popleft()
-        if before is not None:
-            effects = {action.effect for action in actions_of(point) if optimizers & set(action.optimizers)}
-            is_thrown_away = whole or (point.kind is not None and point.kind.name == "discard")
-            if (
-                point is start
-                or point in others
-                or "step" in effects
-                or ("zero_grad" in effects and not is_thrown_away)
-            ):
-                path = [point, before]
-                while (earlier := came_from[path[-1]]) is not None:
-                    path.append(earlier)
-                return path[::-1]
-            if "zero_grad" in effects:
-                continue
-        if point in came_from or point.is_unknown or _asks(point, start.scope, owner, sizes):
-            continue
-        came_from[point] = before
-        waiting.extend((arrow.target, point) for arrow in point.arrows)
+
+    def effects(point: FlowPoint) -> set[str]:
+        return {action.effect for action in actions_of(point) if optimizers & set(action.optimizers)}
+
+    def following(point: FlowPoint) -> list[FlowPoint]:
+        is_over = point is not start and "zero_grad" in effects(point)
+        is_asked = point.is_unknown or _asks(point, start.scope, owner, sizes)
+        return [] if is_over or is_asked else [arrow.target for arrow in point.arrows]
+
+    def ends(point: FlowPoint) -> bool:
+        is_thrown_away = whole or (point.kind is not None and point.kind.name == "discard")
+        done = effects(point)
+        return point is start or point in others or "step" in done or ("zero_grad" in done and not is_thrown_away)
+
+    ways = Ways([start], following)
+    for point in ways:
+        for after in filter(ends, following(point)):
+            return [*ways.to(point), after]
     return []
 
 

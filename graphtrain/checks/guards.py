@@ -10,24 +10,17 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.evaluate import constant_value
+from graphtrain.guards.evaluate import COMPARISONS, constant_value
 from graphtrain.guards.syntax import (
     FUNCTIONS,
     NUMBERS,
-    Arithmetic,
-    Both,
-    Call,
-    Comparison,
-    Conditional,
     Constant,
-    Either,
     Expression,
     FieldOf,
     GuardCycleError,
     GuardSyntaxError,
     Name,
-    Negative,
-    Not,
+    Operation,
     UnknownFunctionError,
     expand,
     walk,
@@ -235,27 +228,11 @@ def type_of(scope: Scope, expression: Expression, guards: Collection[str]) -> Va
             return "boolean" if name in guards else "unknown"
         case FieldOf(node, field):
             return scope.field_type(node, field) or "unknown"
-        case Not(operand):
-            _expect(scope, operand, "boolean", "not", guards)
-            return "boolean"
-        case Both(operands) | Either(operands):
+        case Operation("not" | "and" | "or" as name, operands):
             for operand in operands:
-                _expect(scope, operand, "boolean", "and" if isinstance(expression, Both) else "or", guards)
+                _expect(scope, operand, "boolean", name, guards)
             return "boolean"
-        case Negative(operand):
-            return _expect(scope, operand, "number", "-", guards)
-        case Arithmetic(symbol, left, right):
-            types = {_expect(scope, operand, "number", symbol, guards) for operand in (left, right)}
-            return "number" if symbol == "/" else _common(types)
-        case Call(function, operands):
-            types = {_expect(scope, operand, "number", function, guards) for operand in operands}
-            if function in ("floor", "ceil"):
-                return "integer"
-            return _common(types) if function in ("abs", "min", "max") else "number"
-        case Comparison(operands, symbols):
-            _compare(scope, operands, symbols, guards)
-            return "boolean"
-        case Conditional(condition, then, otherwise):
+        case Operation("if", (condition, then, otherwise)):
             _expect(scope, condition, "boolean", "if", guards)
             first, second = (type_of(scope, operand, guards) for operand in (then, otherwise))
             if "unknown" not in (first, second) and _word(first) != _word(second):
@@ -264,6 +241,14 @@ def type_of(scope: Scope, expression: Expression, guards: Collection[str]) -> Va
                     "an expression has one type"
                 )
             return _common({first, second}) if first != second else first
+        case Operation(name, (left, right)) if name in COMPARISONS:
+            _compare(scope, name, left, right, guards)
+            return "boolean"
+        case Operation(name, operands):
+            types = {_expect(scope, operand, "number", name, guards) for operand in operands}
+            if name in ("floor", "ceil"):
+                return "integer"
+            return "number" if name == "/" or name in FUNCTIONS.keys() - {"abs", "min", "max"} else _common(types)
     raise AssertionError(expression)
 
 
@@ -280,15 +265,12 @@ def _expect(scope: Scope, operand: Expression, wanted: ValueType, symbol: str, g
     return value_type
 
 
-def _compare(scope: Scope, operands: tuple[Expression, ...], symbols: tuple[str, ...], guards: Collection[str]) -> None:
-    types = [_word(type_of(scope, operand, guards)) for operand in operands]
-    for symbol, left, right, first, second in zip(symbols, types, types[1:], operands, operands[1:], strict=False):
-        if "unknown" not in (left, right) and left != right:
-            raise ValueTypeError(
-                f"`{spell(first)}` is a {left} and `{spell(second)}` a {right}: they cannot be compared"
-            )
-        if symbol not in ("==", "!=") and {left, right} & {"boolean", "string"}:
-            raise ValueTypeError(f"`{symbol}` compares numbers; `{spell(first)}` is a {left}")
+def _compare(scope: Scope, symbol: str, first: Expression, second: Expression, guards: Collection[str]) -> None:
+    left, right = (_word(type_of(scope, operand, guards)) for operand in (first, second))
+    if "unknown" not in (left, right) and left != right:
+        raise ValueTypeError(f"`{spell(first)}` is a {left} and `{spell(second)}` a {right}: they cannot be compared")
+    if symbol not in ("==", "!=") and {left, right} & {"boolean", "string"}:
+        raise ValueTypeError(f"`{symbol}` compares numbers; `{spell(first)}` is a {left}")
 
 
 def _duplicates(scope: Scope, expanded: dict[str, Expression]) -> Iterator[Problem]:
@@ -312,23 +294,16 @@ def spell(expression: Expression) -> str:
             return name
         case FieldOf(node, field):
             return f"{node}.{field}"
-        case Not(operand):
-            return f"not {spell(operand)}"
-        case Negative(operand):
-            return f"-{spell(operand)}"
-        case Both(operands):
-            return " and ".join(map(spell, operands))
-        case Either(operands):
-            return "(" + " or ".join(map(spell, operands)) + ")"
-        case Arithmetic(symbol, left, right):
-            return f"({spell(left)} {symbol} {spell(right)})"
-        case Comparison(operands, symbols):
-            rest = "".join(f" {symbol} {spell(operand)}" for symbol, operand in zip(symbols, operands[1:], strict=True))
-            return spell(operands[0]) + rest
-        case Conditional(condition, then, otherwise):
+        case Operation("if", (condition, then, otherwise)):
             return f"({spell(then)} if {spell(condition)} else {spell(otherwise)})"
-        case Call(function, operands):
-            return f"{function}({', '.join(map(spell, operands))})"
+        case Operation(name, operands) if name in FUNCTIONS:
+            return f"{name}({', '.join(map(spell, operands))})"
+        case Operation(name, (operand,)):
+            return f"{name} {spell(operand)}" if name == "not" else f"{name}{spell(operand)}"
+        case Operation(name, operands):
+            text = f" {name} ".join(map(spell, operands))
+            return text if name == "and" or name in COMPARISONS else f"({text})"
+    raise AssertionError(expression)
 
 
 def _problem(scope: Scope, code: str, name: str, message: str, hint: str = "", *, severity: str = "error") -> Problem:

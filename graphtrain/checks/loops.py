@@ -12,7 +12,6 @@ Tarjan, "Depth-first search and linear graph algorithms", 1972.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -22,13 +21,14 @@ from graphtrain.checks.changes import NOWHERE, Changes, Points
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.windows import by_count
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, rebuilt, walk
+from graphtrain.guards.syntax import Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.trigger import AT_END
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves
+from graphtrain.plan.solve import Ways, solve
 
 MOST_SETS = 20_000
 # Points in all of those sets: a set of a thousand takes as long as fifty of twenty.
@@ -362,21 +362,15 @@ class _Search:
                 further: list[Expression] = [FieldOf(part.node, FROM)] if part.node in self._delayed else []
                 if part.node in self._at_end:
                     further.append(self._meaning(self._in_order[0].scope.ending))
-                return Both((part, *further)) if further else part
+                return Operation("and", (part, *further)) if further else part
             return rebuilt(part, delayed)
 
         meaning = by_count(self._graph, guard)
         return delayed(meaning) if self._delayed or self._at_end else meaning
 
     def _reached(self, start: FlowPoint) -> Points:
-        reached = {start}
-        waiting = [start]
-        while waiting:
-            for target in self._every_way[waiting.pop()]:
-                if target is not None and target not in reached:
-                    reached.add(target)
-                    waiting.append(target)
-        return frozenset(reached)
+        every_way = self._every_way
+        return frozenset(Ways([start], lambda point: (after for after in every_way[point] if after is not None)))
 
     # ---- the search
 
@@ -585,13 +579,8 @@ class _Search:
         counting = self._countings[optimizers]
         reads = self._counters[optimizers]
         inside = counting.inside(frozenset(targets))
-        counts: dict[FlowPoint, int | None] = {
-            point: counting.after(point, None) for point in counting.clearing if point in targets or point in inside
-        }
-        waiting = deque(counts)
-        while waiting:
-            point = waiting.popleft()
-            count = counts[point]
+
+        def transfer(point: FlowPoint, count: int | None) -> Iterator[tuple[FlowPoint, int | None]]:
             if point in inside or (inside and point.opens is not None and point in counting.entries):
                 following: Sequence[FlowPoint | None] = [arrow.target for arrow in point.arrows]
             elif len(following := targets[point]) > 1 and self._counters_at[point] and count is not None:
@@ -599,13 +588,12 @@ class _Search:
                 taken = self._taken_at(point, answers, counted)
                 following = [self._ways[point][number].target for number in taken]
             for after in following:
-                if after is None or after in counting.clearing or not (after in targets or after in inside):
-                    continue
-                count_after = counting.after(after, count)
-                if after not in counts or counts[after] not in (None, count_after):
-                    counts[after] = None if after in counts else count_after
-                    waiting.append(after)
-        return counts
+                if after is not None and after not in start and (after in targets or after in inside):
+                    yield after, counting.after(after, count)
+
+        clearing = (point for point in counting.clearing if point in targets or point in inside)
+        start = {point: counting.after(point, None) for point in clearing}
+        return solve(start, transfer, lambda one, other: one if one == other else None)
 
     # ---- what is reported
 
@@ -671,15 +659,5 @@ def _within(points: Points, targets: Targets) -> Targets:
 def _circle(points: Sequence[FlowPoint], targets: Targets) -> list[FlowPoint]:
     """A shortest way from the first point back to itself, in points that are strongly connected."""
     first = points[0]
-    came_from: dict[FlowPoint, FlowPoint] = {}
-    waiting = deque([first])
-    while first not in came_from:
-        point = waiting.popleft()
-        for after in targets[point]:
-            if after is not None and after not in came_from:
-                came_from[after] = point
-                waiting.append(after)
-    circle = [first]
-    while len(circle) == 1 or circle[-1] is not first:
-        circle.append(came_from[circle[-1]])
-    return circle[::-1]
+    ways = Ways([first], lambda point: (after for after in targets[point] if after is not None))
+    return [*next(ways.to(point) for point in ways if first in targets[point]), first]

@@ -6,12 +6,12 @@ around a point, whether an evaluation has begun there: one may run inside anothe
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 
 from graphtrain.graph.problem import Problem
 from graphtrain.plan.flow import Flow, FlowPoint, names_on
 from graphtrain.plan.plan import optimizers_of
+from graphtrain.plan.solve import Ways
 
 # Effect -> whether an evaluation has begun after it.
 _EVALUATES = {"eval": True, "train": False}
@@ -40,30 +40,27 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
     Arguments:
         acting: the points whose slot `model` holds it.
     """
-    start: _State = (flow.start, (False,))
-    came_from: dict[_State, _State | None] = {start: None}
+
+    def following(at: _State) -> Iterator[_State]:
+        point, _ = at
+        if not point.is_unknown:  # whatever comes after that is not judged
+            state, _ = _after(at, is_acting=point in acting)
+            yield from ((arrow.target, state) for arrow in point.arrows)
+
+    start: _State = flow.start, (False,)
+    ways = Ways([start], following)
     reported: set[str] = set()
-    waiting = deque([start])
-    while waiting:
-        at = point, state = waiting.popleft()
-        if point.is_unknown:
-            continue  # whatever comes after it is not judged
-        message, place = "", point
-        if point.opens is not None:
-            state = (*state, False)
-        elif point.acts and point.node is not None and point.node.body is not None:
-            if state[-1]:
-                place = _before(came_from[at])
-                message = f"`{point.path}` can end after `{place.path}` with `{model}` in evaluation mode"
-            state = state[:-1]
-        elif point in acting and point.kind is not None:
-            for action in point.kind.actions:
-                if action.effect == "backward" and any(state):
-                    message = f"`{point.path}` runs backward with `{model}` in evaluation mode"
-                    state = (False,) * len(state)
-                state = (*state[:-1], _EVALUATES.get(action.effect, state[-1]))
-        if message and point.path not in reported and place.node is not None:
-            reported.add(point.path)
+    for at in ways:
+        point, (_, is_wrong) = at[0], _after(at, is_acting=at[0] in acting)
+        if not is_wrong or point.path in reported:
+            continue
+        reported.add(point.path)
+        way = [each for each, _ in ways.to(at)]
+        message, place = f"`{point.path}` runs backward with `{model}` in evaluation mode", point
+        if point.node is not None and point.node.body is not None:
+            place = way[-2]
+            message = f"`{point.path}` can end after `{place.path}` with `{model}` in evaluation mode"
+        if place.node is not None:
             yield place.scope.problem(
                 "G415",
                 place.node.place,
@@ -71,25 +68,26 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
                 message,
                 "route every path from where the evaluation begins through a node that puts the training mode back, "
                 "such as `end_evaluation`",
-                path=names_on(_way(came_from, at)),
+                path=names_on(way),
             )
-        for arrow in point.arrows:
-            following = (arrow.target, state)
-            if following not in came_from:
-                came_from[following] = at
-                waiting.append(following)
 
 
-def _before(at: _State | None) -> FlowPoint:
-    """The point of a state from which a body is left."""
-    assert at is not None, "a body is entered before it is left"
-    return at[0]
+def _after(at: _State, *, is_acting: bool) -> tuple[tuple[bool, ...], bool]:
+    """The state after a visit, and whether what was done in the one before is wrong.
 
-
-def _way(came_from: dict[_State, _State | None], at: _State | None) -> Iterator[FlowPoint]:
-    """A shortest path to a state."""
-    path: list[FlowPoint] = []
-    while at is not None:
-        path.append(at[0])
-        at = came_from[at]
-    return reversed(path)
+    Arguments:
+        is_acting: the node is given the model.
+    """
+    point, state = at
+    if point.is_unknown:
+        return state, False
+    if point.opens is not None:
+        return (*state, False), False
+    if point.acts and point.node is not None and point.node.body is not None:
+        return state[:-1], state[-1]
+    is_wrong = False
+    for action in point.kind.actions if is_acting and point.kind is not None else ():
+        if action.effect == "backward" and any(state):
+            state, is_wrong = (False,) * len(state), True
+        state = (*state[:-1], _EVALUATES.get(action.effect, state[-1]))
+    return state, is_wrong

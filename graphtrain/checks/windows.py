@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.guards.syntax import Both, Comparison, Constant, Expression, FieldOf, rebuilt
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, Operation, rebuilt
 from graphtrain.kind import Field
 
 
@@ -22,9 +22,9 @@ def by_count(graph: Graph, guard: Expression) -> Expression:
         if counter is not None and counter.window is not None and guard.field == counter.full:
             count = FieldOf(guard.node, counter.name)
             if _has_size(node, counter) and counter.target is not None:
-                return Comparison((count, FieldOf(guard.node, counter.target)), (">=",))
-            is_full = Comparison((count, FieldOf(guard.node, counter.window)), (">=",))
-            return Both((Comparison((count, Constant(0)), (">",)), is_full))
+                return Operation(">=", (count, FieldOf(guard.node, counter.target)))
+            is_full = Operation(">=", (count, FieldOf(guard.node, counter.window)))
+            return Operation("and", (Operation(">", (count, Constant(0))), is_full))
     return rebuilt(guard, lambda part: by_count(graph, part))
 
 

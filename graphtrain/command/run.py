@@ -39,7 +39,7 @@ from graphtrain.command.warm_start import fingerprints, split, warm_start
 from graphtrain.data.length import length_of
 from graphtrain.data.rank_local import RankLocal
 from graphtrain.display.choose import display_for, introduce
-from graphtrain.distributed import Ranks, current_ranks, on_all_ranks
+from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
@@ -54,7 +54,6 @@ from graphtrain.program.resources import resolve_device
 from graphtrain.run.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.run.trainer import Trainer
 from graphtrain.state.random import seed_everything
-from graphtrain.storage.run_files import Lead
 from graphtrain.storage.saved_graph import holds_a_graph
 
 
@@ -171,7 +170,7 @@ def _run_program(program: Script, settings: list[str], options: RunOptions, trai
     }
     if line := _unhandled_signal():
         report(line)
-    with named_or_new_directory(options.run_dir, program.stem, _lead(ranks)) as run_dir:
+    with named_or_new_directory(options.run_dir, program.stem, Agreement(ranks, Requests()).lead) as run_dir:
         trainer = Trainer(
             graph,
             run_dir=run_dir,
@@ -257,13 +256,6 @@ def _dry_run(
         f"dry run: every node was reached but {quoted(unreached)}" if unreached else "dry run: every node was reached"
     )
     return 0
-
-
-def _lead(ranks: Ranks) -> Lead:
-    """A call that rank 0 makes for all, before there is a trainer."""
-    if ranks.world_size == 1:
-        return lambda act: act()
-    return Agreement(ranks, Requests(), seconds=lambda: 0.0, path=lambda position: "the start").lead
 
 
 def refuse_idle_ranks(train_data: Any, world_size: int) -> None:

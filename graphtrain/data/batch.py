@@ -8,12 +8,20 @@ import itertools
 import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, final
-
-import torch
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import UsageError
-from graphtrain.state.content import content_hash
+from graphtrain.lazy import lazy_import
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+    from graphtrain.state import content
+else:
+    torch = lazy_import("torch")
+    content = lazy_import("graphtrain.state.content")
+    numpy = lazy_import("numpy")
 
 _MOST_TRACED = 64 * 2**10
 
@@ -191,7 +199,7 @@ def same_bits(batch: Any, other: Any) -> bool:
     >>> same_bits({"inputs": torch.ones(2)}, {"inputs": torch.ones(2)}), same_bits([torch.ones(2)], [torch.zeros(2)])
     (True, False)
     """
-    return content_hash(batch) == content_hash(other)
+    return content.content_hash(batch) == content.content_hash(other)
 
 
 def tensors_held(batch: Any) -> Any:
@@ -215,7 +223,7 @@ def traces(held: Any) -> list[list[Any]]:
         return []
     if held.layout is not torch.strided or held.is_quantized or held.is_nested or not held.numel():
         return []
-    return [[held._version, bytes.fromhex(content_hash(held, most_bytes=_MOST_TRACED))[:8]]]
+    return [[held._version, bytes.fromhex(content.content_hash(held, most_bytes=_MOST_TRACED))[:8]]]
 
 
 def is_other(trace: list[list[Any]], saved: list[list[Any]]) -> bool:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import samples_per_batch
-from graphtrain.errors import DataError
-from graphtrain.plan.counting import EpochLength
+
+
+class EpochLength(NamedTuple):
+    """What one epoch of data holds.
+
+    Attributes:
+        batches: how many.
+        samples: in each of them; None where that is not known.
+        last: samples in the last one.
+    """
+
+    batches: int
+    samples: int | None = None
+    last: int | None = None
 
 
 def epoch_length(data: Any) -> EpochLength | dict[str, EpochLength | None] | None:
@@ -36,26 +48,6 @@ def _epoch_length(data: Any) -> EpochLength | None:
         return EpochLength(batches)
     last = min(samples - size * (batches - 1), size)
     return EpochLength(batches, size, last) if last > 0 else EpochLength(batches)
-
-
-def indexed_length(data: Any, name: str) -> int:
-    """How many there are for `indices` to choose from: the samples of a loader's data set, the batches of a list.
-
-    Arguments:
-        name: of the resource, for messages.
-
-    Raises:
-        DataError: it has no length.
-
-    >>> from graphtrain import Loader
-    >>> indexed_length([1, 2, 3], "train_data"), indexed_length(Loader(range(10), batch_size=4), "train_data")
-    (3, 10)
-    """
-    length = length_of(getattr(data, "dataset", data))
-    if length is None:
-        message = f"`{name}` is a {type(data).__name__} without a length"
-        raise DataError(message, "pass a graphtrain.Loader, or a list of batches")
-    return length
 
 
 def length_of(data: Any) -> int | None:

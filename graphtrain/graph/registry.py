@@ -1,9 +1,9 @@
 """Where kinds and graphs are found by name: what scripts declare, what is shipped, what installed packages add.
 
-A shipped kind is a file in `nodes/`, a shipped graph one in `graphs/`, an overlay one in `graphs/overlays/`, each
-under the name of its file. To list
-them, or to ask how a kind is drawn, imports none of them. A package of its own adds kinds and graphs, under names that
-are not shipped, by entry points::
+A shipped kind is a file in `nodes/`, a shipped graph one in `graphs/`, an overlay one in `graphs/overlays/`, each under
+the name of its file; a procedure of the gallery has its graph or its overlay, and its kinds, in a folder of its own,
+`graphs/gallery/NAME/`. To list them, or to ask how a kind is drawn, imports none of them. A package of its own adds
+kinds and graphs, under names that are not shipped, by entry points::
 
     [project.entry-points."graphtrain.nodes"]
     ema = "my_package.nodes:Ema"              # a function or class marked @node
@@ -22,6 +22,7 @@ import importlib.resources
 import re
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
+from types import FunctionType
 
 from graphtrain.graph.elements import NESTED, Node
 from graphtrain.kind import DECLARED, Kind, kind_of
@@ -29,16 +30,58 @@ from graphtrain.kind.declaration import drawn_family
 from graphtrain.kind.fields import action_of
 from graphtrain.kind.nested import Nested
 
+# What a graph has at the top of its text, and an overlay has not.
+_EXTENDS_OR_NODES = re.compile(r"^(?:extends\b|nodes\.|\[nodes)", re.MULTILINE)
+_GRAPHS, _OVERLAYS = "graphs", "graphs/overlays"
+
+
+def _package() -> Traversable:
+    return importlib.resources.files("graphtrain")
+
 
 @functools.cache
 def _shipped(folder: str, suffix: str) -> dict[str, Traversable]:
     """The files of a folder by their names; one that begins with an underscore helps the others."""
-    files = (importlib.resources.files("graphtrain") / folder).iterdir()
+    files = (_package() / folder).iterdir()
     return {
         file.name.removesuffix(suffix): file
         for file in files
         if file.name.endswith(suffix) and not file.name.startswith("_")
     }
+
+
+@functools.cache
+def _procedures() -> tuple[str, ...]:
+    """The names of the folders of the gallery."""
+    gallery = _package() / "graphs" / "gallery"
+    folders = gallery.iterdir() if gallery.is_dir() else ()
+    return tuple(sorted(folder.name for folder in folders if folder.is_dir() and not folder.name.startswith("_")))
+
+
+@functools.cache
+def _kinds() -> dict[str, tuple[str, Traversable]]:
+    """The module and the file of every shipped kind."""
+    kinds = {name: (f"graphtrain.nodes.{name}", file) for name, file in _shipped("nodes", ".py").items()}
+    for procedure in _procedures():
+        files = _shipped(f"graphs/gallery/{procedure}", ".py")
+        files.pop(f"{procedure}_example", None)
+        kinds |= {name: (f"graphtrain.graphs.gallery.{procedure}.{name}", file) for name, file in files.items()}
+    return kinds
+
+
+@functools.cache
+def _texts(folder: str) -> dict[str, Traversable]:
+    """The files of the shipped graphs, or of the overlays: those of the folder, and those of the gallery."""
+    files = {name: _package() / "graphs" / "gallery" / name / f"{name}.toml" for name in _procedures()}
+    is_overlay = folder != "graphs"
+    return {
+        **_shipped(folder, ".toml"),
+        **{name: file for name, file in files.items() if (_EXTENDS_OR_NODES.search(_read(file)) is None) == is_overlay},
+    }
+
+
+def _read(file: Traversable) -> str:
+    return file.read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -57,7 +100,7 @@ def find_kind(name: str) -> Kind | None:
     """The kind of that name, or None. Importing the module of a kind is the only code this runs."""
     if name in DECLARED:
         return DECLARED[name]
-    if name in _shipped("nodes", ".py"):
+    if name in _kinds():
         return _shipped_kind(name)
     entry = _installed("graphtrain.nodes").get(name)
     return kind_of(entry.load()) if entry is not None else None
@@ -65,14 +108,16 @@ def find_kind(name: str) -> Kind | None:
 
 @functools.cache
 def _shipped_kind(name: str) -> Kind:
-    module = importlib.import_module(f"graphtrain.nodes.{name}")
-    kinds = (getattr(value, "__kind__", None) for value in vars(module).values())
+    module = importlib.import_module(_kinds()[name][0])
+    # Of functions and classes alone: to ask a module that is imported at its first use would import it.
+    marked = (value for value in vars(module).values() if isinstance(value, FunctionType | type))
+    kinds = (getattr(value, "__kind__", None) for value in marked)
     return next(kind for kind in kinds if isinstance(kind, Kind) and kind.name == name)
 
 
 def is_shipped(name: str) -> bool:
     """True for the name of a kind that is shipped, and that no other has taken."""
-    return name not in DECLARED and name in _shipped("nodes", ".py")
+    return name not in DECLARED and name in _kinds()
 
 
 def kind_of_node(node: Node) -> Kind | None:
@@ -84,7 +129,7 @@ def kind_of_node(node: Node) -> Kind | None:
 
 def known_kinds() -> list[str]:
     """The names of all kinds that can be used now."""
-    return sorted({*DECLARED, *_shipped("nodes", ".py"), *_installed("graphtrain.nodes")})
+    return sorted({*DECLARED, *_kinds(), *_installed("graphtrain.nodes")})
 
 
 def family_of_node(node: Node) -> str:
@@ -94,7 +139,7 @@ def family_of_node(node: Node) -> str:
     kind = node.kind or DECLARED.get(node.use)
     if kind is not None:
         return kind.family
-    return _shipped_family(node.use) if node.use in _shipped("nodes", ".py") else "other"
+    return _shipped_family(node.use) if node.use in _kinds() else "other"
 
 
 @functools.cache
@@ -126,7 +171,7 @@ def _marked(use: str, kind: Kind | None, argument: str) -> tuple[str, ...]:
     kind = kind or DECLARED.get(use)
     if kind is not None:
         return tuple(getattr(kind, argument))
-    mark = _shipped_mark(use) if use in _shipped("nodes", ".py") else {}
+    mark = _shipped_mark(use) if use in _kinds() else {}
     value = ast.literal_eval(mark[argument]) if argument in mark else ()
     return (value,) if isinstance(value, str) else tuple(value)
 
@@ -134,7 +179,7 @@ def _marked(use: str, kind: Kind | None, argument: str) -> tuple[str, ...]:
 @functools.cache
 def _shipped_mark(name: str) -> dict[str, ast.expr]:
     """The arguments of the mark, by the source: to import a kind takes a second, with torch."""
-    for definition in ast.parse(_shipped("nodes", ".py")[name].read_bytes()).body:
+    for definition in ast.parse(_kinds()[name][1].read_bytes()).body:
         for mark in getattr(definition, "decorator_list", ()):
             if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "node":
                 return {keyword.arg: keyword.value for keyword in mark.keywords if keyword.arg is not None}
@@ -143,7 +188,7 @@ def _shipped_mark(name: str) -> dict[str, ast.expr]:
 
 def find_graph(name: str) -> Traversable | None:
     """The TOML file of the shipped or installed graph `name`, or None."""
-    shipped = _shipped("graphs", ".toml").get(name)
+    shipped = _texts(_GRAPHS).get(name)
     if shipped is not None:
         return shipped
     entry = _installed("graphtrain.graphs").get(name)
@@ -152,7 +197,7 @@ def find_graph(name: str) -> Traversable | None:
 
 def find_overlay(name: str) -> Traversable | None:
     """The TOML file of the shipped or installed overlay `name`, or None."""
-    shipped = _shipped("graphs/overlays", ".toml").get(name)
+    shipped = _texts(_OVERLAYS).get(name)
     if shipped is not None:
         return shipped
     entry = _installed("graphtrain.overlays").get(name)
@@ -162,21 +207,20 @@ def find_overlay(name: str) -> Traversable | None:
 def overlays_with(node: str) -> list[str]:
     """The names of the shipped overlays that insert a node of that name, or nest one."""
     adds = re.compile(rf'\b(?:insert|nest) *= *"{re.escape(node)}"')
-    files = _shipped("graphs/overlays", ".toml")
-    return sorted(name for name, file in files.items() if adds.search(file.read_text(encoding="utf-8")))
+    return sorted(name for name, file in _texts(_OVERLAYS).items() if adds.search(_read(file)))
 
 
 def summary(file: Traversable | None) -> str:
     """What the graph or the overlay in a file does: the comment in its first line; empty where it has none."""
-    line = file.read_text(encoding="utf-8").partition("\n")[0] if file is not None and file.is_file() else ""
+    line = _read(file).partition("\n")[0] if file is not None and file.is_file() else ""
     return line.removeprefix("#").strip() if line.startswith("#") else ""
 
 
 def known_overlays() -> list[str]:
     """The names of all shipped and installed overlays."""
-    return sorted({*_shipped("graphs/overlays", ".toml"), *_installed("graphtrain.overlays")})
+    return sorted({*_texts(_OVERLAYS), *_installed("graphtrain.overlays")})
 
 
 def known_graphs() -> list[str]:
     """The names of all shipped and installed graphs."""
-    return sorted({*_shipped("graphs", ".toml"), *_installed("graphtrain.graphs")})
+    return sorted({*_texts(_GRAPHS), *_installed("graphtrain.graphs")})

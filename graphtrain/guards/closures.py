@@ -10,23 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from graphtrain.guards.evaluate import FUNCTIONS, OPERATORS
-from graphtrain.guards.syntax import (
-    Arithmetic,
-    Both,
-    Call,
-    Comparison,
-    Conditional,
-    Constant,
-    Either,
-    Expression,
-    FieldOf,
-    Name,
-    Negative,
-    Not,
-)
+from graphtrain.guards.evaluate import operation
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, Operation
 
 Read = Callable[[], Any]
+Compute = Callable[..., Any]
 
 
 class Resolver(Protocol):
@@ -42,8 +30,16 @@ class Resolver(Protocol):
         """The dictionary and the key where the value of a field is stored, or None if it is not stored in one."""
 
 
-def compile_guard(expression: Expression, scope: Resolver) -> Read:
-    """A function without arguments that returns the value of the expression."""
+def compile_guard(expression: Expression, scope: Resolver, compute: Callable[[Operation], Compute] = operation) -> Read:
+    """A function without arguments that returns the value of the expression.
+
+    Arguments:
+        compute: what an operation computes from the values of its operands. Default: what it means.
+    """
+
+    def inside(part: Expression) -> Read:
+        return compile_guard(part, scope, compute)
+
     constant = _constant(expression, scope)
     if constant is not None:
         value = constant.value
@@ -51,28 +47,18 @@ def compile_guard(expression: Expression, scope: Resolver) -> Read:
     match expression:
         case Name() | FieldOf():
             return scope.reader(expression)
-        case Not(operand):
-            inner = compile_guard(operand, scope)
-            return lambda: not inner()
-        case Negative(operand):
-            inner = compile_guard(operand, scope)
-            return lambda: -inner()
-        case Both(operands):
-            return _chain([compile_guard(operand, scope) for operand in operands], stop_at=False)
-        case Either(operands):
-            return _chain([compile_guard(operand, scope) for operand in operands], stop_at=True)
-        case Arithmetic(symbol, left, right):
-            return _binary(symbol, left, right, scope)
-        case Comparison(operands, symbols) if len(symbols) == 1:
-            return _binary(symbols[0], operands[0], operands[1], scope)
-        case Comparison(operands, symbols):
-            pairs = zip(operands, operands[1:], symbols, strict=False)
-            return _chain([_binary(symbol, left, right, scope) for left, right, symbol in pairs], stop_at=False)
-        case Conditional(condition, then, otherwise):
-            holds, first, second = (compile_guard(part, scope) for part in (condition, then, otherwise))
+        case Operation("not", (operand,)):
+            negated = inside(operand)
+            return lambda: not negated()
+        case Operation("and" | "or" as name, operands):
+            return _chain([inside(operand) for operand in operands], stop_at=name == "or")
+        case Operation("if", (condition, then, otherwise)):
+            holds, first, second = inside(condition), inside(then), inside(otherwise)
             return lambda: first() if holds() else second()
-        case Call(function, operands):
-            return _call(FUNCTIONS[function], [compile_guard(operand, scope) for operand in operands])
+        case Operation(_, (left, right)):
+            return _binary(compute(expression), left, right, scope, inside)
+        case Operation(_, operands):
+            return _call(compute(expression), [inside(operand) for operand in operands])
     raise AssertionError(expression)
 
 
@@ -102,7 +88,7 @@ def _chain(calls: list[Read], *, stop_at: bool) -> Read:
     return chain
 
 
-def _call(function: Callable[..., Any], calls: list[Read]) -> Read:
+def _call(function: Compute, calls: list[Read]) -> Read:
     if len(calls) == 1:
         (only,) = calls
         return lambda: function(only())
@@ -112,9 +98,11 @@ def _call(function: Callable[..., Any], calls: list[Read]) -> Read:
     return lambda: function(*[call() for call in calls])
 
 
-def _binary(symbol: str, left: Expression, right: Expression, scope: Resolver) -> Read:
+def _binary(
+    compute: Compute, left: Expression, right: Expression, scope: Resolver, inside: Callable[[Expression], Read]
+) -> Read:
     """An operator of two operands, of which constants and fields are read in place: a call less for each."""
-    compute, held, constant = OPERATORS[symbol], scope.held(left), _constant(left, scope)
+    held, constant = scope.held(left), _constant(left, scope)
     if held is not None:
         values, name = held
         if (other := _constant(right, scope)) is not None:
@@ -123,20 +111,20 @@ def _binary(symbol: str, left: Expression, right: Expression, scope: Resolver) -
         if (other_held := scope.held(right)) is not None:
             other_values, other_name = other_held
             return lambda: compute(values[name], other_values[other_name])
-        read = compile_guard(right, scope)
+        read = inside(right)
         return lambda: compute(values[name], read())
     if constant is not None:
         value = constant.value
         if (other_held := scope.held(right)) is not None:
             other_values, other_name = other_held
             return lambda: compute(value, other_values[other_name])
-        read = compile_guard(right, scope)
+        read = inside(right)
         return lambda: compute(value, read())
-    first = compile_guard(left, scope)
+    first = inside(left)
     if (other := _constant(right, scope)) is not None:
         value = other.value
         return lambda: compute(first(), value)
-    second = compile_guard(right, scope)
+    second = inside(right)
     return lambda: compute(first(), second())
 
 

@@ -10,21 +10,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from graphtrain.guards.syntax import (
-    Arithmetic,
-    Both,
-    Call,
-    Comparison,
-    Conditional,
-    Constant,
-    Either,
-    Expression,
-    FieldOf,
-    Name,
-    Negative,
-    Not,
-    walk,
-)
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, Operation, walk
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -40,7 +26,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-
+COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
@@ -72,28 +58,22 @@ def evaluate(expression: Expression, read: Callable[[str], Any]) -> Any:
             return read(name)
         case FieldOf(node, field):
             return read(f"{node}.{field}")
-        case Not(operand):
-            return not evaluate(operand, read)
-        case Negative(operand):
-            return -evaluate(operand, read)
-        case Both(operands):
-            return all(evaluate(operand, read) for operand in operands)
-        case Either(operands):
-            return any(evaluate(operand, read) for operand in operands)
-        case Arithmetic(symbol, left, right):
-            return OPERATORS[symbol](evaluate(left, read), evaluate(right, read))
-        case Conditional(condition, then, otherwise):
+        case Operation("if", (condition, then, otherwise)):
             return evaluate(then if evaluate(condition, read) else otherwise, read)
-        case Call(function, operands):
-            return FUNCTIONS[function](*[evaluate(operand, read) for operand in operands])
-        case Comparison(operands, symbols):
-            left = evaluate(operands[0], read)
-            for symbol, operand in zip(symbols, operands[1:], strict=True):
-                right = evaluate(operand, read)
-                if not OPERATORS[symbol](left, right):
-                    return False
-                left = right
-            return True
+    values = (evaluate(operand, read) for operand in expression.operands)  # one after the other
+    match expression.name:
+        case "and":
+            return all(values)
+        case "or":
+            return any(values)
+    return operation(expression)(*values)
+
+
+def operation(expression: Operation) -> Callable[..., Any]:
+    """What an operator or a function computes from the values of all its operands."""
+    if len(expression.operands) == 1 and expression.name in ("not", "-"):
+        return operator.not_ if expression.name == "not" else operator.neg
+    return OPERATORS.get(expression.name) or FUNCTIONS[expression.name]
 
 
 def constant_value(expression: Expression) -> bool | None:
@@ -106,31 +86,22 @@ def constant_value(expression: Expression) -> bool | None:
     match expression:
         case Constant(bool() as value):
             return value
-        case Not(operand):
+        case Operation("not", (operand,)):
             inner = constant_value(operand)
             return None if inner is None else not inner
-        case Both(operands):
-            values = [constant_value(operand) for operand in operands]
-            return False if False in values else None if None in values else True
-        case Either(operands):
-            values = [constant_value(operand) for operand in operands]
-            return True if True in values else None if None in values else False
-        case Conditional(condition, then, otherwise):
+        case Operation("and" | "or" as name, operands):
+            values, decides = [constant_value(operand) for operand in operands], name == "or"
+            return decides if decides in values else None if None in values else not decides
+        case Operation("if", (condition, then, otherwise)):
             known, values = constant_value(condition), [constant_value(then), constant_value(otherwise)]
             return values[not known] if known is not None else values[0] if values[0] is values[1] else None
-        case Comparison(operands, symbols) if len(set(operands)) == 1:
-            return all(symbol in ("==", "<=", ">=") for symbol in symbols)
-        case Comparison(operands, _) if not any(_reads(operand) for operand in operands):
+        case Operation(name, (left, right)) if name in COMPARISONS and left == right:
+            return name in ("==", "<=", ">=")
+        case Operation(name, _) if name in COMPARISONS and not any(
+            isinstance(part, Name | FieldOf) for part in walk(expression)
+        ):
             try:
-                return bool(evaluate(expression, _nothing))
+                return bool(evaluate(expression, str))
             except (ArithmeticError, ValueError):
                 return None
     return None
-
-
-def _reads(expression: Expression) -> bool:
-    return any(isinstance(part, Name | FieldOf) for part in walk(expression))
-
-
-def _nothing(name: str) -> Any:
-    raise AssertionError(f"a constant expression read {name}")

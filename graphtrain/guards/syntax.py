@@ -75,68 +75,25 @@ class FieldOf:
 
 
 @dataclass(frozen=True)
-class Not:
-    operand: Expression
+class Operation:
+    """An operator, or a function, and its operands.
 
+    Arguments:
+        name: ``"and"`` and ``"or"`` of two or more; ``"not"``; ``"-"`` of one or two; ``"if"`` of the condition and the
+            two values; any other in `OPERATORS`, of two; or a function in `FUNCTIONS`. A chain of comparisons is the
+            `and` of its pairs.
+    """
 
-@dataclass(frozen=True)
-class Negative:
-    operand: Expression
-
-
-@dataclass(frozen=True)
-class Both:
-    """`and` of two or more."""
-
+    name: str
     operands: tuple[Expression, ...]
 
 
-@dataclass(frozen=True)
-class Either:
-    """`or` of two or more."""
+Expression = Constant | Name | FieldOf | Operation
 
-    operands: tuple[Expression, ...]
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    operator: str
-    left: Expression
-    right: Expression
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """``first OP second OP third ...``, chained as in Python."""
-
-    operands: tuple[Expression, ...]
-    operators: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Conditional:
-    """``then if condition else otherwise``."""
-
-    condition: Expression
-    then: Expression
-    otherwise: Expression
-
-
-@dataclass(frozen=True)
-class Call:
-    """A function of numbers, by its name in `FUNCTIONS`."""
-
-    function: str
-    operands: tuple[Expression, ...]
-
-
-Expression = Constant | Name | FieldOf | Not | Negative | Both | Either | Arithmetic | Comparison | Conditional | Call
-
-_ARITHMETIC: dict[type[ast.operator], str] = {
+_SYMBOLS: dict[type[ast.AST], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
-}  # fmt: skip
-_COMPARISON: dict[type[ast.cmpop], str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+    ast.And: "and", ast.Or: "or", ast.Not: "not", ast.USub: "-",
 }  # fmt: skip
 _REFUSED: dict[type[ast.AST], str] = {
     ast.Call: "a call",
@@ -176,7 +133,7 @@ def parse(text: str, bodies: frozenset[str] = frozenset()) -> Expression:
         GuardSyntaxError: it is too long, nested too deeply, not an expression, or has something that is not allowed.
 
     >>> parse("step.steps >= 3")
-    Comparison(operands=(FieldOf(node='step', field='steps'), Constant(value=3)), operators=('>=',))
+    Operation(name='>=', operands=(FieldOf(node='step', field='steps'), Constant(value=3)))
     >>> parse("open('x')")
     Traceback (most recent call last):
         ...
@@ -297,32 +254,26 @@ def _convert(tree: ast.expr, text: str, depth: int) -> Expression:
             return FieldOf(without_paths(node), name)
         case ast.Attribute():
             raise refuse("an attribute of anything but a node (`node.field`)")
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return Not(inside(operand))
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return Negative(inside(operand))
-        case ast.UnaryOp(op=sign):
-            raise refuse(_REFUSED[type(sign)])
+        case ast.UnaryOp(op=operator, operand=operand) if type(operator) in _SYMBOLS:
+            return Operation(_SYMBOLS[type(operator)], (inside(operand),))
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _SYMBOLS:
+            return Operation(_SYMBOLS[type(operator)], (inside(left), inside(right)))
         case ast.BoolOp(op=operator, values=values):
-            operands = tuple(inside(value) for value in values)
-            return Both(operands) if isinstance(operator, ast.And) else Either(operands)
-        case ast.BinOp(left=left, op=arithmetic, right=right):
-            if type(arithmetic) not in _ARITHMETIC:
-                raise refuse(_REFUSED.get(type(arithmetic), "this operator"))
-            return Arithmetic(_ARITHMETIC[type(arithmetic)], inside(left), inside(right))
+            return Operation(_SYMBOLS[type(operator)], tuple(map(inside, values)))
+        case ast.UnaryOp(op=operator) | ast.BinOp(op=operator):
+            raise refuse(_REFUSED.get(type(operator), "this operator"))
         case ast.Compare(left=left, ops=operators, comparators=comparators):
-            for comparison in operators:
-                if type(comparison) not in _COMPARISON:
-                    raise refuse(_REFUSED.get(type(comparison), "this comparison"))
-            return Comparison(
-                tuple(inside(operand) for operand in (left, *comparators)),
-                tuple(_COMPARISON[type(comparison)] for comparison in operators),
-            )
+            if foreign := [operator for operator in operators if type(operator) not in _SYMBOLS]:
+                raise refuse(_REFUSED.get(type(foreign[0]), "this comparison"))
+            operands = [inside(operand) for operand in (left, *comparators)]
+            names = (_SYMBOLS[type(operator)] for operator in operators)
+            pairs = tuple(map(Operation, names, itertools.pairwise(operands)))
+            return pairs[0] if len(pairs) == 1 else Operation("and", pairs)
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            return Conditional(inside(test), inside(body), inside(orelse))
+            return Operation("if", (inside(test), inside(body), inside(orelse)))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=keywords):
             _check_call(name, arguments, keywords, _shown(ast.get_source_segment(text.strip(), tree) or text))
-            return Call(name, tuple(inside(argument) for argument in arguments))
+            return Operation(name, tuple(map(inside, arguments)))
     raise refuse(_REFUSED.get(type(tree), f"`{type(tree).__name__}`"))
 
 
@@ -354,16 +305,7 @@ def shorten(text: str, limit: int = 60) -> str:
 
 def parts(expression: Expression) -> tuple[Expression, ...]:
     """The direct operands of an expression."""
-    match expression:
-        case Not(operand) | Negative(operand):
-            return (operand,)
-        case Both(operands) | Either(operands) | Comparison(operands, _) | Call(_, operands):
-            return operands
-        case Arithmetic(_, left, right):
-            return (left, right)
-        case Conditional(condition, then, otherwise):
-            return (condition, then, otherwise)
-    return ()
+    return expression.operands if isinstance(expression, Operation) else ()
 
 
 def walk(expression: Expression) -> Iterator[Expression]:
@@ -377,26 +319,11 @@ def rebuilt(expression: Expression, change: Callable[[Expression], Expression]) 
     """The expression with each of its direct operands changed.
 
     >>> rebuilt(parse("not ready"), lambda operand: Constant(True))
-    Not(operand=Constant(value=True))
+    Operation(name='not', operands=(Constant(value=True),))
     """
-    match expression:
-        case Not(operand):
-            return Not(change(operand))
-        case Negative(operand):
-            return Negative(change(operand))
-        case Both(operands):
-            return Both(tuple(map(change, operands)))
-        case Either(operands):
-            return Either(tuple(map(change, operands)))
-        case Comparison(operands, operators):
-            return Comparison(tuple(map(change, operands)), operators)
-        case Arithmetic(operator, left, right):
-            return Arithmetic(operator, change(left), change(right))
-        case Conditional(condition, then, otherwise):
-            return Conditional(change(condition), change(then), change(otherwise))
-        case Call(function, operands):
-            return Call(function, tuple(map(change, operands)))
-    return expression
+    if not isinstance(expression, Operation):
+        return expression
+    return Operation(expression.name, tuple(map(change, expression.operands)))
 
 
 class GuardCycleError(ValueError):

@@ -8,11 +8,16 @@ from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, final
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from graphtrain.errors import UsageError
+from graphtrain.lazy import lazy_import
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
+
 
 # What every row has besides its metrics.
 ROW_POSITION = ("step", "epoch")

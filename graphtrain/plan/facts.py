@@ -1,4 +1,4 @@
-"""What the guards asked on the way have answered, and which visits may change that.
+"""Guard values known at each point of a flow, and which visits may change them.
 
 A guard is a pure function of what it reads: asked again before that has changed, it answers the same. So an edge that
 asks for another answer is never taken, and a node that is entered because it is due is due.
@@ -6,20 +6,21 @@ asks for another answer is never taken, and a node that is entered because it is
 
 from __future__ import annotations
 
-from collections import deque
+import operator
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from graphtrain.guards.syntax import Both, Expression, FieldOf, Name, walk
+from graphtrain.guards.syntax import Expression, FieldOf, Name, Operation, walk
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, leaves
+from graphtrain.plan.solve import solve
 
 if TYPE_CHECKING:
     from graphtrain.plan.flow import FlowEdge, FlowPoint
 
 
-class Facts:
-    """The answers known at each point of one graph, each one bit of a number.
+class KnownAnswers:
+    """Guard values known at each point of one graph, each one bit of a number.
 
     Arguments:
         points: of the graph, without those in bodies; `start` is where it is entered.
@@ -27,7 +28,7 @@ class Facts:
 
     def __init__(self, plan: Plan, scope: Scope, points: list[FlowPoint], start: FlowPoint) -> None:
         self._bits: dict[tuple[Expression, bool], int] = {}
-        self._inside = set(points)
+        inside = set(points)
         # Of each arrow: what is known once it is taken, and what may not be known before it for it to be taken.
         answers: dict[FlowEdge, int] = {}
         self._against: dict[FlowEdge, int] = {}
@@ -42,26 +43,21 @@ class Facts:
                 changed[name] = changed.get(name, 0) | bits
         everything = (1 << len(self._bits)) - 1
         left = {point.node.name: point for point in points if point.acts and point.node is not None}
-        known: dict[FlowPoint, int] = {start: 0}
         self.after: dict[FlowEdge, int] = {}
-        waiting = deque([start])
-        while waiting:
-            point = waiting.popleft()
+
+        def transfer(point: FlowPoint, known: int) -> Iterator[tuple[FlowPoint, int]]:
             assert point.node is not None
             lost = everything if point.is_unknown else changed.get(point.node.name, 0) if point.acts else 0
-            kept = known[point] & ~lost
-            following: list[tuple[FlowPoint, int]] = []
+            kept = known & ~lost
             if point.opens is not None:  # what happens in a body changes nothing out here before it is left
-                following = [(left[point.node.name], kept)]
-            for arrow in point.arrows if point.opens is None else ():
+                yield left[point.node.name], kept
+                return
+            for arrow in point.arrows:
                 self.after[arrow] = kept | answers[arrow]
-                if arrow.target in self._inside:
-                    following.append((arrow.target, self.after[arrow]))
-            for target, facts in following:
-                before = known.get(target)
-                known[target] = facts if before is None else before & facts
-                if known[target] != before:
-                    waiting.append(target)
+                if arrow.target in inside:
+                    yield arrow.target, self.after[arrow]
+
+        solve({start: 0}, transfer, operator.and_)
 
     def _bit(self, expression: Expression, holds: bool) -> int:
         return self._bits.setdefault((expression, holds), 1 << len(self._bits))
@@ -91,7 +87,7 @@ class Facts:
 
 def conjuncts(expression: Expression) -> Iterator[Expression]:
     """The parts of which all must hold."""
-    if isinstance(expression, Both):
+    if isinstance(expression, Operation) and expression.name == "and":
         for operand in expression.operands:
             yield from conjuncts(operand)
     else:

@@ -13,7 +13,7 @@ from typing import Any, final
 from graphtrain.graph.elements import END, Node
 from graphtrain.guards.syntax import Expression
 from graphtrain.kind import Kind
-from graphtrain.plan.facts import Facts
+from graphtrain.plan.facts import KnownAnswers
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Scope
 
@@ -130,14 +130,15 @@ class Flow:
         for point in left:
             self._leave(point, asked, end)
         # Some of these arrows are never taken, and some lead to a node that is then surely due.
-        facts = Facts(self.plan, scope, list({*asked.values(), *certain.values(), *left}), asked[scope.graph.start])
+        points = list({*asked.values(), *certain.values(), *left})
+        known = KnownAnswers(self.plan, scope, points, asked[scope.graph.start])
         for point in left:
-            point.closed = [arrow for arrow in point.arrows if not facts.is_open(arrow)]
-            point.arrows = [arrow for arrow in point.arrows if facts.is_open(arrow)]
+            point.closed = [arrow for arrow in point.arrows if not known.is_open(arrow)]
+            point.arrows = [arrow for arrow in point.arrows if known.is_open(arrow)]
             for arrow in point.arrows:
                 if arrow.target is not end and arrow.target.node is not None:
                     name = arrow.target.node.name
-                    if facts.is_due(arrow, name):
+                    if known.is_due(arrow, name):
                         arrow.target = certain[name]
         return asked[scope.graph.start]
 

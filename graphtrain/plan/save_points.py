@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+import functools
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import final
@@ -12,6 +13,7 @@ from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import slots_of
 from graphtrain.plan.slots import Alive, Slots, alive_for_a_resume
+from graphtrain.plan.solve import Ways
 
 
 @final
@@ -50,7 +52,7 @@ class SavePoints:
     def _bits(self, path: str, ended: bool, alive: Alive | None = None) -> int:
         alive = alive if alive is not None else self._alive
         if ended:
-            return _union(alive.after[point] for point in self._flow.exits[path])
+            return functools.reduce(operator.or_, (alive.after[point] for point in self._flow.exits[path]))
         return alive.before[self._flow.entries[path][0]]
 
     def is_position(self, arrow: FlowEdge, source: FlowPoint) -> bool:
@@ -62,27 +64,30 @@ class SavePoints:
 
     def _positions(self, arrow: FlowEdge, source: FlowPoint) -> Iterator[tuple[str, bool]]:
         """Where the run stands once an arrow was taken: the end of a body is passed in the same visit."""
-        waiting = deque([(source, arrow)])
-        seen: set[FlowPoint] = set()
-        while waiting:
-            source, arrow = waiting.popleft()
-            if arrow.target is self._flow.end:
-                yield source.path, True
-            elif self.is_position(arrow, source):
-                yield arrow.target.path, False
-            elif arrow.target not in seen:
-                seen.add(arrow.target)
-                waiting.extend((arrow.target, following) for following in arrow.target.arrows)
+        for point, taken in Ways([(source, arrow)], lambda at: ((at[1].target, after) for after in self._within(at))):
+            if taken.target is self._flow.end:
+                yield point.path, True
+            elif self.is_position(taken, point):
+                yield taken.target.path, False
+
+    def _within(self, at: tuple[FlowPoint, FlowEdge]) -> list[FlowEdge]:
+        """The arrows that follow on one within a visit."""
+        source, arrow = at
+        is_over = arrow.target is self._flow.end or self.is_position(arrow, source)
+        return [] if is_over else arrow.target.arrows
 
     def reader_after(self, slot: str, path: str, *, ended: bool = False) -> str:
         """The path of a node that reads a slot, without a default, on a way on which nothing writes it before."""
         slots, flow = self._slots, self._flow
         bit = slots.bits([slot])
         behind = flow.exits[path] if ended else ()
-        waiting = deque(behind or flow.entries[path][:1])
-        seen = set(waiting)
-        while waiting:
-            point = waiting.popleft()
+
+        def following(point: FlowPoint) -> Iterable[FlowPoint]:
+            use = slots.uses[point]
+            is_written = point not in behind and bit & (use.writes | use.forgets)
+            return () if is_written else (arrow.target for arrow in (*point.arrows, *point.closed))
+
+        for point in Ways(behind or flow.entries[path][:1], following):
             if point not in behind:
                 for reader in self._set_up_again(point):
                     if any(read.required and slot in slots_of([target]) for read, target in reader.setup_reads):
@@ -94,23 +99,12 @@ class SavePoints:
                     continue
             if bit & slots.guards_asked(point):
                 return point.path
-            for arrow in (*point.arrows, *point.closed):
-                if arrow.target not in seen:
-                    seen.add(arrow.target)
-                    waiting.append(arrow.target)
         return path
 
     def _set_up_again(self, point: FlowPoint) -> Iterator[PlanNode]:
         """The nodes that a resume sets up at a point: those of the body that it is in, and of the bodies around."""
         for scope in self._flow.plan.around(point.scope):
             yield from self._flow.plan.nodes_in(scope)
-
-
-def _union(bits: Iterable[int]) -> int:
-    union = 0
-    for part in bits:
-        union |= part
-    return union
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from graphtrain.graph.elements import END, Node, Place
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.guards.syntax import (
-    Either,
     Expression,
     FieldOf,
     GuardSyntaxError,
     Name,
+    Operation,
     expand,
     field_of,
     is_expression,
@@ -292,7 +292,7 @@ class Scope:
         """What asks for the end of this graph: the guards of the edges that lead there; they must be sound."""
         edges = [edge for leaving in self.graph.edges.values() for edge in leaving if edge.target == END]
         guards = tuple(self.guards[name] for name in dict.fromkeys(edge.when for edge in edges) if name is not None)
-        return guards[0] if len(guards) == 1 else Either(guards)
+        return guards[0] if len(guards) == 1 else Operation("or", guards)
 
     def asked_guards(self) -> dict[str, Expression]:
         """The guards that edges ask, themselves or through others, as they are written; they must be sound."""

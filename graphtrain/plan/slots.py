@@ -1,13 +1,13 @@
 """What each point of a flow does with slots, and which of them are alive: written before, read later.
 
 A checkpoint holds the slots that are alive and no others; where one of them cannot be saved, no checkpoint is made.
-Source: the backward data-flow analysis of Kildall, "A unified approach to global program optimization", 1973.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -15,6 +15,7 @@ from graphtrain.kind import Read
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
 from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import Scope, Target, outputs_of, slots_of
+from graphtrain.plan.solve import solve
 
 # What the nodes at some paths read beside the slots of their kinds, as a user's step function does.
 ExtraReads = Mapping[str, Sequence[tuple[Read, Target]]]
@@ -178,25 +179,24 @@ def alive_for_a_resume(slots: Slots, *, optional: bool = True) -> Alive:
 
 def _solved(slots: Slots, reads: Mapping[FlowPoint, int], guards: Mapping[FlowPoint, int], *, closed: bool) -> Alive:
     points = slots.flow.points
-    after = dict(guards)
-    before: dict[FlowPoint, int] = {}
-    into: dict[FlowPoint, list[FlowPoint]] = {point: [] for point in points}
-    for point in points:
-        for arrow in (*point.arrows, *point.closed) if closed else point.arrows:
-            into[arrow.target].append(point)
+    targets = {
+        point: [arrow.target for arrow in (*point.arrows, *(point.closed if closed else ()))] for point in points
+    }
+    sources: dict[FlowPoint, list[FlowPoint]] = {point: [] for point in points}
+    for point, following in targets.items():
+        for target in following:
+            sources[target].append(point)
 
-    def into_point(point: FlowPoint) -> int:
+    def alive_before(point: FlowPoint, after: int) -> int:
         use = slots.uses[point]
-        return reads[point] | (after[point] & ~use.writes & ~use.forgets)
+        return reads[point] | (after & ~use.writes & ~use.forgets)
 
-    for point in points:
-        before[point] = into_point(point)
-    waiting = deque(points)
-    while waiting:
-        point = waiting.popleft()
-        for earlier in into[point]:
-            after[earlier] |= before[point]
-            if (bits := into_point(earlier)) != before[earlier]:
-                before[earlier] = bits
-                waiting.append(earlier)
+    def transfer(point: FlowPoint, before: int) -> Iterator[tuple[FlowPoint, int]]:
+        return ((source, alive_before(source, before)) for source in sources[point])
+
+    before = solve({point: alive_before(point, guards[point]) for point in points}, transfer, operator.or_)
+    after = {
+        point: functools.reduce(operator.or_, (before[target] for target in targets[point]), guards[point])
+        for point in points
+    }
     return Alive(before, after)

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, final
+from typing import Any, Literal, NoReturn, Protocol, final
 
 import torch
 
@@ -46,24 +46,51 @@ _GRACE_ATTEMPTS = 10
 _MASK = 2**64 - 1
 
 
+class RunOfRank(Protocol):
+    """What a rank tells the others of its run."""
+
+    @property
+    def position(self) -> int:
+        """The number of the node that is running, or is next."""
+
+    @property
+    def place(self) -> str:
+        """The same for a person: ``"in `step` at step 10"``."""
+
+    def seconds(self) -> float:
+        """How long it has trained, by its own clock."""
+
+    def path_of(self, position: int) -> str:
+        """The path of a node by its number."""
+
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        """Those of all modules, by their paths."""
+
+
+class _NotSetUp:
+    position, place = 0, "before the run"
+
+    def seconds(self) -> float:
+        return 0.0
+
+    def path_of(self, position: int) -> str:
+        return "the start"
+
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        return {}
+
+
 @final
 class Agreement:
     """One rank's side of it.
 
     Arguments:
         requests: those of the run. What was asked of this rank is passed on, and what any rank was asked is posted.
-        seconds: how long this rank has trained, by its own clock.
-        is_writing: True while this rank writes a checkpoint.
-        saves: how many saves are over, and how many of them failed, as far as this rank knows.
-        buffers: those of all modules, by their paths.
-        position: the number of the node that is running, or is next.
-        path: the path of a node by that number.
-        place: where the run is, for a person: ``"in `step` at step 10"``.
 
     Attributes:
         ranks: the processes.
+        run: this rank's; before it is set up, one that stands at the start.
         synchronised: False where a batch was fetched since ranks last synchronised.
-        is_busy: True if any rank was writing a checkpoint then.
         asked: what step functions of this rank have asked for since, as bits that have one meaning on all ranks.
         learn: called on all ranks with what those of any rank have asked for.
         grant: called on all ranks before they fetch a batch.
@@ -71,26 +98,12 @@ class Agreement:
         saves_known: how many saves were over then, as rank 0 knew.
     """
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        requests: Requests,
-        *,
-        seconds: Callable[[], float],
-        is_writing: Callable[[], bool] = lambda: False,
-        saves: Callable[[], tuple[int, int]] = lambda: (0, 0),
-        buffers: Callable[[], Mapping[str, torch.Tensor]] = dict,
-        position: Callable[[], int] = lambda: 0,
-        path: Callable[[int], str] = str,
-        place: Callable[[], str] = lambda: "at the start",
-    ) -> None:
+    def __init__(self, ranks: Ranks, requests: Requests) -> None:
         self.ranks, self._requests = ranks, requests
-        self._clock, self._is_writing, self._saves, self._buffers = seconds, is_writing, saves, buffers
-        self._position, self._path, self._place = position, path, place
+        self.run: RunOfRank = _NotSetUp()
         self.calls = 0
         self._times_left = ranks.times_left
         self.synchronised = False
-        self.is_busy = False
         self.asked = 0
         self.learn: Callable[[int], None] = lambda asked: None
         self.grant: Callable[[], None] = lambda: None
@@ -108,8 +121,8 @@ class Agreement:
         return self.ranks.rank
 
     def seconds(self) -> float:
-        """How long rank 0 had trained when ranks last synchronised."""
-        return self._seconds
+        """How long rank 0 had trained when ranks last synchronised; of one process, how long it has."""
+        return self._seconds if self.world_size > 1 else self.run.seconds()
 
     def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
         """The choice of an exit edge of a node with several, which is noted until ranks synchronise."""
@@ -151,18 +164,18 @@ class Agreement:
             self._times_left, self.calls = self.ranks.times_left, 0
         self.calls += 1
         asked = self._requests.take_asked()
-        saves_done, saves_failed = self._saves()
+        saves_done, saves_failed = self._requests.saves.outcomes()
         record = Record(
             call=self.calls,
             purpose=_PURPOSES.index(purpose),
-            position=self._position(),
+            position=self.run.position,
             choices=_hash(self._choices),
             digest=digest,
             payload_bytes=payload_bytes,
             stops=min(asked["stop"], _ASKED),
             saves=min(asked["save"], _ASKED),
-            seconds=self._clock(),
-            is_busy=self._is_writing(),
+            seconds=self.run.seconds(),
+            is_busy=self._requests.saves.is_writing(),
             has_failed=has_failed,
             saves_done=saves_done,
             saves_failed=saves_failed,
@@ -180,7 +193,7 @@ class Agreement:
         # Where a run was saved or resumed makes no difference to where ranks synchronise next.
         self.synchronised = purpose not in ("start", "save", "stop")
         self._seconds = records[0].seconds
-        self.is_busy = any(each.is_busy for each in records)
+        self._requests.is_any_busy = any(each.is_busy for each in records)
         for request in ("stop", "save"):
             if any(each.stops if request == "stop" else each.saves for each in records):
                 self._requests.post(request)
@@ -209,6 +222,8 @@ class Agreement:
 
     def gather(self, value: Any) -> list[Any]:
         """What every rank passes, in the order of ranks: plain data, of any size."""
+        if self.world_size == 1:
+            return [value]
         payload = pack(value, "gathered", Tensors("gathered"))
         records = self.synchronise("gather", payload_bytes=len(payload))
         return [unpack(each, {}) for each in self._gather_payloads(payload, records)]
@@ -234,7 +249,7 @@ class Agreement:
             buffers: by their paths. Default: those of all modules.
             averages: as of `exchange_tensors`.
         """
-        buffers = self._buffers() if buffers is None else buffers
+        buffers = self.run.buffers() if buffers is None else buffers
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
         payload = present + "\n".join(forms).encode()
@@ -269,6 +284,8 @@ class Agreement:
         Raises:
             GraphtrainError: the call has raised it, on every rank.
         """
+        if self.world_size == 1:
+            return act()
         if self.rank:
             answer = self.gather(None)[0]
             if answer["error"] is not None:
@@ -287,7 +304,7 @@ class Agreement:
 
     def fail(self, error: BaseException) -> None:
         """Tell the other ranks why this one does not come, and leave them, so that they learn it at once."""
-        leave(self.ranks, self._place(), error)
+        leave(self.ranks, self.run.place, error)
 
     def _gather_payloads(self, payload: bytes, records: Sequence[Record]) -> list[bytes]:
         """What every rank passes, of the sizes that their records say."""
@@ -313,7 +330,7 @@ class Agreement:
                 raise _of_failure(failure)
             if ended:
                 break
-        last = f"; ranks last synchronised at `{self._path(self._records[0].position)}`" if self._records else ""
+        last = f"; ranks last synchronised at `{self.run.path_of(self._records[0].position)}`" if self._records else ""
         if ended:
             raise RankFailedError(
                 f"rank {_listed(ended)} has ended without a word{last}",
@@ -323,7 +340,7 @@ class Agreement:
         if not missing:
             raise RankFailedError(f"a rank is gone, and has not said why: {why.splitlines()[0]}{last}")
         raise RankFailedError(
-            f"rank {_listed(missing)} did not come to call {self.calls}, where others wait {self._place()}{last}",
+            f"rank {_listed(missing)} did not come to call {self.calls}, where others wait {self.run.place}{last}",
             f"see what it printed last: it was killed, or waits for something; ranks wait "
             f"{self.ranks.timeout_seconds:g} s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS",
         )
@@ -338,7 +355,9 @@ class Agreement:
 
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
         """Raise an error with the first edge at which ranks parted, and where they are."""
-        mine = "\n".join(f"{self._path(position)} {self._path(target)}" for position, target in self._choices)
+        mine = "\n".join(
+            f"{self.run.path_of(position)} {self.run.path_of(target)}" for position, target in self._choices
+        )
         self.ranks.publish(f"choices/{self.calls}/{self.rank}", mine.encode())
         taken = [
             (self.ranks.read(f"choices/{self.calls}/{rank}", _GRACE_SECONDS) or b"").decode().splitlines()
@@ -354,8 +373,8 @@ class Agreement:
         other = next(rank for rank, record in enumerate(records) if _spot(record) != _spot(records[0]))
         first, second = records[0], records[other]
         raise RanksDivergedError(
-            f"ranks are not at one place: rank 0 is at `{self._path(first.position)}` "
-            f"(call {first.call}, {_PURPOSES[first.purpose]}), rank {other} at `{self._path(second.position)}` "
+            f"ranks are not at one place: rank 0 is at `{self.run.path_of(first.position)}` "
+            f"(call {first.call}, {_PURPOSES[first.purpose]}), rank {other} at `{self.run.path_of(second.position)}` "
             f"(call {second.call}, {_PURPOSES[second.purpose]})",
             "a node communicates on some ranks only; every rank must take part, or none",
         )

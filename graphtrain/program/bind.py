@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from graphtrain.data.length import epoch_length
 from graphtrain.data.loaders import are_loaders
 from graphtrain.data.rank_local import own_data
 from graphtrain.errors import UsageError
@@ -35,10 +34,12 @@ from graphtrain.plan.scope import (
     leaves,
     reads_of,
 )
-from graphtrain.plan.whole_run import WholeRun
 from graphtrain.program.factories import Factory, factory_needs, with_made
 from graphtrain.program.resources import PROVIDED, STEP_FUNCTIONS, StepCall, keeps_state, with_step_functions
 from graphtrain.state.generators import generator_of
+
+if TYPE_CHECKING:
+    from graphtrain.program.whole_run import WholeRun
 
 # What people supply to every graph, whether it is read or not.
 USUAL = (
@@ -231,6 +232,9 @@ class Program:
 
     Arguments:
         resources: what the user supplies, with what the engine provides; by slot name.
+        whole_run: counts the run ahead, for amounts that are a part of it.
+        left_out: the paths of nodes that do nothing, and of bodies (``"validate/"``) that are passed at once. Default:
+            none.
 
     Attributes:
         scopes: every bound graph, by what the paths in it begin with.
@@ -244,8 +248,10 @@ class Program:
         window_ranks: the ranks with which the run began: a window has `every` micro-batches of each.
     """
 
-    def __init__(self, plan: Plan, resources: Mapping[str, Any]) -> None:
-        self.plan = plan
+    def __init__(
+        self, plan: Plan, resources: Mapping[str, Any], whole_run: WholeRun, left_out: Collection[str] = ()
+    ) -> None:
+        self.plan, self.whole_run, self._left_out = plan, whole_run, left_out
         self.graph = plan.graph
         self.resources = dict(resources)
         self.nodes: list[BoundNode] = []
@@ -258,7 +264,6 @@ class Program:
         self._takes_no_step = False
         self._batch_counters: dict[str, BoundNode] = {}  # what a step function asks for -> who could have declared it
         self.scopes: dict[str, BoundGraph] = {}
-        self.whole_run = WholeRun(plan, lambda name: epoch_length(self.resources[name]), self.window_ranks)
         self.main = self._bind_graph(plan.main, None)
         self.training = [scope for scope in self.scopes.values() if scope.names.counts_training]
         self.clocked = self.training[0] if self.training else self.main
@@ -279,12 +284,12 @@ class Program:
             self.nodes.append(bound)
             self.by_path[planned.path] = scope.nodes[planned.node.name] = bound
             bound.bypassed = self._has_no_work(bound)
-            if planned.body is not None and not bound.bypassed:
+            if planned.body is not None and not bound.bypassed and planned.body.path not in self._left_out:
                 bound.body = self._bind_graph(planned.body, bound)
         return scope
 
     def _has_no_work(self, bound: BoundNode) -> bool:
-        if bound.kind.is_idle(bound.parameters, bound.planned.expressions):
+        if bound.path in self._left_out or bound.kind.is_idle(bound.parameters, bound.planned.expressions):
             return True
         body = bound.planned.body
         for slot in body.graph.optional if body is not None else bound.kind.optional:

@@ -6,26 +6,25 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, final
 
+from graphtrain.data.length import epoch_length
 from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.names import quoted, suggestion
-from graphtrain.plan.flow import Flow
+from graphtrain.names import suggestion
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.save_points import SavePoints
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves, slots_of
-from graphtrain.plan.slots import Slots
-from graphtrain.program.bind import BoundGraph, BoundNode, Program, trains
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves
+from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.clock import RunClock
 from graphtrain.program.factories import Renewals
 from graphtrain.program.horizon import refuse_two_at_once
+from graphtrain.program.liveness import Liveness
 from graphtrain.program.requests import Requests
-from graphtrain.program.rounds import is_fetching
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
+from graphtrain.program.whole_run import WholeRun
 from graphtrain.storage.retention import Retention
 
 
@@ -66,7 +65,9 @@ class CompiledGraph:
         made: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
-        self.program = Program(Plan(graph), prepared)
+        plan, ranks = Plan(graph), prepared.get("ranks")
+        whole_run = WholeRun(plan, lambda name: epoch_length(prepared[name]), getattr(ranks, "world_size", 1))
+        self.program = Program(plan, prepared, whole_run)
         # Nodes that are as they were keep their object: an iterator that it holds is continued, nothing is fetched
         # again. They get it before anything is compiled, for what is compiled refers to it.
         self._kept: set[BoundNode] = set()
@@ -84,18 +85,9 @@ class CompiledGraph:
         self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
-        bypassed = {bound.path for bound in self.program.nodes if bound.bypassed}
-        slots = Slots(Flow(self.program.plan, bypassed), self.table.extra_inputs)
-        self._save_points = SavePoints(slots)
+        self.liveness = Liveness(self.program, self.table.extra_inputs)
         self._hearing = [bound for bound in self.program.nodes if bound.kind.hears_rows and not bound.bypassed]
         self._runs_before: dict[BoundNode, int] = {}
-        self._drawing = [
-            (bound, self.program.slot_index(target.path))
-            for bound in self.program.nodes
-            if hasattr(bound.kind.implementation, "epoch_fields") and not bound.bypassed
-            for read, target in bound.planned.setup_reads
-            if read.takes_written and isinstance(target, SlotTarget)
-        ]
         retentions = {bound.path: bound.instance.retention() for bound in self.program.nodes if _retains(bound)}
         self.retention = Retention.merged(retentions) if retentions else None
         self.returning, self.saving = (
@@ -132,129 +124,16 @@ class CompiledGraph:
 
         Those too that an open epoch draws from: a node may write them again before another epoch reads them.
         """
-        return {self.program.slot_index(name) for name in self.alive_names(position, ended)} | self._drawn_from()
-
-    def _drawn_from(self) -> set[int]:
-        drawn = set()
-        for bound, slot in self._drawing:
-            names, fields = bound.kind.implementation.epoch_fields, bound.fields  # type: ignore[attr-defined]
-            if fields[names.opened] and not fields[names.last] and self.program.slots[slot] is not None:
-                drawn.add(slot)
-        return drawn
-
-    def alive_names(self, position: int, ended: bool = False) -> set[str]:
-        """Their names, as paths."""
-        return set(self._save_points.alive(self.path(position), ended=ended))
-
-    def has_batch_alive(self, position: int, ended: bool = False) -> bool:
-        """True if a batch that was fetched is read after a position."""
-        fetched = {path for bound in self.program.nodes if is_fetching(bound) for path in bound.planned.own_writes}
-        return bool(fetched & self.alive_names(position, ended))
-
-    def batch_at(self, position: int) -> Any:
-        """What the node at a position reads as its `batch`; None where it reads none."""
-        for read, target in self.program.nodes[position].planned.reads:
-            if read.name == "batch" and isinstance(target, SlotTarget):
-                return self.program.slots[self.program.slot_index(target.path)]
-        return None
-
-    def origin_of(self, check: object) -> str:
-        """The path of the node that writes the loss which a node reads that checks it; without one, of that itself."""
-        reader = next(bound for bound in self.program.nodes if bound.instance is check)
-        losses = [
-            target.path
-            for read, target in reader.planned.reads
-            if read.name == "loss" and isinstance(target, SlotTarget)
-        ]
-        writers = [bound.path for bound in self.program.nodes if set(losses) & set(bound.planned.own_writes)]
-        return (writers or [reader.path])[0]
-
-    def comes_between_batches(self) -> bool:
-        """True if a run stands somewhere while no batch is alive."""
-        return any(not bound.bypassed and not self.has_batch_alive(bound.index) for bound in self.program.nodes)
+        return self.liveness.slots(position, ended)
 
     def written(self) -> set[int]:
         """The slots that hold a value: what was written last, whether somebody will read it or not."""
         # Constants come after them in the table.
         return {index for index in range(len(self.program.slot_names)) if self.program.slots[index] is not None}
 
-    def transient(self, position: int, ended: bool = False) -> list[str]:
-        """The slots alive there that are declared transient; where there are any, it is no save point."""
-        return self._save_points.transient(self.path(position), ended=ended)
-
-    def is_save_point(self, position: int, ended: bool = False) -> bool:
-        """True if nothing alive there is declared transient."""
-        return not self.transient(position, ended)
-
-    def reader_of_data(self, slot: str) -> str:
-        """The path of a node that takes what a slot holds for its data; empty if none does."""
-        for bound in self.program.nodes:
-            for read, target in bound.planned.setup_reads:
-                if read.takes_written and slot in slots_of([target]):
-                    return bound.path
-        return ""
-
-    def why_alive(self, slots: Collection[str], position: int) -> Iterator[str]:
-        """Who reads slots that are alive at a position, and where one of them is alive throughout; in words."""
-        path = self.path(position)
-        needed = [slot for slot in slots if slot in self._save_points.needed(path)]
-        readers = dict.fromkeys(self._save_points.reader_after(slot, path) for slot in needed)
-        if readers:
-            yield f"read later by {quoted(readers)}"
-        for scope in self.program.nodes[position].scope.around():
-            inside = [bound for bound in self.program.nodes if bound.path.startswith(scope.prefix)]
-            if all(set(slots) & self.alive_names(bound.index) for bound in inside if not bound.bypassed):
-                whole = f"`{scope.outer.path}`" if scope.outer is not None else f"the graph `{self.graph.name}`"
-                yield f"{'alive' if len(slots) == 1 else 'one of them is alive'} at every node of {whole}"
-                return
-
-    def save_points(self) -> list[str]:
-        """The paths of all of them."""
-        return [bound.path for bound in self.program.nodes if self.is_save_point(bound.index)]
-
     def activity(self, position: int) -> str | None:
         """What time is counted under at a position, other than training."""
         return self.program.nodes[position].scope.activity
-
-    def has_no_batch(self) -> bool:
-        """True if the graph trains, and has been given no batch to train on."""
-        return trains(self.graph) and self.program.main.count("batches") == 0
-
-    # ---- gradients of several ranks
-
-    def exchanging(self) -> set[str]:
-        """The optimizers whose gradients some node sums over ranks."""
-        return {name for bound in self.program.nodes for name in _acted_on(bound, "exchange")}
-
-    def exchanged_fields(self, optimizer: str) -> list[tuple[BoundNode, str]]:
-        """The nodes that count the windows of an optimizer, with the field that is true once ranks have summed."""
-        return [
-            (bound, declared.exchanged)
-            for bound in self.program.nodes
-            for declared in bound.kind.fields.values()
-            if declared.exchanged is not None and optimizer in bound.planned.optimizers
-        ]
-
-    def is_behind_exchange(self, path: str, optimizer: str) -> bool:
-        """True if the gradients that an optimizer has before a node runs are stepped before they are summed."""
-        waiting = list(self._save_points.flow.entries.get(path, ())[:1])
-        seen = set(waiting)
-        while waiting:
-            point = waiting.pop()
-            effects = (
-                [action.effect for action in point.planned.actions if optimizer in action.optimizers]
-                if (point.planned is not None)
-                else []
-            )
-            if "step" in effects and "exchange" not in effects:
-                return True
-            if "exchange" in effects or "zero_grad" in effects:
-                continue
-            for arrow in point.arrows:
-                if arrow.target not in seen:
-                    seen.add(arrow.target)
-                    waiting.append(arrow.target)
-        return False
 
     # ---- metrics
 
@@ -264,12 +143,6 @@ class CompiledGraph:
         for bound in self._hearing:
             if bound.scope in around:  # the nodes of other bodies may not be set up, and begin again with their body
                 bound.instance.hear_row(row, self.activity(position) is not None)
-
-    def unreached(self) -> tuple[str, ...]:
-        """The paths of nodes that have not run, nor are bypassed. What is in one of them is left out."""
-        idle = [bound for bound in self.program.nodes if bound.bypassed or not bound.fields["runs"]]
-        inside = tuple(f"{bound.path}/" for bound in idle)
-        return tuple(bound.path for bound in idle if not bound.bypassed and not bound.path.startswith(inside))
 
     def monitors(self, position: int) -> Iterator[tuple[str, str, BoundGraph]]:
         """The metrics that nodes around a position name: the parameter, the name, and the graph of the node."""
@@ -345,15 +218,14 @@ class CompiledGraph:
                 f"the run is at the node `{path}`, which this graph does not have",
                 hint or suggestion(path, self.program.by_path),
             )
-        if self.alive_names(bound.index, ended) - set(saved):
-            for name in sorted(set(self._save_points.needed(path, ended=ended)) - set(saved)):
-                reader = self._save_points.reader_after(name, path, ended=ended)
-                raise UsageError(
-                    f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there: "
-                    f"`{reader}` reads it before anything writes it",
-                    f"train on to where it is not needed before `{reader}` is inserted, or read it with a default "
-                    f"(`{name.rpartition('/')[2]}=None` in its kind); --graph saved resumes with the saved graph",
-                )
+        if missing := self.liveness.missing(bound, saved, ended):
+            name, reader = missing
+            raise UsageError(
+                f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there: `{reader}` reads "
+                "it before anything writes it",
+                f"train on to where it is not needed before `{reader}` is inserted, or read it with a default "
+                f"(`{name.rpartition('/')[2]}=None` in its kind); --graph saved resumes with the saved graph",
+            )
         return bound.index
 
     def refuse_fractions(self, name: str, limit: Trigger | None, position: int) -> None:
@@ -498,7 +370,3 @@ def _supplies(program: Program, bound: BoundNode, renaming: Renaming | None = No
                     value = program.resource(name, read, bound.path)
             supplies.append(value if isinstance(value, int | float | str | tuple) else id(value))
     return supplies
-
-
-def _acted_on(bound: BoundNode, effect: str) -> list[str]:
-    return [name for action in bound.planned.actions if action.effect == effect for name in action.optimizers]

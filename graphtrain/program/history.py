@@ -49,9 +49,9 @@ class History:
         """
         source = self._named(to)
         kept = tuple(self._named(name, is_near=True).path for name in keep) if keep is not None else (self._bound.path,)
-        if source.path not in self._requests.saved_by():
+        if source.path not in self._requests.saves.saved_by():
             return False
-        times = self._requests.returns()
+        times = self._requests.saves.returns
         if most is not None and times >= most:
             raise NotFiniteError(
                 f"`{self._bound.path}` asks the run to go back to what `{source.path}` has saved, and it has gone back "

@@ -9,7 +9,7 @@ from graphtrain.distributed import current_ranks
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.whole_run import WholeRun
+from graphtrain.program.whole_run import WholeRun
 
 
 @final

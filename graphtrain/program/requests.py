@@ -50,6 +50,31 @@ class Return:
     keep: tuple[str, ...]
 
 
+class Saves:
+    """What becomes of the checkpoints of a run; of one that makes none, this."""
+
+    @property
+    def returns(self) -> int:
+        """How often the run has gone back to one."""
+        return 0
+
+    def is_writing(self) -> bool:
+        """True while this process writes one."""
+        return False
+
+    def is_saved(self) -> bool:
+        """True if the newest one holds the run as it is now, but for metrics."""
+        return False
+
+    def saved_by(self) -> Collection[str]:
+        """The paths of the nodes that have asked for one to which the run can go back."""
+        return ()
+
+    def outcomes(self) -> tuple[int, int]:
+        """How many saves of several ranks are over, and how many of them have failed, as far as this rank knows."""
+        return 0, 0
+
+
 @final
 class Requests:
     """The mailbox of one run; the loop looks into it once after each transition.
@@ -68,11 +93,9 @@ class Requests:
         retention: which checkpoints stay, merged of all nodes that ask for checkpoints. Default: as was asked for last.
         value: of the metric by which checkpoints are ranked, for the checkpoint that is asked for; None if it has none.
         failures: how many saves have failed.
-        is_busy: answers True while a checkpoint is being written.
-        is_saved: answers True if the newest checkpoint holds the run as it is now, but for metrics.
         running: answers with the path of the node that runs.
-        saved_by: answers with the paths of the nodes that have asked for a checkpoint to which the run can go back.
-        returns: answers how often it has gone back.
+        saves: what becomes of checkpoints. Default: none are made.
+        is_any_busy: among several ranks, True if any of them was writing a checkpoint when they last synchronised.
 
     >>> requests = Requests(); requests.post("stop"); requests.post("stop")
     >>> "stop" in requests, requests.take("stop"), requests.take("stop")
@@ -87,11 +110,9 @@ class Requests:
         self.retention: Retention | None = None
         self.value: float | None = None
         self.failures = 0
-        self.is_busy: Callable[[], bool] = lambda: False
-        self.is_saved: Callable[[], bool] = lambda: False
         self.running: Callable[[], str] = str
-        self.saved_by: Callable[[], Collection[str]] = tuple
-        self.returns: Callable[[], int] = int
+        self.saves = Saves()
+        self.is_any_busy = False
         self._askers: set[str] = set()
         self._return: Return | None = None
 
@@ -103,6 +124,19 @@ class Requests:
     @policy.setter
     def policy(self, policy: SavePolicy) -> None:
         self._policy = policy
+
+    @property
+    def sync_policy(self) -> SavePolicy:
+        """The same for a checkpoint that must be on the disk before anything else."""
+        return replace(self.policy, mode="sync", if_failed="stop")
+
+    def is_busy(self) -> bool:
+        """True while a checkpoint is being written, by any rank as far as this one knows."""
+        return self.is_any_busy if self._agrees else self.saves.is_writing()
+
+    def is_saved(self) -> bool:
+        """True if the newest checkpoint holds the run as it is now, but for metrics."""
+        return self.saves.is_saved()
 
     def post(self, request: Request) -> None:
         """Ask for something by name."""

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphtrain.errors import GuardError, UsageError
-from graphtrain.guards.closures import compile_guard, never
+from graphtrain.guards.closures import Resolver, compile_guard, never
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, walk
 from graphtrain.kind import Field, FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Term, Trigger
+from graphtrain.plan.plan import Exit
 from graphtrain.plan.scope import (
     ExpressionTarget,
     FieldTarget,
@@ -94,7 +95,7 @@ class Compiler:
             if declared.with_gradients and (bound.path, declared.name) in program.plan.fields_read
         ]
         # Most graphs have none: nothing is asked when they are entered.
-        self._reports: dict[int, _Report] = {}
+        self._reports: dict[int, Report] = {}
         self._fractions: dict[BoundGraph, list[Amount]] = {}
         for bound in program.nodes:
             if amounts := [amount for amount in self._amounts(bound) if amount[1].base.amount.denominator != 1]:
@@ -163,7 +164,7 @@ class Compiler:
 
     def _setup(self, bound: BoundNode) -> Act:
         if bound.kind.setup_reads is None or bound.bypassed:
-            return _nothing
+            return nothing
         getters = [self._setup_getter(bound, read, target) for read, target in bound.planned.setup_reads]
         setup = bound.instance.setup
         return lambda: setup(*(get() for get in getters))
@@ -298,8 +299,15 @@ class Compiler:
 
     def ending(self, scope: BoundGraph) -> Due:
         """A call that answers whether the end of a graph is asked for."""
-        is_ending: Due = compile_guard(scope.names.ending, _Names(self, scope))
-        return is_ending
+        return self.compiled(scope, scope.names.ending)
+
+    def compiled(self, scope: BoundGraph, expression: Expression) -> Act:
+        """A call that answers a guard, or returns the value of another expression of a graph."""
+        return compile_guard(expression, self.names(scope))
+
+    def names(self, scope: BoundGraph) -> Resolver:
+        """What names mean in the guards and expressions of a graph."""
+        return _Names(self, scope)
 
     # ---- transitions
 
@@ -419,7 +427,7 @@ class Compiler:
             function = bound.kind.implementation
         call = self._call(function, bound)
         if bound.kind.reports_backward:
-            self._reports[bound.index] = report = _Report(bound.path)
+            self._reports[bound.index] = report = Report(bound.path)
             return _storing_reported(call, self._slots, self._indices(bound), report)
         return _storing(call, self._slots, self._indices(bound))
 
@@ -646,7 +654,7 @@ class Compiler:
             path, _, name = target.name.rpartition(".")
             value = self.absent(path, name)
             return lambda: value
-        return evaluated(target, compile_guard(target.expression, _Names(self, scope)))
+        return evaluated(target, compile_guard(target.expression, self.names(scope)))
 
     def absent(self, path: str, name: str) -> Any:
         """The value of a field of a node in a body that is bypassed: the one with which the node would begin."""
@@ -699,10 +707,7 @@ class Compiler:
         return self._rounds.agreement.watch_choices(bound.index, leave)
 
     def _choosing_edge(self, bound: BoundNode) -> Transition:
-        edges, names = bound.scope.graph.edges[bound.node.name], _Names(self, bound.scope)
-        guards = [
-            (edge.when, compile_guard(bound.scope.guards[edge.when], names)) for edge in edges if edge.when is not None
-        ]
+        guards = [(way.when, self._edge_guard(bound.scope, way)) for way in bound.planned.exits if way.when is not None]
         *arrivals, (last_position, last_call) = [
             self._arrival(bound, target) for target in self._program.targets(bound)
         ]
@@ -727,6 +732,10 @@ class Compiler:
 
         return leave
 
+    def _edge_guard(self, scope: BoundGraph, way: Exit) -> Act:
+        assert way.guard is not None, "asked before"
+        return self.compiled(scope, way.guard)
+
     def _arrival(self, bound: BoundNode, target: BoundNode | None) -> tuple[int, Transition | None]:
         """A position, or a call that returns one where an edge ends its graph."""
         if target is not None:
@@ -747,10 +756,10 @@ class Compiler:
         Raises:
             GuardError: a guard raises.
         """
-        graph, names = bound.scope.graph, _Names(self, bound.scope)
+        graph = bound.scope.graph
         for edge, target in zip(graph.edges[bound.node.name], self._program.targets(bound), strict=True):
             try:
-                holds = edge.when is None or compile_guard(bound.scope.guards[edge.when], names)()
+                holds = edge.when is None or self.compiled(bound.scope, bound.scope.guards[edge.when])()
             except Exception as error:
                 own = self._raising(bound.scope, edge.when or "", error)
                 raise GuardError(bound.path, own, graph.guards[own], error) from None
@@ -762,7 +771,7 @@ class Compiler:
         for part in walk(scope.names.parse(scope.graph.guards[name])):
             if isinstance(part, Name) and part.name in scope.graph.guards:
                 try:
-                    compile_guard(scope.guards[part.name], _Names(self, scope))()
+                    self.compiled(scope, scope.guards[part.name])()
                 except Exception as inner:
                     if str(inner) == str(error):
                         return self._raising(scope, part.name, error)
@@ -841,8 +850,8 @@ def _both(first: Due, second: Due) -> Due:
     return lambda: first() and second()
 
 
-def _nothing() -> None:
-    return None
+def nothing() -> None:
+    """Do nothing."""
 
 
 def _yes() -> bool:
@@ -874,19 +883,18 @@ def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
     return store_all
 
 
-class _Report:
+class Report:
     """What the last visit of a node has returned of its backward pass."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.ran_backward = False
+    def __init__(self, path: str, *, ran_backward: bool = False) -> None:
+        self.path, self.ran_backward = path, ran_backward
 
     def has_run(self) -> bool:
         """Whether it ran backward."""
         return self.ran_backward
 
 
-def _storing_reported(call: Act, slots: list[Any], writes: list[int], report: _Report) -> Act:
+def _storing_reported(call: Act, slots: list[Any], writes: list[int], report: Report) -> Act:
     """The call of a node that returns, behind what it writes, whether it ran backward."""
 
     def store() -> None:
@@ -925,7 +933,7 @@ def _adding(act: Act, fields: dict[str, Any], name: str, amount: Callable[[], in
     return add
 
 
-def _counting_reported(act: Act, fields: dict[str, Any], name: str, report: _Report) -> Act:
+def _counting_reported(act: Act, fields: dict[str, Any], name: str, report: Report) -> Act:
     def count() -> None:
         act()
         if report.ran_backward:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from graphtrain.graph.canonical import order_json, structural_hash
 from graphtrain.graph.layers import layers_json
@@ -14,8 +14,8 @@ from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.hyper_parameters import HyperParameters
 
 
-class Resumable(NamedTuple):
-    """All of a trainer that is saved, and that a resume puts back."""
+class Resumable:
+    """All of a run that is saved, and that a resume puts back."""
 
     compiled: CompiledGraph
     loop: Loop

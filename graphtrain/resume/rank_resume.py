@@ -214,17 +214,55 @@ def _exchanged(
     One process sums none: there it follows from the position, behind which they are stepped or summed first.
     """
     exchanged = set()
-    for name in compiled.exchanging():
+    for name in _exchanging(compiled):
         flags = [
             progress[_former(renaming, bound)].get(declared)
-            for bound, declared in compiled.exchanged_fields(name)
+            for bound, declared in _exchanged_fields(compiled, name)
             if _former(renaming, bound) in progress
         ]
         position = renaming.path(manifest["position"])
-        is_exchanged = any(flags) if before > 1 and flags else compiled.is_behind_exchange(position, name)
+        is_exchanged = any(flags) if before > 1 and flags else _is_behind_exchange(compiled, position, name)
         if is_exchanged:
             exchanged.add(name)
     return exchanged
+
+
+def _exchanging(compiled: CompiledGraph) -> set[str]:
+    """The optimizers whose gradients some node sums over ranks."""
+    return {
+        name
+        for bound in compiled.program.nodes
+        for action in bound.planned.actions
+        if action.effect == "exchange"
+        for name in action.optimizers
+    }
+
+
+def _exchanged_fields(compiled: CompiledGraph, optimizer: str) -> list[tuple[BoundNode, str]]:
+    """The nodes that count the windows of an optimizer, with the field that is true once ranks have summed."""
+    return [
+        (bound, declared.exchanged)
+        for bound in compiled.program.nodes
+        for declared in bound.kind.fields.values()
+        if declared.exchanged is not None and optimizer in bound.planned.optimizers
+    ]
+
+
+def _is_behind_exchange(compiled: CompiledGraph, path: str, optimizer: str) -> bool:
+    """True if the gradients that an optimizer has before a node runs are stepped before they are summed."""
+    waiting = list(compiled.liveness.flow.entries.get(path, ())[:1])
+    seen = set(waiting)
+    while waiting:
+        point = waiting.pop()
+        actions = point.planned.actions if point.planned is not None else ()
+        effects = [action.effect for action in actions if optimizer in action.optimizers]
+        if "step" in effects and "exchange" not in effects:
+            return True
+        if "exchange" not in effects and "zero_grad" not in effects:
+            following = [arrow.target for arrow in point.arrows if arrow.target not in seen]
+            seen.update(following)
+            waiting += following
+    return False
 
 
 def _gradients(
@@ -296,8 +334,8 @@ def _progress(
         for field in sums:
             parts = [states[number]["progress"][path].get(field.name, field.default) for number in sorted(states)]
             changed[path] = {**changed[path], field.name: sum(parts[1:], parts[0]) if rank == 0 else field.default}
-    for name in compiled.exchanging():
-        for bound, declared in compiled.exchanged_fields(name):
+    for name in _exchanging(compiled):
+        for bound, declared in _exchanged_fields(compiled, name):
             path = _former(renaming, bound)
             if path in changed:
                 is_exchanged = world_size > 1 and name in exchanged

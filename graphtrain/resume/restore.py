@@ -88,6 +88,7 @@ class Restored:
         aside: what differs in the graph and changes nothing, in words; empty for nothing.
         below: what is reported after that, a line each.
         is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
+        resized: that the number of ranks is another one, and what follows from it, in words; empty if it is not.
         sampled: the data of which a sample was compared, in words; empty where all of it was.
     """
 
@@ -98,6 +99,7 @@ class Restored:
     aside: str = ""
     below: tuple[str, ...] = ()
     is_as_saved: bool = False
+    resized: str = ""
     sampled: str = ""
 
 
@@ -116,9 +118,9 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         UsageError: the graph has no place for it, or hyper-parameters differ and nobody decided which to take.
         CheckpointError: a resource does not fit, or what was loaded is not what was saved.
     """
-    manifest, (compiled, loop, watch, hyper_parameters, _) = checkpoint.manifest, run
+    manifest, compiled, hyper_parameters = checkpoint.manifest, run.compiled, run.hyper_parameters
     # Nodes that measure time read the watch when they are set up, so it is restored before them.
-    watch.load(manifest["seconds"])
+    run.watch.load(manifest["seconds"])
 
     # Everything that can be refused is refused before any object is changed.
     ended = bool(manifest["ended"])
@@ -170,7 +172,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         is_as_written = not (resized or options.kept)
         _expect_digest(checkpoint, digest, checkpoint.digest if is_as_written else compiled.state.digest_of(state))
     notes = hyper_parameters.apply(chosen, in_force)
-    loop.position, loop.ended = position, ended
+    run.loop.position, run.loop.ended = position, ended
 
     decided = [
         f"{difference} ({'taken' if difference.name in chosen else 'kept as saved'})" for difference in differences
@@ -202,6 +204,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         change.aside(),
         (*change.below(), *passing, *compiled.run_clock.mixed_windows(change.former, change.renaming)),
         is_as_saved=is_whole and not (chosen or lost or resized or options.kept),
+        resized=resized,
         sampled=compared.sampled,
     )
 

@@ -14,9 +14,9 @@ from graphtrain.distributed import Alone
 from graphtrain.errors import CheckpointError, LifeCycleError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import quoted, suggestion
-from graphtrain.program.clock import Moment, RunClock
-from graphtrain.program.requests import Requests, SavePolicy
-from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.notices import Notices
+from graphtrain.program.clock import Moment
+from graphtrain.program.requests import Requests, SavePolicy, Saves
 from graphtrain.resume.capture import Resumable, capture
 from graphtrain.resume.rank_saves import RankSave, RankSaves
 from graphtrain.state.modules import NO_RESUME
@@ -60,16 +60,17 @@ class _Newest:
 
 
 @final
-class CheckpointWriter:
+class CheckpointWriter(Saves):
     """Saves where everything alive can be saved; elsewhere it refuses, so that the next position is tried.
 
     One checkpoint is written at a time, from one copy of the state; a further save waits for it. A save takes the place
     of the newest checkpoint if no clock has moved since, and nobody has changed the graph or a hyper-parameter.
 
     Arguments:
+        run: what is saved.
         run_files: where checkpoints go. None: nothing is saved, and nothing has to be.
         requests: is told from another thread when a checkpoint is written, or has failed to be.
-        notify: receives a line about a save that failed where the run continues nevertheless.
+        notices: told of a save that failed where the run continues nevertheless.
         ranks: the saves of all ranks, where there are several. Default: this process saves by itself.
 
     Attributes:
@@ -80,19 +81,19 @@ class CheckpointWriter:
 
     def __init__(
         self,
+        run: Resumable,
         run_files: RunFiles | None,
         requests: Requests,
-        watch: Stopwatch,
-        notify: Callable[[str], None],
+        notices: Notices,
         ranks: RankSaves | None = None,
     ) -> None:
+        self._run = run
         self._run_files = run_files
         self._ranks = ranks
         self._part: RankSave | None = None  # of what is being written
         self._is_failing = False  # ranks do not meet any more
         self._requests = requests
-        self._watch = watch
-        self._notify = notify
+        self._notices = notices
         self._buffers = StagingBuffers()
         self._staged: StagedState | None = None
         self._writing: Background[Written] | None = None
@@ -103,37 +104,42 @@ class CheckpointWriter:
         self._policy = SavePolicy()
         self._attempts = 0
         self._passed = 0  # positions at which a batch was alive, while something waited
-        self._reported: set[str] = set()
         self.refusal = self.way_out = ""
         self.lineage = Lineage()
         self._askers: frozenset[str] = frozenset()  # for the checkpoint that is being written
 
-    def check(self, run: Resumable) -> None:
+    def check(self) -> None:
         """Find out now what could not be saved later.
 
         Raises:
             UnsaveableError: something cannot be encoded; its path is named.
         """
         try:
-            for tensors in split(run.compiled.state.capture(run.alive).sections()).files:
+            for tensors in split(self._run.compiled.state.capture(self._run.alive).sections()).files:
                 Layout.of(tensors)
         except UnsaveableError:
-            if not run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
+            if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
                 raise
 
-    def resumed_from(self, checkpoint: Checkpoint, run: Resumable) -> None:
+    def resumed_from(self, checkpoint: Checkpoint) -> None:
         """Note that the run is where its newest checkpoint was made, and nothing was changed since."""
         number = checkpoint_number(checkpoint.path)
-        self._newest = _Newest(checkpoint.path, _moment(run), checkpoint.manifest.get("replaces", number))
+        self._newest = _Newest(checkpoint.path, self._moment(), checkpoint.manifest.get("replaces", number))
 
     def keep_newest(self) -> None:
         """Note that the run is changed: what was saved before is a way back, so no save takes its place."""
         self._newest = None
 
-    def is_saved(self, moment: Moment | None) -> bool:
+    def is_saved(self) -> bool:
         """True if the newest checkpoint, or the one that is being written, was made at this moment."""
+        moment = self._moment()
         newest = self._newest.moment if self._newest is not None else None
         return moment is not None and moment == (self._written_moment if self._writing is not None else newest)
+
+    @property
+    def returns(self) -> int:
+        """How often the run has gone back to a checkpoint."""
+        return self.lineage.returns
 
     def saved_by(self) -> frozenset[str]:
         """The paths of the nodes that have asked for a checkpoint to which the run can go back, one under way too."""
@@ -172,18 +178,19 @@ class CheckpointWriter:
             self._fail(error)
         self._was_written = True
 
-    def comes_later(self, run: Resumable) -> bool:
+    def comes_later(self) -> bool:
         """True where a batch is alive, and a position comes at which none is: any number of ranks can resume there.
 
         It is not waited for without end, nor where every position of the graph has a batch.
         """
-        is_alive = run.compiled.has_batch_alive(run.loop.position, run.loop.ended)
+        if self._ranks is None:
+            return False
+        compiled, loop = self._run.compiled, self._run.loop
+        is_alive = compiled.liveness.has_batch(loop.position, loop.ended)
         self._passed = self._passed + 1 if is_alive else 0
-        return 0 < self._passed <= _PATIENCE and run.compiled.comes_between_batches()
+        return 0 < self._passed <= _PATIENCE and compiled.liveness.comes_between_batches()
 
-    def save(
-        self, run: Resumable, policy: SavePolicy, value: float | None = None, askers: frozenset[str] = frozenset()
-    ) -> bool:
+    def save(self, policy: SavePolicy, value: float | None = None, askers: frozenset[str] = frozenset()) -> bool:
         """Save at this position; False where it is no save point. It is on disk once `take_written` is True.
 
         Arguments:
@@ -196,33 +203,33 @@ class CheckpointWriter:
         """
         if self._run_files is None:
             return True
-        compiled, loop = run.compiled, run.loop
-        if transient := compiled.transient(loop.position, loop.ended):
-            return self._refuse(run, transient, "declared transient")
+        compiled, loop = self._run.compiled, self._run.loop
+        if transient := compiled.liveness.transient(loop.position, loop.ended):
+            return self._refuse(transient, "declared transient")
         try:
-            with self._watch.measure("save"):
+            with self._run.watch.measure("save"):
                 self._wait()
                 self._policy = policy
-                self._begin(run, self._run_files, value, askers)
+                self._begin(self._run_files, value, askers)
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
-            if not (error.path.startswith(("slots", "the slot ")) or run.compiled.state.objects.is_lazy()):
+            if not (error.path.startswith(("slots", "the slot ")) or compiled.state.objects.is_lazy()):
                 raise
-            alive = compiled.alive_names(loop.position, loop.ended)
+            alive = compiled.liveness.names(loop.position, loop.ended)
             slot = next((name for name in alive if _is_of_slot(error.path, name)), error.path)
             reason = error.message.removeprefix(f"slots[{slot!r}] cannot be saved: ")
             again = "let it be written again before it is read, so that it is not alive there"
             self.way_out = f"{error.hint}; or {again}" if error.hint else ""
             if error.path.startswith("the slot "):  # an object that may be made again: what to do is known at once
                 what_to_do = f"; {error.hint}" if error.hint else ""
-                self._report_once(f"no checkpoint can be made here: {error.message}{what_to_do}")
-            elif error.path == f"slots[{slot!r}]" and (reader := compiled.reader_of_data(slot)):
+                self._notices.once(f"no checkpoint can be made here: {error.message}{what_to_do}")
+            elif error.path == f"slots[{slot!r}]" and (reader := compiled.liveness.reader_of_data(slot)):
                 held = type(compiled.program.slots[compiled.program.slot_index(slot)]).__name__
                 reason = f"the slot `{slot}`, which `{reader}` reads as its data, holds a {held}, which cannot be saved"
                 self.way_out = _DATA_IN_A_SLOT
-                self._report_once(f"no checkpoint can be made here: {reason}; {_DATA_IN_A_SLOT}")
-            return self._refuse(run, [slot], reason)
+                self._notices.once(f"no checkpoint can be made here: {reason}; {_DATA_IN_A_SLOT}")
+            return self._refuse([slot], reason)
         self._attempts = 0
         return True
 
@@ -248,13 +255,9 @@ class CheckpointWriter:
             )
         return newest
 
-    def way_back(self, clock: RunClock) -> str:
-        """From where a run resumes that has failed inside a node, in words; empty where there is nothing to tell.
-
-        Arguments:
-            clock: of the run, at the failure.
-        """
-        run_files = self._run_files
+    def way_back(self) -> str:
+        """From where a run resumes that has failed inside a node, in words; empty where there is nothing to tell."""
+        run_files, clock = self._run_files, self._run.compiled.run_clock
         if run_files is None:
             return ""
         path = run_files.resumable
@@ -274,9 +277,9 @@ class CheckpointWriter:
         """At the end of a run, report it if checkpoints are ranked by a metric, and none has a value of it."""
         best = self._policy.retention.best
         if self._run_files is not None and best is not None and not self._run_files.has_ranked:
-            self._notify(_no_best(recorder, best))
+            self._notices(_no_best(recorder, best))
 
-    def is_busy(self) -> bool:
+    def is_writing(self) -> bool:
         """True while a checkpoint is being written."""
         return self._writing is not None and not self._writing.is_over
 
@@ -293,7 +296,8 @@ class CheckpointWriter:
         """How many saves of several ranks are over, and how many of them have failed, as far as this rank knows."""
         if self._ranks is None:
             return 0, 0
-        return self._ranks.begun - self.is_busy(), self._ranks.failed
+        is_under_way = self._writing is not None and not self._writing.is_over
+        return self._ranks.begun - is_under_way, self._ranks.failed
 
     def take_written(self) -> bool:
         """True if a checkpoint was written, or ranked, since this was last called."""
@@ -307,7 +311,7 @@ class CheckpointWriter:
             SaveFailedError: it could not be written, and the policy is to stop.
         """
         if self._run_files is not None:
-            with self._watch.measure("save"):
+            with self._run.watch.measure("save"):
                 self._wait()
 
     @contextmanager
@@ -380,9 +384,9 @@ class CheckpointWriter:
             while not (self._writing.is_over or self._part.is_told(_SLICE_SECONDS)):
                 pass
 
-    def _begin(self, run: Resumable, run_files: RunFiles, value: float | None, askers: frozenset[str]) -> None:
+    def _begin(self, run_files: RunFiles, value: float | None, askers: frozenset[str]) -> None:
         copied: tuple[StagedState, dict[str, Any]] = (
-            self._staged_now(run) if self._ranks is None else self._ranks.copied(lambda: self._staged_now(run))
+            self._staged_now() if self._ranks is None else self._ranks.copied(self._staged_now)
         )
         staged, facts = copied
         self._report_unknown(facts["unknown"])
@@ -394,15 +398,15 @@ class CheckpointWriter:
                 self._fail(error)
                 return
             problem = error  # of this rank: what has become of the save is told to all
-        moment, newest, replaced = _moment(run), self._newest, None
+        moment, newest, replaced = self._moment(), self._newest, None
         if newest is not None and moment is not None and moment.is_at_the_clock_of(newest.moment):
             replaced = newest.path
             facts["replaces"] = newest.first_number
-        if run.compiled.returning:
+        if self._run.compiled.returning:
             self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
             facts |= self.lineage.with_saved(OWN, self._askers).facts()
         # After the copy, while training continues: what is changed meanwhile is reported too, by one save too early.
-        state = run.compiled.state
+        state = self._run.compiled.state
         compare = state.data_content.comparison(state.changed) if state.data_content is not None else None
 
         def with_content(write: Callable[[], Written]) -> Callable[[], Written]:
@@ -414,9 +418,9 @@ class CheckpointWriter:
             return write_all
 
         self._staged, self._written_moment = staged, moment
-        slim = Slim(_frozen(run), newest.path.name if newest is not None else "") if self._policy.slim else None
+        slim = Slim(self._frozen(), newest.path.name if newest is not None else "") if self._policy.slim else None
         if self._ranks is not None:
-            write = self._part_of(self._ranks, run, run_files, facts, problem, value, replaced, slim)
+            write = self._part_of(self._ranks, run_files, facts, problem, value, replaced, slim)
             self._writing = Background(with_content(write))
             return
         post_written = functools.partial(self._requests.post, "written")
@@ -430,7 +434,6 @@ class CheckpointWriter:
     def _part_of(
         self,
         ranks: RankSaves,
-        run: Resumable,
         run_files: RunFiles,
         facts: dict[str, Any],
         problem: CheckpointError | None,
@@ -441,7 +444,7 @@ class CheckpointWriter:
         """What writes this rank's part of a checkpoint. That it is over all ranks learn when they synchronise."""
         staged, retention = self._staged, self._policy.retention
         assert staged is not None, "set before"
-        required = run.compiled.state.must_be_equal()
+        required = self._run.compiled.state.must_be_equal()
         part = self._part = ranks.save(staged, required, run_files.checkpoints, facts, slim)
 
         def write(write_folder: WriteFolder) -> Written:
@@ -451,21 +454,16 @@ class CheckpointWriter:
 
         return lambda: part.follow() if ranks.ranks.rank else part.lead(write)
 
-    def _staged_now(self, run: Resumable) -> tuple[StagedState, dict[str, Any]]:
+    def _staged_now(self) -> tuple[StagedState, dict[str, Any]]:
         """A copy of the state in the memory of the one before it, and the facts about it."""
-        state, facts = capture(run)
-        run_state = run.compiled.state
+        state, facts = capture(self._run)
+        run_state = self._run.compiled.state
         weights = run_state.objects.weights()
         return StagedState(state.sections(), run_state.essential_parts(state), self._buffers, weights), facts
 
     def _report_unknown(self, lines: Sequence[str]) -> None:
         for line in lines:
-            self._report_once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
-
-    def _report_once(self, line: str) -> None:
-        if line not in self._reported:
-            self._reported.add(line)
-            self._notify(line)
+            self._notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
 
     def _fail(self, error: CheckpointError) -> None:
         self._requests.failures += 1
@@ -475,42 +473,41 @@ class CheckpointWriter:
                 error.hint
                 or "remove the cause, then resume; checkpoint.if_failed = 'continue' trains on until the end",
             ) from error
-        self._notify(f"{error.message}; earlier checkpoints are kept, and the run continues")
+        self._notices(f"{error.message}; earlier checkpoints are kept, and the run continues")
 
-    def _refuse(self, run: Resumable, slots: Sequence[str], reason: str) -> bool:
+    def _refuse(self, slots: Sequence[str], reason: str) -> bool:
         """Note that some slots cannot be saved here. A person is told once that this goes on for long."""
-        alive = ", ".join(sorted(run.compiled.alive_names(run.loop.position, run.loop.ended)))
+        compiled, loop = self._run.compiled, self._run.loop
+        alive = ", ".join(sorted(compiled.liveness.names(loop.position, loop.ended)))
         self.refusal = f"alive: {alive}; {quoted(slots)}: {reason}"
         self._attempts += 1
         if self._attempts == _PATIENCE:
             line = "; ".join(
                 [
                     f"no save point in {_PATIENCE} transitions: {quoted(slots)} cannot be saved ({reason})",
-                    *run.compiled.why_alive(slots, run.loop.position),
+                    *compiled.liveness.why(slots, loop.position),
                     "training on to the next save point",
                 ]
             )
-            self._report_once(line)
+            self._notices.once(line)
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
         return False
 
+    def _frozen(self) -> dict[str, list[str]]:
+        """The parameters of every module that are not trained, by the names that they have in its file."""
+        return {
+            name: [path for path, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad]
+            for name, module in self._run.compiled.state.objects.modules.items()
+        }
 
-def _frozen(run: Resumable) -> dict[str, list[str]]:
-    """The parameters of every module that are not trained, by the names that they have in its file."""
-    return {
-        name: [path for path, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad]
-        for name, module in run.compiled.state.objects.modules.items()
-    }
+    def _moment(self) -> Moment | None:
+        return self._run.compiled.run_clock.moment(self._run.loop.position)
 
 
 def _is_of_slot(path: str, name: str) -> bool:
     """True for the path of an error about a slot, or about something in it."""
     return path.startswith((f"slots[{name!r}]", f"the slot `{name}`"))
-
-
-def _moment(run: Resumable) -> Moment | None:
-    return run.compiled.run_clock.moment(run.loop.position)
 
 
 def _no_best(recorder: Recorder, name: str) -> str:

@@ -6,47 +6,50 @@ from collections.abc import Mapping
 from typing import final
 
 from graphtrain.errors import UnknownMetricError
-from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
-from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.resume.session import Session
+from graphtrain.run.watchers import Watcher
 
 
 @final
-class Monitors:
-    """Hears which metrics evaluations record, and looks whether those that nodes name are among all that is recorded.
+class Monitors(Watcher):
+    """Gives rows to the nodes that wait for them, and looks whether the metrics that nodes name are recorded at all.
 
     A kind names the parameter that holds the name in its class variable `monitors`.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._evaluated: list[str] = []  # since an evaluation ended
 
-    def hear_evaluation(self, row: Mapping[str, float]) -> None:
-        """Note what an evaluation has recorded."""
-        self._evaluated += self._recorder.metrics_in(row)
+    def row(self, row: Mapping[str, float], step: int) -> None:
+        session = self._session
+        session.compiled.hear_row(row, session.position)
+        if session.compiled.activity(session.position) is not None:
+            self._evaluated += session.recorder.metrics_in(row)
+        session.requests.post("recorded")
 
     def forget(self) -> None:
         """Drop what an evaluation has recorded that was cut short."""
         self._evaluated = []
 
-    def expect(self, compiled: CompiledGraph, position: int) -> None:
+    def expect(self) -> None:
         """A row was recorded, and no evaluation is under way: raise if it should have had a metric that a node names.
 
-        Arguments:
-            position: of the run; nodes of other bodies do not hear of its rows.
+        Nodes of other bodies than the one that runs do not hear of its rows.
 
         Raises:
             UnknownMetricError: an evaluation that has just ended gives metrics named like it, and nothing else records
                 it as far as is known; or everything that may record it has run.
         """
+        compiled, recorder = self._session.compiled, self._session.recorder
         evaluated, self._evaluated = list(dict.fromkeys(self._evaluated)), []
-        for parameter, name, scope in compiled.monitors(position):
-            if name not in self._recorder.latest:
+        for parameter, name, scope in compiled.monitors(self._session.position):
+            if name not in recorder.latest:
                 group, slash, _ = name.rpartition("/")
                 of_group = [metric for metric in evaluated if slash and metric.startswith(group + slash)]
-                recorded = self._recorder.metrics_in(self._recorder.latest)
-                trained = self._recorder.gathered("train") | set(recorded).difference(evaluated)
+                recorded = recorder.metrics_in(recorder.latest)
+                trained = recorder.gathered("train") | set(recorded).difference(evaluated)
                 is_misspelt = name not in trained and _letters(name) in map(_letters, evaluated)
                 may_come = compiled.may_record(name, trained, scope) and not is_misspelt
                 if of_group or (evaluated and not may_come):

@@ -447,13 +447,13 @@ def watched(graph: Graph, elsewhere: Random | None = None) -> Run:
 
 
 def _go_elsewhere(trainer: Trainer, choose: Random) -> None:
-    program = trainer._compiled.program
+    program = trainer._session.compiled.program
     for bound in program.nodes:
         for field in ("runs", *COUNTED.values(), "count", "window"):
             if isinstance(vars(bound.instance).get(field), int):
                 setattr(bound.instance, field, choose.randrange(5))
     program.slots[:] = [choose.randrange(5) if value is None else value for value in program.slots]
-    trainer._loop.position = choose.randrange(len(program.nodes))
+    trainer._session.loop.position = choose.randrange(len(program.nodes))
 
 
 def can_go_round_forever(graph: Graph) -> bool:

@@ -36,6 +36,11 @@ IMPORTED = (
         "graphtrain.display.choose",
     ),
     *(f"graphtrain.nodes.{path.stem}" for path in sorted((ROOT / "nodes").glob("[!_]*.py"))),
+    *(
+        f"graphtrain.graphs.gallery.{path.parent.name}.{path.stem}"
+        for path in sorted((ROOT / "graphs" / "gallery").glob("*/[!_]*.py"))
+        if not path.stem.endswith("_example")
+    ),
 )
 
 

@@ -110,8 +110,8 @@ def test_it_agrees_with_a_run(kinds: Path, command: Command) -> None:
     )
     points = save_points_of(graph)
     assert trainer.save_points() == [point.path for point in points if not point.transient]
-    compiled = trainer._compiled
-    assert [compiled.alive_names(index) for index in range(len(points))] == [set(point.alive) for point in points]
+    compiled = trainer._session.compiled
+    assert [compiled.liveness.names(index) for index in range(len(points))] == [set(point.alive) for point in points]
 
 
 def test_kinds_that_nobody_declares(kinds: Path, command: Command) -> None:

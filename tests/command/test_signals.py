@@ -53,7 +53,7 @@ def test_while_a_checkpoint_is_read(tiny: Path, command: Command, monkeypatch: p
     assert command(*words, "--until", "3 batches").code == 0
     checkpoints = list((tiny / "r" / "checkpoints").iterdir())
     with monkeypatch.context() as patched:
-        patched.setattr("graphtrain.run.trainer.restore", lambda *_: signal.raise_signal(signal.SIGTERM))
+        patched.setattr("graphtrain.resume.session.restore", lambda *_: signal.raise_signal(signal.SIGTERM))
         result = command(*words)
     assert result.code == 75 and "nothing was trained, nothing was saved" in result.err, result
     assert list((tiny / "r" / "checkpoints").iterdir()) == checkpoints

@@ -119,7 +119,7 @@ def run_plan(plan: Plan, world_size: int, seed: int, requests: float = 0.0) -> l
     def ask(world: World) -> None:
         if trainers and world.choose.random() < requests:
             asked: Any = world.choose.choice(["stop", "save"])
-            trainers[world.choose.choice(sorted(trainers))]._requests.ask(asked)
+            trainers[world.choose.choice(sorted(trainers))]._run.requests.ask(asked)
 
     def program(ranks: Ranks) -> End:
         trainer = plan.trainer()
@@ -152,7 +152,7 @@ def _of_all(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _noted_edges(trainer: Trainer) -> list[tuple[int, int]]:
     edges: list[tuple[int, int]] = []
-    agreement = trainer._agreement
+    agreement = trainer._session.world
     if agreement is not None:
         note: Callable[[int, int], None] = agreement.note
 

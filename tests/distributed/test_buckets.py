@@ -15,7 +15,7 @@ from tests.distributed.fake_ranks import run_ranks
 
 
 def agreement_of(ranks: Ranks) -> Agreement:
-    return Agreement(ranks, Requests(agrees=True), seconds=lambda: 0.0)
+    return Agreement(ranks, Requests(agrees=True))
 
 
 def test_buckets_follow_the_order_of_parameters_and_keep_types_apart() -> None:

@@ -59,7 +59,9 @@ def test_they_are_bitwise_those_of_rank_0_or_means_whatever_their_type_and_layou
         exchange = Exchange()
         exchange.average_buffers = average_buffers
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
-        exchange.setup(optimizer, Agreement(ranks, requests, seconds=lambda: 0.0, buffers=lambda: buffers))
+        agreement = Agreement(ranks, requests)
+        agreement.run.buffers = lambda: buffers  # type: ignore[method-assign]
+        exchange.setup(optimizer, agreement)
         exchange()
         return [*buffers.values()]
 

@@ -375,7 +375,7 @@ def test_a_graph_that_is_rewired_fills_its_own_windows() -> None:
             train_data=DATA["loader"](),
             training_step=lambda model, batch: model(batch).mean(),
         )
-        trainer._compiled.program.window_ranks = 3  # as in a run that began with three
+        trainer._session.compiled.program.window_ranks = 3  # as in a run that began with three
         trainer.run(until="2 steps")
         trainer.rewire(trainer.graph.set("accumulate", every=1))
         sizes = []

@@ -79,15 +79,15 @@ def test_save_on_one_rank_is_one_checkpoint_of_all() -> None:
 
     def program(ranks: Ranks) -> Outcome:
         trainer = PLAN.trainer()
-        take = trainer._requests.take_askers
+        take = trainer._run.requests.take_askers
 
         def counted() -> frozenset[str]:
             saves[ranks.rank] = saves.get(ranks.rank, 0) + 1
             return take()
 
-        trainer._requests.take_askers = counted  # type: ignore[method-assign]
+        trainer._run.requests.take_askers = counted  # type: ignore[method-assign]
         if ranks.rank == 1:
-            trainer._requests.ask("save")
+            trainer._run.requests.ask("save")
         return trainer.run()
 
     PLAN.settings["checkpoint"] = {"every": "never"}
@@ -107,14 +107,14 @@ def test_clocks_that_are_50_seconds_apart_take_ranks_the_same_way(monkeypatch: p
             seconds = next(ticks)  # one whenever it is read
             return float(seconds + 50 * ranks.rank * (seconds > 10))
 
-        monkeypatch.setattr(trainer._watch, "running", clock)
+        monkeypatch.setattr(trainer._session.watch, "running", clock)
         outcome = trainer.run()
         return outcome, trainer.progress["validate"]["runs"], trainer.progress["next_batch"]["batches"]
 
     first, second, third = World(3, random.Random(0)).run(program)
     assert first == second == third
     assert isinstance(first, tuple) and first[0] is Outcome.FINISHED and first[1] >= 6
-    monkeypatch.setattr(Agreement, "seconds", lambda agreement: agreement._clock())
+    monkeypatch.setattr(Agreement, "seconds", lambda agreement: agreement.run.seconds())
     assert any(isinstance(outcome, RanksDivergedError) for outcome in World(3, random.Random(0)).run(program))
 
 

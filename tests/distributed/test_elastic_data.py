@@ -56,7 +56,7 @@ def go(ranks: Ranks | None, made: Made, saved: Saved | None, rounds: int, option
     if saved is not None:
         vars(node).update(copy.deepcopy(saved.fields))
         node.load_state_dict(copy.deepcopy(saved.position))
-    agreement = Agreement(ranks, Requests(True), seconds=lambda: 0.0) if ranks is not None else None
+    agreement = Agreement(ranks, Requests(True)) if ranks is not None else None
     common = {"seed": 3, "device": torch.device("cpu"), "saving": True, "notify": lambda line: None}
     node.setup(made(), ranks=agreement, windows=windows if ranks is not None else None, **common)
     batches: Batches = []

@@ -102,7 +102,7 @@ def trained(world_size: int, began_with: int, every: int = 2) -> list[float]:
 
     def program(ranks: Ranks) -> list[float]:
         trainer = plan.trainer()
-        trainer._compiled.program.window_ranks = began_with
+        trainer._session.compiled.program.window_ranks = began_with
         trainer.run()
         if not ranks.rank:
             windows.append(trainer.progress["step"]["steps"])
@@ -131,7 +131,7 @@ def test_a_request_that_comes_while_records_are_gathered_is_not_lost(monkeypatch
 
         def ask(world: World) -> None:
             if world.switches == at:
-                trainers[1]._requests.ask("save")
+                trainers[1]._run.requests.ask("save")
 
         synchronise = Agreement.synchronise
 
@@ -146,8 +146,8 @@ def test_a_request_that_comes_while_records_are_gathered_is_not_lost(monkeypatch
         def program(ranks: Ranks) -> int:
             trainer = trainers[ranks.rank] = plan.trainer()
             saved: list[str] = []
-            take = trainer._requests.take_askers
-            monkeypatch.setattr(trainer._requests, "take_askers", lambda: saved.append(trainer.position) or take())
+            take = trainer._run.requests.take_askers
+            monkeypatch.setattr(trainer._run.requests, "take_askers", lambda: saved.append(trainer.position) or take())
             trainer.run()
             return len(saved)
 

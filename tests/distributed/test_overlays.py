@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-import graphtrain
 from graphtrain import Graph, Loader, Trainer
 from tests.distributed.fake_ranks import run_ranks
+from tests.shipped import OVERLAYS
 
-OVERLAYS = sorted(file.stem for file in (Path(graphtrain.__file__).parent / "graphs" / "overlays").glob("*.toml"))
 SHORT = ("ema", "early_stop")
 WITH = {"update_bn": ("swa", "update_bn")}  # what one is for is made by another
 SETTINGS: dict[str, dict[str, float]] = {

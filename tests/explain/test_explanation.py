@@ -441,7 +441,7 @@ def test_a_trace_function_that_raises_does_not_end_the_run() -> None:
         raise ValueError("no more")
 
     trainer = tiny()
-    trainer._explainer._notify = said.append
+    trainer._run.explainer._notify = said.append
     assert trainer.run(trace=refuse) is Outcome.FINISHED
     assert said == ["transitions are not traced any more: that raised ValueError: no more"]
 
@@ -485,7 +485,7 @@ def test_a_traced_run_is_bitwise_a_plain_one_with_everything_random(tmp_path: Pa
 def check_against_the_reference(trainer: Trainer, told: list[Explanation]) -> None:
     """Every guard's answer is what its expression means for what it read, and it read what the meaning reads."""
     expressions = {}
-    for scope in (trainer._compiled.program.main, *trainer._compiled.program.main.inner()):
+    for scope in (trainer._session.compiled.program.main, *trainer._session.compiled.program.main.inner()):
         parsed = {name: parse(text) for name, text in scope.graph.guards.items()}
         expressions |= {(scope.prefix, name): expand(one, parsed, (name,)) for name, one in parsed.items()}
     asked = 0
@@ -734,13 +734,13 @@ def calls_of(table: TransitionTable) -> list[Any]:
 
 def test_the_table_holds_nothing_of_tracing() -> None:
     trainer = small_trainer(graph=small_graph())
-    table = trainer._compiled.table
+    table = trainer._session.compiled.table
     before = calls_of(table)
     trainer.advance(20)
     trainer.explain()
     assert all(call is former for call, former in zip(calls_of(table), before, strict=True))
     assert not [code for code in reachable(before) if code.co_filename == tracing.__file__]
-    traced = reachable(trainer._explainer.transitions(trainer._compiled))
+    traced = reachable(trainer._run.explainer.transitions(trainer._session.compiled))
     assert [code for code in traced if code.co_filename == tracing.__file__], "or the line above sees nothing"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,11 @@ from typing import Any
 from graphtrain import Graph
 from graphtrain.viz import render
 from tests.gallery.lines import kind_lines, toml_lines
-from tests.gallery.procedure import ROOT, Procedure
+from tests.gallery.procedure import Procedure
 from tests.gallery.procedures import all_procedures
+from tests.shipped import OVERLAYS, ROOT
 
 PAGE = ROOT / "docs" / "gallery.md"
-PICTURES = ROOT / "docs" / "gallery"
 _BEGINNING = """# Gallery
 
 Procedures for which other trainers are subclassed. Each is a graph, used with `--graph NAME` or `Graph.load("NAME")`,
@@ -47,7 +48,7 @@ def summary(procedure: Procedure) -> str:
 
 def is_overlay(procedure: Procedure) -> bool:
     """False for a graph."""
-    return procedure.toml.parent.name == "overlays"
+    return procedure.name in OVERLAYS
 
 
 def constants(procedure: Procedure) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def words_of(picture: Path) -> list[str]:
 
 
 def _example(procedure: Procedure) -> ast.Module:
-    return ast.parse((ROOT / "examples" / f"{procedure.name}.py").read_text(encoding="utf-8"))
+    return ast.parse(procedure.example.read_text(encoding="utf-8"))
 
 
 def _row(procedure: Procedure) -> str:
@@ -96,7 +97,7 @@ def _section(procedure: Procedure) -> str:
     docstring = ast.get_docstring(_example(procedure)) or ""
     return f"""## {procedure.name}
 
-<img src="gallery/{procedure.name}.svg" alt="The {kind} {procedure.name}" width="640">
+<img src="{os.path.relpath(procedure.picture, PAGE.parent)}" alt="The {kind} {procedure.name}" width="640">
 
 The {kind}, [{procedure.toml.relative_to(ROOT)}](../{procedure.toml.relative_to(ROOT)}):
 
@@ -104,14 +105,13 @@ The {kind}, [{procedure.toml.relative_to(ROOT)}](../{procedure.toml.relative_to(
 {procedure.toml.read_text(encoding="utf-8").rstrip()}
 ```
 
-The example, [examples/{procedure.name}.py](../examples/{procedure.name}.py):
+The example, [{procedure.example.relative_to(ROOT)}](../{procedure.example.relative_to(ROOT)}):
 
 {docstring}
 """
 
 
 if __name__ == "__main__":
-    PICTURES.mkdir(exist_ok=True)
     PAGE.write_text(page(), encoding="utf-8")
     for each in all_procedures().values():
-        draw(each, PICTURES / f"{each.name}.svg")
+        draw(each, each.picture)

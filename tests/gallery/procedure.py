@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from graphtrain import Graph, Trainer
+from tests.shipped import GALLERY, GRAPHS, OVERLAYS, ROOT
 
 Resources = dict[str, Any]
 Change = Callable[[Graph, Resources], tuple[Graph, Resources]]
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,19 @@ class Procedure:
     @property
     def toml(self) -> Path:
         """The file of the shipped graph, or of the overlay."""
-        graph = ROOT / "graphs" / f"{self.name}.toml"
-        return graph if graph.exists() else ROOT / "graphs" / "overlays" / f"{self.name}.toml"
+        return {**GRAPHS, **OVERLAYS}[self.name]
+
+    @property
+    def example(self) -> Path:
+        """The script that shows it."""
+        folder = GALLERY / self.name
+        return folder / f"{self.name}_example.py" if folder.exists() else ROOT / "examples" / f"{self.name}.py"
+
+    @property
+    def picture(self) -> Path:
+        """What it changes, drawn."""
+        folder = GALLERY / self.name
+        return (folder if folder.exists() else ROOT / "docs" / "gallery") / f"{self.name}.svg"
 
     def trainer(
         self, run_dir: Path | None = None, *, graph: Graph | None = None, resources: Resources | None = None

@@ -10,7 +10,7 @@ import torch
 
 from graphtrain import Graph, Loader
 from graphtrain.distributed import Ranks
-from graphtrain.nodes.label_uncertain import label_uncertain
+from graphtrain.graphs.gallery.active_learning.label_uncertain import label_uncertain
 from tests.distributed.fake_ranks import run_ranks
 from tests.gallery.procedures.active_learning import COUNT, PROCEDURE, ROUNDS, SAMPLES
 

@@ -20,12 +20,11 @@ from graphtrain.state.random import seed_everything
 from tests.command.conftest import Command
 from tests.distributed.fake_ranks import run_ranks
 from tests.gallery.lines import kind_lines, toml_lines
-from tests.gallery.procedure import ROOT, Procedure, assert_equal, tensors
+from tests.gallery.procedure import Procedure, assert_equal, tensors
 from tests.gallery.procedures import all_procedures
 
 PROCEDURES = all_procedures()
 OVERLAYS = ("ema", "fp16", "token_windows")
-EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture(params=PROCEDURES)
@@ -61,7 +60,7 @@ def test_it_has_no_problem_and_is_short(procedure: Procedure) -> None:
 
 
 def test_its_example_subclasses_nothing_of_graphtrain(procedure: Procedure) -> None:
-    script = ast.parse((EXAMPLES / f"{procedure.name}.py").read_text())
+    script = ast.parse(procedure.example.read_text())
     imported = {
         alias.asname or alias.name
         for node in ast.walk(script)
@@ -217,7 +216,7 @@ def test_bad_input_is_an_error_before_anything_trains(name: str, wrong: str) -> 
 
 @pytest.mark.sweep
 def test_its_example_learns(procedure: Procedure, folder: Path, command: Command) -> None:
-    script = EXAMPLES / f"{procedure.name}.py"
+    script = procedure.example
     constants = {
         target.id: ast.literal_eval(node.value)
         for node in ast.parse(script.read_text()).body

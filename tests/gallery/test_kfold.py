@@ -11,7 +11,7 @@ from sklearn.model_selection import KFold
 
 from graphtrain import UsageError
 from graphtrain.distributed import Ranks
-from graphtrain.nodes.begin_fold import BeginFold
+from graphtrain.graphs.gallery.kfold.begin_fold import BeginFold
 from graphtrain.state.random import seed_everything
 from tests.distributed.fake_ranks import run_ranks
 from tests.gallery.procedure import tensors

@@ -10,10 +10,11 @@ import numpy
 import pytest
 import torch
 
-from examples.ppo import CartPoles
 from graphtrain import Graph, Outcome, UsageError
+from graphtrain.graphs.gallery.ppo.collect_rollout import CollectRollout
+from graphtrain.graphs.gallery.ppo.ppo_example import CartPoles
+from graphtrain.kind import kind_of
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes.collect_rollout import collect_rollout
 from tests.gallery.procedures.ppo import KEPT, PROCEDURE, Agent, Walk
 
 
@@ -35,12 +36,17 @@ def act(model: Any, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.zeros(2), torch.zeros(2), 10 + observations[:, 0]
 
 
+def collect_rollout(env: Any, act: Any, recorder: Recorder, **parameters: Any) -> Any:
+    collect = kind_of(CollectRollout).new_instance()
+    vars(collect).update(parameters)
+    collect.setup()
+    return collect(None, env, act, torch.device("cpu"), recorder)
+
+
 def test_without_smoothing_it_is_the_error_of_the_critic_and_with_all_of_it_what_was_earned() -> None:
     recorder = Recorder(lambda: (0, 0.0))
     for smoothing in (0.0, 1.0):
-        rollout, after, earned = collect_rollout(
-            None, Chain(), act, torch.device("cpu"), recorder, steps=4, discount=0.5, smoothing=smoothing
-        )
+        rollout, after, earned = collect_rollout(Chain(), act, recorder, steps=4, discount=0.5, smoothing=smoothing)
         advantages = rollout["advantages"].reshape(4, 2).T.tolist()
         if smoothing == 0:  # reward + what the critic expects then, unless the episode has ended, - what it expects now
             assert advantages == [
@@ -64,9 +70,7 @@ def test_ends_of_episodes_may_be_numbers(kind: str) -> None:
             return observations, rewards, ended.astype(kind)
 
     recorder = Recorder(lambda: (0, 0.0))
-    expected, numbers = (
-        collect_rollout(None, env, act, torch.device("cpu"), recorder, steps=4)[0] for env in (Chain(), Numbers())
-    )
+    expected, numbers = (collect_rollout(env, act, recorder, steps=4)[0] for env in (Chain(), Numbers()))
     assert all(torch.equal(numbers[name], column) for name, column in expected.items())
     assert [row["rollout/return"] for row in recorder.rows] == [3, 3]
 
@@ -96,7 +100,7 @@ def test_what_is_not_one_number_for_each_environment_is_refused() -> None:
         (Five(), act, r"`env.step` returned 5 things\n.*return observations, rewards, ended"),
     ):
         with pytest.raises(UsageError, match=message):
-            collect_rollout(None, env, function, torch.device("cpu"), Recorder(lambda: (0, 0.0)), steps=4)
+            collect_rollout(env, function, Recorder(lambda: (0, 0.0)), steps=4)
 
 
 def test_a_cut_among_minibatches_has_the_environments_as_they_were(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from graphtrain.nodes.rollback import Rollback
+from graphtrain.graphs.gallery.rollback.rollback import Rollback
 from graphtrain.program.history import History
 
 

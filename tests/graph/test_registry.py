@@ -72,6 +72,16 @@ def test_names_are_known_and_families_drawn_without_importing_a_kind() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
 
 
+def test_every_shipped_kind_is_found_without_torch() -> None:
+    program = (
+        "import sys\n"
+        "from graphtrain.graph.registry import find_kind, known_kinds\n"
+        "assert all(find_kind(name) is not None for name in known_kinds())\n"
+        "assert not {'torch', 'numpy'} & sys.modules.keys()\n"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
 @pytest.mark.parametrize(
     ("told", "family"),
     [

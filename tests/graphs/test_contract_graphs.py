@@ -18,9 +18,9 @@ from graphtrain.graph.registry import known_graphs
 from graphtrain.state.random import seed_everything
 from graphtrain.viz import render, svg
 from tests.gallery.procedures import all_procedures
+from tests.shipped import GRAPHS
 
-FOLDER = Path(__file__).resolve().parents[2] / "graphs"
-SHIPPED = sorted(path.stem for path in FOLDER.glob("*.toml"))
+SHIPPED = sorted(GRAPHS)
 
 
 @pytest.fixture(params=SHIPPED)
@@ -35,12 +35,12 @@ def graph(name: str) -> Graph:
 
 def test_every_file_in_the_folder_is_known_by_its_name(name: str) -> None:
     assert name in known_graphs()
-    assert Graph.load(name) == Graph.load(FOLDER / f"{name}.toml")
+    assert Graph.load(name) == Graph.load(GRAPHS[name])
     assert Graph.load(name).name == name
 
 
 def test_its_first_line_says_what_it_does(name: str) -> None:
-    line = (FOLDER / f"{name}.toml").read_text().splitlines()[0]
+    line = GRAPHS[name].read_text().splitlines()[0]
     assert line.startswith("# ") and line.endswith(".")
 
 

@@ -16,10 +16,10 @@ from graphtrain import Graph, GraphError, Outcome, Trainer
 from graphtrain.graph.registry import find_overlay, known_overlays
 from graphtrain.state.random import seed_everything
 from tests.gallery.procedures import all_procedures
+from tests.shipped import OVERLAYS
 
 FIT = Graph.load("fit")
-FOLDER = Path(__file__).resolve().parents[2] / "graphs" / "overlays"
-SHIPPED = sorted(path.stem for path in FOLDER.glob("*.toml"))
+SHIPPED = sorted(OVERLAYS)
 # Those that the loop by hand of this module has; the others of the gallery are compared with one of their own.
 OF_GALLERY = {*all_procedures(), "update_bn"} - {"ema", "swa"}  # which goes with `swa` there
 TRAINED = [name for name in SHIPPED if name not in OF_GALLERY]
@@ -242,7 +242,7 @@ def test_every_file_in_the_folder_is_an_overlay() -> None:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_its_first_line_says_what_it_does(name: str) -> None:
-    line = (FOLDER / f"{name}.toml").read_text().splitlines()[0]
+    line = OVERLAYS[name].read_text().splitlines()[0]
     assert line.startswith("# ") and line.endswith(".")
 
 

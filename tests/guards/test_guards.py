@@ -18,20 +18,13 @@ from graphtrain.guards.evaluate import FUNCTIONS, constant_value, evaluate
 from graphtrain.guards.syntax import (
     MAX_CHARACTERS,
     MAX_DEPTH,
-    Arithmetic,
-    Both,
-    Call,
-    Comparison,
-    Conditional,
     Constant,
-    Either,
     Expression,
     FieldOf,
     GuardCycleError,
     GuardSyntaxError,
     Name,
-    Negative,
-    Not,
+    Operation,
     expand,
     parse,
     walk,
@@ -125,19 +118,28 @@ def test_what_a_guard_must_not_contain(text: str, expected: str) -> None:
         ("1_000", Constant(1000)),
         (str(2**63 - 1), Constant(2**63 - 1)),
         ("a.b", FieldOf("a", "b")),
-        ("-a.b", Negative(FieldOf("a", "b"))),
-        ("not a and b or c", Either((Both((Not(Name("a")), Name("b"))), Name("c")))),
-        ("1 + 2 * 3", Arithmetic("+", Constant(1), Arithmetic("*", Constant(2), Constant(3)))),
-        ("1 < a.b <= 3", Comparison((Constant(1), FieldOf("a", "b"), Constant(3)), ("<", "<="))),
+        ("-a.b", Operation("-", (FieldOf("a", "b"),))),
+        (
+            "not a and b or c",
+            Operation("or", (Operation("and", (Operation("not", (Name("a"),)), Name("b"))), Name("c"))),
+        ),
+        ("1 + 2 * 3", Operation("+", (Constant(1), Operation("*", (Constant(2), Constant(3)))))),
+        (
+            "1 < a.b <= 3",
+            Operation(
+                "and",
+                (Operation("<", (Constant(1), FieldOf("a", "b"))), Operation("<=", (FieldOf("a", "b"), Constant(3)))),
+            ),
+        ),
         ("not " * MAX_DEPTH + "a", None),
-        (" a\n  and b ", Both((Name("a"), Name("b")))),
+        (" a\n  and b ", Operation("and", (Name("a"), Name("b")))),
         ("a # why", Name("a")),
-        ("a if b else 2", Conditional(Name("b"), Name("a"), Constant(2))),
-        ("min(a.b, 3, pi)", Call("min", (FieldOf("a", "b"), Constant(3), Constant(math.pi)))),
-        ("a.b < -inf", Comparison((FieldOf("a", "b"), Negative(Constant(math.inf))), ("<",))),
-        ("sqrt(-a.b)", Call("sqrt", (Negative(FieldOf("a", "b")),))),
-        (r"a.b == '\d'", Comparison((FieldOf("a", "b"), Constant("\\d")), ("==",))),  # an odd escape is no warning
-        (" and ".join(["a"] * 300), Both((Name("a"),) * 300)),  # wide is not deep
+        ("a if b else 2", Operation("if", (Name("b"), Name("a"), Constant(2)))),
+        ("min(a.b, 3, pi)", Operation("min", (FieldOf("a", "b"), Constant(3), Constant(math.pi)))),
+        ("a.b < -inf", Operation("<", (FieldOf("a", "b"), Operation("-", (Constant(math.inf),))))),
+        ("sqrt(-a.b)", Operation("sqrt", (Operation("-", (FieldOf("a", "b"),)),))),
+        (r"a.b == '\d'", Operation("==", (FieldOf("a", "b"), Constant("\\d")))),  # an odd escape is no warning
+        (" and ".join(["a"] * 300), Operation("and", (Name("a"),) * 300)),  # wide is not deep
     ],
 )
 def test_what_it_may(text: str, tree: Expression | None) -> None:
@@ -148,16 +150,16 @@ def test_what_it_may(text: str, tree: Expression | None) -> None:
     ("text", "tree"),
     [
         ("fit/step.steps", FieldOf("fit/step", "steps")),
-        ("fit/step.steps/2", Arithmetic("/", FieldOf("fit/step", "steps"), Constant(2))),
-        ("a/fit/step.steps", Arithmetic("/", Arithmetic("/", Name("a"), Name("fit")), FieldOf("step", "steps"))),
+        ("fit/step.steps/2", Operation("/", (FieldOf("fit/step", "steps"), Constant(2)))),
+        ("a/fit/step.steps", Operation("/", (Operation("/", (Name("a"), Name("fit"))), FieldOf("step", "steps")))),
         ("a.b/fit/step.steps", None),
         ("1/fit/step.steps", None),
-        ("1 / fit/step.steps", Arithmetic("/", Constant(1), FieldOf("fit/step", "steps"))),
-        ("fit / step.steps", Arithmetic("/", Name("fit"), FieldOf("step", "steps"))),
-        ("other/step.steps", Arithmetic("/", Name("other"), FieldOf("step", "steps"))),
+        ("1 / fit/step.steps", Operation("/", (Constant(1), FieldOf("fit/step", "steps")))),
+        ("fit / step.steps", Operation("/", (Name("fit"), FieldOf("step", "steps")))),
+        ("other/step.steps", Operation("/", (Name("other"), FieldOf("step", "steps")))),
         ("fit/inner/step.steps > 'fit/step'", None),
-        ("fit.runs / 2", Arithmetic("/", FieldOf("fit", "runs"), Constant(2))),
-        ("-fit/step.steps", Negative(FieldOf("fit/step", "steps"))),
+        ("fit.runs / 2", Operation("/", (FieldOf("fit", "runs"), Constant(2)))),
+        ("-fit/step.steps", Operation("-", (FieldOf("fit/step", "steps"),))),
         ("(fit/step.steps)", FieldOf("fit/step", "steps")),
     ],
 )
@@ -252,20 +254,16 @@ COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, 
 
 def larger(inside: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
     several = st.lists(inside, min_size=2, max_size=4).map(tuple)
+    pair = st.tuples(inside, inside)
     return st.one_of(
-        st.builds(Not, inside),
-        st.builds(Negative, inside),
-        st.builds(Both, several),
-        st.builds(Either, several),
-        st.builds(Arithmetic, st.sampled_from(["+", "-", "*", "/", "//", "%"]), inside, inside),
-        st.builds(Conditional, inside, inside, inside),
-        st.builds(Call, st.sampled_from(["min", "max"]), several),
-        st.builds(Call, st.sampled_from(["abs", "ceil", "cos", "exp", "floor", "log", "sqrt"]), st.tuples(inside)),
-        several.flatmap(
-            lambda operands: st.builds(
-                Comparison, st.just(operands), st.tuples(*[st.sampled_from(OPERATORS)] * (len(operands) - 1))
-            )
+        st.builds(
+            Operation,
+            st.sampled_from(["not", "-", "abs", "ceil", "cos", "exp", "floor", "log", "sqrt"]),
+            st.tuples(inside),
         ),
+        st.builds(Operation, st.sampled_from(["and", "or", "min", "max"]), several),
+        st.builds(Operation, st.sampled_from(["+", "-", "*", "/", "//", "%", *OPERATORS]), pair),
+        st.builds(Operation, st.just("if"), st.tuples(inside, inside, inside)),
     )
 
 
@@ -337,24 +335,17 @@ def test_python_itself_agrees_with_the_reference(expression: Expression, values:
 
 def python_text(expression: Expression) -> str:
     match expression:
-        case Both(operands) | Either(operands):
-            word = " and " if isinstance(expression, Both) else " or "
+        case Operation("and" | "or" as word, operands):
             # Written so that it answers a truth value, as a guard's `and` does.
-            return "(not not (" + word.join(map(python_text, operands)) + "))"
-        case Not(operand):
-            return f"(not {python_text(operand)})"
-        case Negative(operand):
-            return f"(- {python_text(operand)})"
-        case Arithmetic(symbol, left, right):
-            return f"({python_text(left)} {symbol} {python_text(right)})"
-        case Comparison(operands, symbols):
-            words = [python_text(operands[0])]
-            words += [f"{symbol} {python_text(operand)}" for symbol, operand in zip(symbols, operands[1:], strict=True)]
-            return "(" + " ".join(words) + ")"
-        case Conditional(condition, then, otherwise):
+            return "(not not (" + f" {word} ".join(map(python_text, operands)) + "))"
+        case Operation("if", (condition, then, otherwise)):
             return f"({python_text(then)} if {python_text(condition)} else {python_text(otherwise)})"
-        case Call(function, operands):
+        case Operation(function, operands) if function in FUNCTIONS:
             return f"{function}({', '.join(map(python_text, operands))})"
+        case Operation(symbol, (operand,)):
+            return f"({symbol} {python_text(operand)})"
+        case Operation(symbol, (left, right)):
+            return f"({python_text(left)} {symbol} {python_text(right)})"
         case Constant(value):
             return f"({value!r})"
     return spell(expression)

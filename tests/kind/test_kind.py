@@ -504,10 +504,9 @@ def test_a_kind_says_that_ranks_synchronise_in_it() -> None:
     assert kind_of(exchange_words).synchronises
     del DECLARED["exchange_words"]
     shipped = {name for name in known_kinds() if is_shipped(name) and (kind := find_kind(name)) and kind.synchronises}
-    ends = {"end_epoch", "end_evaluation", "end_fold", "end_prediction", "end_sanity"}
+    ends = {"end_epoch", "end_evaluation", "end_fold", "end_prediction"}
     others = {
         "begin_evaluation",
-        "begin_sanity",
         "check_finite",
         "closure_step",
         "label_uncertain",

@@ -537,7 +537,7 @@ def test_a_run_that_kept_no_best_says_why(checkpoint: dict[str, Any], reason: st
 def test_one_that_is_among_the_best_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first save is still being written when the next ones are due."""
     trainer = trainer_of(fit(every="1 batches", if_busy="skip"), tmp_path)
-    monkeypatch.setattr(trainer._requests, "is_busy", lambda: True)
+    monkeypatch.setattr(trainer._run.requests, "is_busy", lambda: True)
     trainer.run()
     assert ranking(tmp_path) == [(10, 3.0)]
     assert trainer.read("checkpoint.skipped") == 16 - 3

@@ -26,9 +26,9 @@ from graphtrain.kind.parameter import REQUIRED, Above, Parameter, plain_value
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
 from graphtrain.viz import theme
+from tests.shipped import GALLERY, KINDS, ROOT, module_of
 
-FOLDER = Path(__file__).resolve().parents[2] / "nodes"
-SHIPPED = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
+SHIPPED = sorted(KINDS)
 
 
 @pytest.fixture(params=SHIPPED)
@@ -42,8 +42,10 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 def test_every_file_in_the_folder_holds_the_kind_of_its_name() -> None:
-    for path in FOLDER.glob("*.py"):
-        module = importlib.import_module(f"graphtrain.nodes.{path.stem}".removesuffix(".__init__"))
+    for path in [*(ROOT / "nodes").glob("*.py"), *GALLERY.glob("*/*.py")]:
+        if path.stem.endswith("_example"):
+            continue
+        module = importlib.import_module(module_of(path))
         declared = [
             value.__kind__.name
             for value in vars(module).values()
@@ -55,11 +57,11 @@ def test_every_file_in_the_folder_holds_the_kind_of_its_name() -> None:
 
 
 def test_the_module_and_the_registry_give_one_object(kind: Kind) -> None:
-    module = importlib.import_module(f"graphtrain.nodes.{kind.name}")
+    module = importlib.import_module(module_of(KINDS[kind.name]))
     assert getattr(module, kind.implementation.__name__) is kind.implementation
     assert vars(kind.implementation)["__kind__"] is kind
     assert find_kind(kind.name) is kind
-    assert Path(inspect.getfile(kind.implementation)).resolve() == FOLDER / f"{kind.name}.py"
+    assert Path(inspect.getfile(kind.implementation)).resolve() == KINDS[kind.name]
 
 
 def test_it_is_drawn_in_its_family(kind: Kind) -> None:

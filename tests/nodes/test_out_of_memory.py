@@ -119,7 +119,7 @@ def test_memory_that_runs_out_later_leaves_the_window_as_it_was(monkeypatch: pyt
         trainer = trainer_of(graph_of(4))
         trainer.run(until="2 batches")
         if action == "parts":
-            trainer._compiled.program.by_path["train_batch"].instance.parts = 2
+            trainer._session.compiled.program.by_path["train_batch"].instance.parts = 2
         else:
             monkeypatch.setattr(Backward, "most", SAMPLES // 2)
         trainer.run()

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from graphtrain import Graph, Outcome, Trainer, UsageError
 from graphtrain.errors import NotFiniteError, UnknownMetricError
-from graphtrain.nodes.guide import Guide
+from graphtrain.graphs.gallery.val_guided.guide import Guide
 
 FIT = Graph.load("fit").set("log", every="never").set("finish", after="8 epochs")
 

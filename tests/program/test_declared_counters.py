@@ -59,7 +59,7 @@ def test_an_open_window(declared: dict[str, str], window: tuple[int, int], descr
     trainer = trainer_of(window_of_own(**declared))
     while trainer.position != "accumulate":
         trainer.advance()
-    clock = trainer._compiled.run_clock
+    clock = trainer._session.compiled.run_clock
     assert clock.window() == window
     assert clock.describe().endswith(f"batch 1/5, {described}")
 
@@ -71,5 +71,5 @@ def test_an_open_window(declared: dict[str, str], window: tuple[int, int], descr
 def test_a_window_that_the_end_cut_short(declared: dict[str, str], reported: bool) -> None:
     trainer = trainer_of(window_of_own(**declared).set("finish", after="4 batches"))
     trainer.run()
-    line = trainer._compiled.run_clock.cut_window()
+    line = trainer._session.compiled.run_clock.cut_window()
     assert (line is not None and "(1 of 3)" in line) is reported

@@ -124,7 +124,7 @@ def test_a_window_that_is_open_keeps_its_size_where_the_graph_is_resumed_with_an
         first.advance()
     first.save()
     second = make_trainer(fit().set("accumulate", every=2), tmp_path)
-    second._notify = said.append
+    second._run.notices._write = said.append
     second.run(until="4 batches")
     expected, sizes = by_hand(lambda batches, epoch: 4 if batches == 1 else 2, lambda steps, epoch: math.inf)
     assert sizes[:2] == [4, 2]

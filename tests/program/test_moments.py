@@ -142,7 +142,7 @@ def test_a_bypassed_node_is_never_due_once() -> None:
 
 def test_once_is_part_of_the_digest() -> None:
     before, after = make_trainer(nudged("once")), make_trainer(nudged("once"))
-    after._compiled.program.by_path["nudge"].instance.runs = 1
+    after._session.compiled.program.by_path["nudge"].instance.runs = 1
     assert before.digest() != after.digest()
 
 

@@ -115,9 +115,9 @@ def test_what_is_alive_is_saved_and_an_epoch_begins_without_it() -> None:
         while trainer.position != "next_batch":
             trainer.advance()
         assert (trainer.read("hidden") is not None) == alive
-        nodes = trainer._compiled.program.by_path
+        nodes = trainer._session.compiled.program.by_path
         for path, is_alive in (("begin_epoch", alive), ("train_batch", True), ("decide", True)):
-            assert ("hidden" in trainer._compiled.alive_names(nodes[path].index)) == is_alive
+            assert ("hidden" in trainer._session.compiled.liveness.names(nodes[path].index)) == is_alive
 
 
 def counting_step(model: nn.Module, batch: Any, tokens: int = 0) -> dict[str, Any]:

@@ -21,7 +21,7 @@ CUTS = [7, 22, 30, 44, 61]
 
 def trainer_of(run_dir: Path | None, graph: Graph, said: list[str] | None = None) -> Trainer:
     made = small_trainer(run_dir, graph=graph)
-    made._notify = said.append if said is not None else lambda line: None
+    made._run.notices._write = said.append if said is not None else lambda line: None
     return made
 
 

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from graphtrain import Loader
 from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint
+from graphtrain.resume import session
 from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.provenance import Provenance, code_changes, provenance
-from graphtrain.run import trainer
 from tests.command.running import TINY, in_a_process
 from tests.run.test_rewire import tiny
 
@@ -121,7 +121,7 @@ def test_the_revision_and_what_is_not_committed(project: Path) -> None:
 
 
 def test_without_a_run_directory_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "run_environment", lambda *of_a_run, **flags: pytest.fail("it was"))
+    monkeypatch.setattr(session, "run_environment", lambda *of_a_run, **flags: pytest.fail("it was"))
     tiny().run()
 
 

@@ -16,6 +16,7 @@ from graphtrain.program.history import History
 from graphtrain.replay.history import RunHistory
 from graphtrain.replay.verify import Verifier
 from graphtrain.resume.save import CheckpointWriter
+from graphtrain.resume.session import Session
 from graphtrain.storage.run_files import RunFiles
 from tests.distributed.fake_ranks import run_ranks
 from tests.gallery.procedures.rollback import PROCEDURE
@@ -92,9 +93,9 @@ def test_a_kill_on_the_way_back_changes_nothing(
     trainer = trainer_of(tmp_path)
     with monkeypatch.context() as patch:
         if moment == "before anything":
-            patch.setattr(Trainer, "_compile_again", killed)
+            patch.setattr(Session, "_compile_again", killed)
         elif moment == "before rows are cut":
-            patch.setattr(Trainer, "_trained", property(trained_then(patch, RunFiles, "cut_back_to", killed)))
+            patch.setattr(Session, "trained", property(trained_then(patch, RunFiles, "cut_back_to", killed)))
         else:
             patch.setattr(CheckpointWriter, "keep_newest", killed)
         with pytest.raises(KilledError):
@@ -104,14 +105,14 @@ def test_a_kill_on_the_way_back_changes_nothing(
     expect_same(tmp_path, resumed, whole)
 
 
-def trained_then(patch: pytest.MonkeyPatch, owner: type, name: str, instead: Any) -> Callable[[Trainer], Any]:
-    """What `_trained` is, which is asked on the way back; from then on a method is another one."""
-    trained = Trainer._trained.fget
+def trained_then(patch: pytest.MonkeyPatch, owner: type, name: str, instead: Any) -> Callable[[Session], Any]:
+    """What `trained` is, which is asked on the way back; from then on a method is another one."""
+    trained = Session.trained.fget
     assert trained is not None
 
-    def asked(trainer: Trainer) -> Any:
+    def asked(session: Session) -> Any:
         patch.setattr(owner, name, instead)
-        return trained(trainer)
+        return trained(session)
 
     return asked
 
@@ -161,16 +162,16 @@ def test_a_replay_does_not_follow(whole: tuple[Trainer, Path, Lines]) -> None:
 def test_what_a_person_has_changed_is_not_undone(tmp_path: Path) -> None:
     first = trainer_of(tmp_path)
     first.run(until="5 batches")
-    assert first._writer.lineage.saved
+    assert first._run.writer.lineage.saved
     first.rewire(first.graph.set("clip", max_norm=1e9))
-    assert not first._writer.lineage.saved
+    assert not first._run.writer.lineage.saved
     second = trainer_of(tmp_path)
     second.resources["optimizer"].param_groups[0]["lr"] = 0.01
     changed = Trainer(
         PROCEDURE.graph(), run_dir=tmp_path, display=None, notify=lambda line: None, **_slower(PROCEDURE.resources())
     )
     changed.advance(1, from_setup="optimizer.lr")
-    assert not changed._writer.lineage.saved
+    assert not changed._run.writer.lineage.saved
 
 
 def _slower(resources: dict[str, Any]) -> dict[str, Any]:

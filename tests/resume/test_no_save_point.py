@@ -303,7 +303,7 @@ def test_a_stop_and_a_save_at_one_position_are_one_attempt(tmp_path: Path) -> No
     trainer = Trainer(graph, run_dir=tmp_path, device="cpu", display=None, notify=lambda line: None)
     vars(Turn)["calls"][1] = lambda: [trainer.save(), os.kill(os.getpid(), signal.SIGTERM)]
     attempts: list[str] = []
-    refuse = trainer._writer._refuse
-    trainer._writer._refuse = lambda *arguments: attempts.append(trainer.position) or refuse(*arguments)  # type: ignore
+    refuse = trainer._run.writer._refuse
+    trainer._run.writer._refuse = lambda *arguments: attempts.append(trainer.position) or refuse(*arguments)  # type: ignore
     assert trainer.run() is Outcome.STOPPED
     assert len(attempts) == 2 * BODY_TURNS, "one for each position in the body from there on, and that of `use`"

@@ -72,11 +72,10 @@ def test_a_rank_that_writes_alone_decides_nothing_alone(tmp_path: Path) -> None:
         """Rank 1 says that it is writing, for as long as it trains; saves that would wait for it are left out."""
 
         def act(trainer: Trainer) -> Outcome:
-            assert trainer._agreement is not None
-            is_rank_1 = trainer._agreement.rank == 1
-            trainer._agreement._is_writing = lambda: is_rank_1
+            is_rank_1 = trainer._session.world.rank == 1
+            trainer._run.writer.is_writing = lambda: is_rank_1  # type: ignore[method-assign]
             if asks_itself:
-                trainer._requests.is_busy = lambda: is_rank_1
+                trainer._run.requests.is_busy = lambda: is_rank_1  # type: ignore[method-assign]
             return trainer.run()
 
         ends = run(2, run_dir, act=act, graph=lambda graph: graph.set("checkpoint", every="1 steps", if_busy="skip"))

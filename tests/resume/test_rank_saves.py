@@ -179,7 +179,7 @@ def test_a_stop_prefers_an_edge_without_a_batch(tmp_path: Path) -> None:
         trainer = trainer_of(tmp_path, is_plain=True)
         trainer.advance(3)
         if ranks.rank == 1:
-            trainer._requests.ask("stop")
+            trainer._run.requests.ask("stop")
         assert trainer.position == "train_batch"
         return trainer.run(), trainer.position
 
@@ -197,14 +197,14 @@ def test_where_one_rank_cannot_copy_its_state_none_saves(tmp_path: Path) -> None
     def program(ranks: Ranks) -> list[str]:
         trainer = trainer_of(tmp_path)
         trainer.advance(3)  # the batch is alive
-        batch = trainer._compiled.program.slot_index("batch")
-        kept = trainer._compiled.program.slots[batch]
+        batch = trainer._session.compiled.program.slot_index("batch")
+        kept = trainer._session.compiled.program.slots[batch]
         if ranks.rank == 1:
-            trainer._compiled.program.slots[batch] = Odd()
+            trainer._session.compiled.program.slots[batch] = Odd()
         with trainer._running(ResumeOptions()):
-            assert not trainer._save(trainer._sync_policy)
-        refused.append(trainer._writer.refusal)
-        trainer._compiled.program.slots[batch] = kept
+            assert not trainer._run.save(trainer._run.requests.sync_policy)
+        refused.append(trainer._run.writer.refusal)
+        trainer._session.compiled.program.slots[batch] = kept
         trainer.advance(1)
         trainer.save()
         return names(tmp_path)
@@ -220,11 +220,11 @@ def test_where_one_rank_cannot_copy_its_state_none_saves(tmp_path: Path) -> None
         (lambda trainer: trainer.resources["model"][0].bias.data.add_(1.0), "the tensor `0.bias` of `model` differs"),
         (lambda trainer: trainer.resources["optimizer"].param_groups[0].update(lr=0.5), "`optimizer` differs"),
         (
-            lambda trainer: setattr(trainer._compiled.program.by_path["log"].instance, "runs", 7),
+            lambda trainer: setattr(trainer._session.compiled.program.by_path["log"].instance, "runs", 7),
             "",
         ),
         (
-            lambda trainer: setattr(trainer._compiled.program.by_path["step"].instance, "steps", 7),
+            lambda trainer: setattr(trainer._session.compiled.program.by_path["step"].instance, "steps", 7),
             "`step.steps` differs between rank 0 and rank 1: 0 and `7`",
         ),
     ],

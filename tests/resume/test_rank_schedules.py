@@ -63,7 +63,7 @@ def lives(
         def ask(world: World, requests: float = requests, trainers: dict[int, Trainer] = trainers) -> None:
             if trainers and world.choose.random() < requests:
                 asked: Any = world.choose.choice(["stop", "save", "save"])
-                trainers[world.choose.choice(sorted(trainers))]._requests.ask(asked)
+                trainers[world.choose.choice(sorted(trainers))]._run.requests.ask(asked)
 
         if world_size > 1:
             ends: list[Any] = World(world_size, random.Random(choose.random()), ask).run(live)

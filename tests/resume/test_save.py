@@ -16,6 +16,7 @@ import torch
 
 from graphtrain import CheckpointError, Graph, Outcome, Trainer
 from graphtrain.errors import SaveFailedError
+from graphtrain.notices import Notices
 from graphtrain.storage import checkpoint as writing
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import read_checkpoint, read_manifest
@@ -157,7 +158,7 @@ def test_a_failure_is_raised_at_the_next_transition_and_the_run_can_be_resumed(t
         disk.refuses = 1
 
     def wait_for_it() -> None:
-        while trainer._writer.is_busy():
+        while trainer._run.writer.is_writing():
             time.sleep(0.01)
 
     on_batch(trainer, 7, wait_for_it)
@@ -181,7 +182,7 @@ def test_a_failure_is_raised_at_the_next_transition_and_the_run_can_be_resumed(t
 def test_a_run_may_continue_without_its_checkpoint(tmp_path: Path, disk: Disk) -> None:
     said: list[str] = []
     trainer = small_trainer(tmp_path, graph=saving(if_failed="continue"))
-    trainer._writer._notify = said.append
+    trainer._run.writer._notices = Notices(said.append)
     disk.refuses = 1
     assert trainer.run() is Outcome.FINISHED
     assert len(said) == 1 and said[0].endswith("earlier checkpoints are kept, and the run continues")
@@ -302,7 +303,7 @@ def test_a_full_disk_does_not_lose_rows_of_metrics(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "write", write)
     said: list[str] = []
     trainer = small_trainer(tmp_path / "r", graph=saving(if_failed="continue"))
-    trainer._writer._notify = said.append
+    trainer._run.writer._notices = Notices(said.append)
     on_batch(trainer, 2, lambda: refusing.__setitem__(0, True))
     on_batch(trainer, 5, lambda: refusing.__setitem__(0, False))
     trainer.run()

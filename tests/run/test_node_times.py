@@ -56,7 +56,7 @@ def test_one_batch_in_128_is_timed() -> None:
     asked: list[int] = []
     times = NodeTimes(clock=lambda: float(len(asked.append(0) or asked)))
     trainer = trainer_of(3)
-    trainer._node_times = times
+    trainer._run.node_times = times
     trainer.run(time_nodes=True)
     # Of 300 batches and 9 of validations three are timed, with at most 12 visits each; and of each node its second.
     assert 2 * 3 * 5 < len(asked) <= 2 * (3 * 12 + len(trainer.progress))
@@ -65,9 +65,9 @@ def test_one_batch_in_128_is_timed() -> None:
 def test_without_asking_nothing_is_timed_and_the_run_is_the_same() -> None:
     torch.manual_seed(0)
     plain = trainer_of(1)
-    table = plain._compiled.table.transitions
+    table = plain._session.compiled.table.transitions
     plain.run()
-    assert plain.seconds_by_node == {} and plain._compiled.table.transitions is table
+    assert plain.seconds_by_node == {} and plain._session.compiled.table.transitions is table
     torch.manual_seed(0)
     timed = trainer_of(1)
     timed.run(time_nodes=True)

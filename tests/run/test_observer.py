@@ -20,8 +20,8 @@ from graphtrain.display.panel import parts
 from graphtrain.display.plain_lines import PlainLines
 from graphtrain.display.snapshot import Display, Snapshot
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.run import reporter
-from graphtrain.run import trainer as run_trainer
+from graphtrain.resume import session
+from graphtrain.run import watchers
 from graphtrain.storage.run_files import RunFiles
 
 
@@ -70,7 +70,7 @@ def trainer(graph: Graph | None = None, display: Display | None = None, **more: 
 @pytest.fixture
 def at_every_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is drawn is no matter of time: no rest is kept between two drawings."""
-    monkeypatch.setattr(reporter, "_LEAST_REST", 0)
+    monkeypatch.setattr(watchers, "_LEAST_REST", 0)
 
 
 @pytest.mark.usefixtures("at_every_tick")
@@ -142,8 +142,8 @@ def test_a_status_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, mo
         raise CheckpointError("cannot write status.json: No space left on device")
 
     monkeypatch.setattr(RunFiles, "write_status", full)
-    run._reporter.begin(0.0, shown=False)
-    run._reporter.tick(1.0)
+    run._run.watchers.begin(is_shown=False)
+    run._run.watchers.tick()
     assert said[-1] == "cannot write status.json: No space left on device; the run continues"
 
 
@@ -369,7 +369,7 @@ def test_an_evaluation_without_a_length_is_shown_by_its_batches() -> None:
 def test_the_time_left_knows_of_validations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three epochs of 10 batches of 0.2 s, each with a validation of 10 batches of 0.2 s."""
     now = [0.0]
-    monkeypatch.setattr(run_trainer, "Stopwatch", functools.partial(Stopwatch, clock=lambda: now[0]))
+    monkeypatch.setattr(session, "Stopwatch", functools.partial(Stopwatch, clock=lambda: now[0]))
 
     def step(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         now[0] += 0.2

@@ -371,7 +371,7 @@ def test_looking_at_the_data_does_not_move_a_resume(
         torch.rand(1)
         return run_environment(*arguments, **keywords)
 
-    monkeypatch.setattr("graphtrain.run.trainer.run_environment", drawing)
+    monkeypatch.setattr("graphtrain.resume.session.run_environment", drawing)
     cut = small_trainer(tmp_path / "cut")
     cut.advance(22)
     path = cut.save()
@@ -399,7 +399,7 @@ def test_a_resume_continues_the_training_time(tmp_path: Path) -> None:
         return model(batch).mean()
 
     first, second = (tiny(training_step=training_step, run_dir=tmp_path) for _ in range(2))
-    first._watch.load({"save": 5000.0})
+    first._session.watch.load({"save": 5000.0})
     first.run(until="4 batches")
     before = first.progress["next_batch"]["seconds"]
     second.run()
@@ -422,9 +422,9 @@ def test_a_discarded_line_of_the_run_is_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(expected[: read_manifest(paths[0])["metrics_bytes"]])
     said: list[str] = []
     again = small_trainer(tmp_path)
-    again._notify = said.append
-    assert again._run_files is not None
-    again._run_files._store._notify = said.append
+    again._run.notices._write = said.append
+    assert again._run.files is not None
+    again._run.files._store._notify = said.append
     again.run()
     assert any("the run was resumed from an earlier checkpoint" in line for line in said)
     assert (tmp_path / "metrics.jsonl").read_bytes() == expected
@@ -562,7 +562,7 @@ def test_a_slot_that_cannot_be_saved_moves_the_save_point(maker: Any, user: Any,
     while trainer.advance() != "using":
         pass
     said: list[str] = []
-    trainer._notify = said.append
+    trainer._run.notices._write = said.append
     path = trainer.save()
     assert path is not None
     assert trainer.position == "accumulate"
@@ -906,7 +906,7 @@ def seen_of(seed: int | None = None, before: int | None = None) -> tuple[list[fl
     data = Loader(torch.arange(8.0).reshape(-1, 1), batch_size=2, shuffle=True)
     trainer = tiny(train_data=data, training_step=step, seed=seed)
     trainer.run(until="2 batches")
-    return seen, trainer._seed
+    return seen, trainer._session.seed
 
 
 def test_the_seed_is_what_torch_was_seeded_with() -> None:

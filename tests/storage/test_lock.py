@@ -81,7 +81,7 @@ def test_a_run_locks_its_directory_while_it_runs_and_not_after(tmp_path: Path) -
         except UsageError as error:
             found.append(error.message)
 
-    trainer._recorder.loggers.append(look)
+    trainer._session.recorder.loggers.append(look)
     trainer.run(until="3 batches")
     assert found and "another trainer of this process" in found[0]
     small_trainer(tmp_path).run(until="4 batches")

@@ -47,7 +47,7 @@ PROCEDURE = Procedure(
     by_hand=by_hand,
     toml_lines=10,
     kind_lines=12,
-    kinds=("swa", "begin_update_bn"),
+    kinds=("swa",),
     compared=("model", "swa_model", "optimizer"),
     bad={
         "no model": (without("model"), "`model`"),

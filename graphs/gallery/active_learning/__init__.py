@@ -1,0 +1,1 @@
+"""The procedure `active_learning`: its text, its kinds, its example and its picture."""

@@ -1,0 +1,1 @@
+"""The procedure `lbfgs`: its text, its kinds, its example and its picture."""

@@ -1,0 +1,71 @@
+"""A step of an optimizer that computes the loss itself, as often as it needs it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Literal
+
+from graphtrain import CallsTrainingStep, StepFunction, UsageError, node, optimizers_of, parameters_of, progress
+
+if TYPE_CHECKING:
+    import torch
+
+
+@node(writes="loss", effects=("zero_grad", "backward", "exchange", "step"), synchronises=True, repeats_step=True)
+class ClosureStep(CallsTrainingStep):
+    """Let `optimizer` step with a closure, which clears, calls ``training_step(model, batch)``, and runs backward.
+
+    It is for optimizers that ask for the loss several times in a step, such as ``torch.optim.LBFGS``. Metrics are those
+    of the first time. Among several ranks every evaluation sums gradients and losses over the batches of all, so that
+    a line search takes the same way on each of them; a rank without a batch counts with zeros.
+    Source: Nocedal, "Updating quasi-Newton matrices with limited storage", 1980.
+
+    Reads:
+        training_step: as of `train_batch`.
+        window: what the loss is divided by, so that the sum over ranks is a mean: ``next_batch.round_batches``.
+
+    Arguments:
+        precision: as of `train_batch`, without "16-mixed": a scale of the loss would change in the middle of a step.
+            Default: "32-true".
+
+    Writes:
+        loss: the loss before the step, of all ranks.
+
+    Guard fields:
+        steps: steps taken since the start.
+        asking: as of `train_batch`.
+
+    Raises:
+        UsageError: there are several optimizers, or what `training_step` returned is no loss.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("lbfgs").set("step", precision="bf16-mixed")
+    >>> graph.check()
+    []
+    """
+
+    precision: Literal["32-true", "64-true", "bf16-true", "bf16-mixed"] = "32-true"
+
+    steps: int = progress(0, adds=1)
+
+    def __call__(
+        self, model: Any, batch: Any, training_step: StepFunction, samples: int, optimizer: Any, window: int = 1,
+        ranks: Any = None,
+    ) -> Any:  # fmt: skip
+        optimizer, *others = optimizers_of(optimizer)
+        if others:
+            message = f"`closure_step` steps one optimizer, and reads {1 + len(others)}"
+            raise UsageError(message, "give each a node of its own")
+        evaluations = itertools.count()
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = parameters_of(optimizer)[0].new_zeros(())
+            if batch is not None:
+                loss = self.loss_of(training_step, model, batch, samples if next(evaluations) == 0 else None)
+                (loss / window).backward()
+            loss = loss.detach() / window
+            return loss if ranks is None else ranks.exchange_with(loss, parameters_of(optimizer))
+
+        self.steps += 1
+        return optimizer.step(closure)

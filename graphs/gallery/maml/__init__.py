@@ -1,0 +1,1 @@
+"""The procedure `maml`: its text, its kinds, its example and its picture."""

@@ -1,0 +1,63 @@
+"""Forward and backward for a task that a model has been adapted to."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Literal
+
+from graphtrain import StepFunction, TrainBatch, node
+from graphtrain.graphs.gallery.maml._adapted import call_with, shifted
+
+if TYPE_CHECKING:
+    from graphtrain.graphs.gallery.maml._adapted import Weights
+
+
+@node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))
+class TrainAdapted(TrainBatch):
+    """Do what `train_batch` does, for the `query` of a task, with the weights that the node `adapt` has adapted to it.
+
+    The gradients are those of the weights before that: of the first order, or through the steps of `adapt`.
+
+    Reads:
+        training_step, window, loss_scale: as of `train_batch`.
+        shift: what `adapt` has added to the parameters.
+
+    Arguments:
+        precision: as of `train_batch`, without "64-true" and "bf16-true", as `adapt` has the batches as they are: give
+            model and data that type. Default: "32-true".
+        compile: only False: each visit has other weights, and would be compiled again. Default: False.
+        keep: as of `train_batch`. Default: none.
+        per: as of `train_batch`. Default: none.
+        only_own: as of `train_batch`. Default: False.
+        unfrozen: as of `train_batch`. Default: all.
+        turn: as of `train_batch`. Default: those of all.
+        on_out_of_memory: only "stop": one backward pass goes through the inner loop. Default: "stop".
+        skip_none: as of `train_batch`. Default: False.
+
+    Writes:
+        loss: as of `train_batch`.
+
+    Guard fields:
+        counted, parts: as of `train_batch`.
+
+    Raises:
+        UsageError: as of `train_batch`.
+
+    >>> import torch
+    >>> from graphtrain import Graph
+    >>> train_data = [{"support": torch.rand(4, 2), "query": torch.rand(4, 2)} for _ in range(3)]
+    >>> graph = Graph.load("maml").set("inner/adapt", rate=1e-5, second_order=False)
+    >>> graph.check()
+    []
+    """
+
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    compile: Literal[False] = False
+    on_out_of_memory: Literal["stop"] = "stop"
+
+    def __call__(  # type: ignore[override]  # it reads one slot more
+        self, model: Any, batch: Any, training_step: StepFunction, samples: int, shift: Weights, window: int = 1,
+        loss_scale: float | None = None,
+    ) -> Any:  # fmt: skip
+        step: Any = functools.partial(call_with, shifted(model, shift), training_step)
+        return super().__call__(model, batch["query"], step, samples, window, loss_scale)

@@ -1,0 +1,141 @@
+"""What an agent meets while it acts: the data of reinforcement learning, collected by the policy that is trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from graphtrain import Above, StepFunction, UsageError, described, lazy_import, node
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    Rollout = dict[str, Tensor]
+else:
+    torch = lazy_import("torch")
+
+
+Count = Annotated[int, Above(0)]
+ACT = "act", "actions, log_probs, values"
+STEP = "env.step", "observations, rewards, ended"
+
+
+@node(
+    writes=("rollout", "observations", "earned"),
+    activity="data",
+    varying=("steps", "epochs", "discount", "smoothing"),
+)
+class CollectRollout:
+    """Let the policy act in some environments for a while, and estimate the advantage of what it did.
+
+    An episode goes on in the next rollout. The model has the mode that it has, and no gradients; observations that are
+    no integers are given the type of its weights. Advantages are estimated by GAE. What episodes earned that ended in
+    the rollout is recorded as ``rollout/return``, their mean.
+    Sources: Schulman et al., "Proximal policy optimization algorithms", 2017, and "High-dimensional continuous control
+    using generalized advantage estimation", 2016. The graph `ppo` has it.
+
+    Reads:
+        env: several environments. ``env.reset()`` returns their first observations, an array whose first dimension is
+            the environments; ``env.step(actions)`` returns the next ones, the rewards, and which episodes have ended,
+            for each of which it gives the first observation of another one. Its attributes are saved with the run.
+        act: ``act(model, observations)`` returns actions, the logarithms of their probabilities, and what the critic
+            expects, each for every environment.
+        observations: those with which the rollout begins. Default: the first ones.
+        earned: what the episodes that go on have earned. Default: nothing.
+
+    Arguments:
+        steps: how often it acts in each environment. Default: 128.
+        epochs: how many epochs the graph trains with a rollout. Default: 4.
+        discount: the factor of a reward for each step that it is away. Default: 0.99.
+        smoothing: of the advantages: with 0 they rely on the critic, with 1 on the rewards alone. Default: 0.95.
+
+    Writes:
+        rollout: `observations`, `actions`, `log_probs`, `advantages` and `returns`, of all steps and environments.
+        observations: those after it.
+        earned: what the episodes that go on have earned.
+
+    Raises:
+        UsageError: there are several ranks, whose rollouts would differ; or `act` or ``env.step`` returned other than
+            three things, or not one number for each environment.
+
+    >>> import numpy, torch
+    >>> from graphtrain import Graph
+    >>> class Env:
+    ...     def __init__(self):
+    ...         self.now = numpy.zeros((2, 2), numpy.float32)
+    ...     def reset(self):
+    ...         return self.now
+    ...     def step(self, actions):
+    ...         self.now = self.now + 0.1 * actions
+    ...         return self.now, self.now[:, 0], self.now[:, 1] > 0.5
+    >>> env = Env()
+    >>> def act(model, observations):
+    ...     return observations + torch.rand(2, 2), torch.zeros(2), observations.sum(1)
+    >>> def training_step(model, batch):
+    ...     return model.training_step(batch["observations"])
+    >>> def validation_step(model, batch):
+    ...     return model.training_step(batch)
+    >>> graph = Graph.load("ppo").set("collect_rollout", steps=5, epochs=1)
+    >>> graph.check()
+    []
+    """
+
+    steps: Count = 128
+    epochs: Count = 4
+    discount: float = 0.99
+    smoothing: float = 0.95
+
+    def setup(self, ranks: Any = None) -> None:
+        if ranks is not None:
+            message = "`collect_rollout`: each rank would collect a rollout of its own"
+            raise UsageError(message, "train in one process")
+
+    def __call__(
+        self, model: Any, env: Any, act: StepFunction, device: Any, recorder: Any, observations: Any = None,
+        earned: Any = None,
+    ) -> tuple[Rollout, Tensor, Tensor]:  # fmt: skip
+        visits, finished = [], []
+        seen = _of_model(torch.tensor(env.reset()) if observations is None else observations, model)
+        with torch.no_grad():
+            for _ in range(self.steps):
+                actions, log_probs, values = map(torch.Tensor.cpu, _three(act(model, seen.to(device)), *ACT))
+                following, rewards, ended = map(torch.tensor, _three(env.step(actions.numpy()), *STEP))
+                for name, column in {"values of `act`": values, "rewards": rewards, "ends of episodes": ended}.items():
+                    if column.shape != seen.shape[:1]:
+                        what = f"`collect_rollout`: {name} of shape {[*column.shape]} for {len(seen)} environments"
+                        raise UsageError(what, "return one number for each, as in values.squeeze(1)")
+                visits.append((seen, actions, log_probs, values, rewards.to(values), ended := ended.bool()))
+                earned = rewards if earned is None else earned + rewards
+                finished += earned[ended].tolist()
+                seen, earned = _of_model(following, model), earned * ~ended
+            value = act(model, seen.to(device))[2].cpu()
+        if finished:
+            recorder.row({"rollout/return": sum(finished) / len(finished)})
+        acted_on, actions, log_probs, values, rewards, ended = map(torch.stack, zip(*visits, strict=True))
+        advantages = self._advantages(values, rewards, ended, value)
+        rollout = {"observations": acted_on, "actions": actions, "log_probs": log_probs}
+        rollout |= {"advantages": advantages, "returns": advantages + values}
+        return {name: column.flatten(0, 1) for name, column in rollout.items()}, seen, earned
+
+    def _advantages(self, values: Tensor, rewards: Tensor, ended: Tensor, value: Tensor) -> Tensor:
+        """By GAE; `value` is what the critic expects after the last step."""
+        advantages, advantage = torch.empty_like(values), torch.zeros_like(value)
+        for step in reversed(range(self.steps)):
+            kept = self.discount * (~ended[step]).to(values)
+            advantage = rewards[step] + kept * value - values[step] + kept * self.smoothing * advantage
+            advantages[step], value = advantage, values[step]
+        return advantages
+
+
+def _of_model(observations: torch.Tensor, model: Any) -> torch.Tensor:
+    """Observations that are no integers in the type of the weights, which `precision` may have changed."""
+    weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
+    dtype = next((weight.dtype for weight in weights if weight.is_floating_point()), observations.dtype)
+    return observations.to(dtype) if observations.is_floating_point() else observations
+
+
+def _three(returned: Any, function: str, names: str) -> Any:
+    if not isinstance(returned, tuple) or len(returned) != 3:
+        what = f"{len(returned)} things" if isinstance(returned, tuple) else described(returned)
+        raise UsageError(f"`{function}` returned {what}", f"return {names}")
+    return returned

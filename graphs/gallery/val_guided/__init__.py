@@ -1,0 +1,1 @@
+"""The procedure `val_guided`: its text, its kinds, its example and its picture."""

@@ -1,0 +1,34 @@
+"""The losses of a batch, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from graphtrain import StepFunction, node
+
+
+@node(writes="losses", transient="losses", family="compute")
+def begin_losses(model: Any, batch: Any, training_step: StepFunction) -> Iterator[Any]:
+    """Call ``training_step(model, batch)``, a generator function, which yields a loss for each of several optimizers.
+
+    Where a generator stands cannot be saved: until the last loss was taken there is no save point. What follows its
+    last `yield` is not run.
+
+    Writes:
+        losses: the generator; `next_loss` takes a loss of it.
+
+    >>> from graphtrain import Graph
+    >>> graph = (
+    ...     Graph.load("fit")
+    ...     .insert("begin_losses", between=("next_batch", "train_batch"))
+    ...     .insert("next_loss", after="begin_losses", reads={"batches": "next_batch.batches"})
+    ...     .set("train_batch", reads={"training_step": "next_step"})
+    ...     .set("validate", every="never")
+    ... )
+    >>> def training_step(model, batch):
+    ...     yield model.training_step(batch)
+    >>> graph.check()
+    []
+    """
+    return iter(training_step(model, batch))

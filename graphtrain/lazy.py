@@ -1,0 +1,38 @@
+"""Modules that are imported at their first use.
+
+To read, check and draw a graph takes the declarations of its kinds, which are their signatures. What kinds work with is
+torch and most of the engine, whose import takes ten times as long as everything else that such a command does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Lazy(ModuleType):
+    """Stands for a module until it is asked for an attribute; from then on it is one, with what that module holds."""
+
+    def __getattr__(self, name: str) -> Any:
+        module = importlib.import_module(self.__name__)
+        vars(self).update(vars(module))
+        self.__class__ = ModuleType  # type: ignore[assignment]  # attributes then cost what those of a module cost
+        return getattr(module, name)
+
+
+def lazy_import(name: str) -> Any:
+    """A module that is imported when it is first asked for an attribute.
+
+    For kinds, which are declared without what they work with. The annotations of a kind's signature are looked up when
+    it is declared: import a type for them under ``if TYPE_CHECKING``.
+
+    Arguments:
+        name: its full name.
+
+    >>> fractions = lazy_import("fractions")
+    >>> fractions.Fraction(1, 2) + 1
+    Fraction(3, 2)
+    """
+    return sys.modules.get(name) or _Lazy(name)

@@ -1,0 +1,227 @@
+"""What of a graph follows from counts alone, and which of its nodes a count depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import final
+
+from graphtrain.errors import UsageError
+from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
+from graphtrain.kind.fields import EpochFields
+from graphtrain.plan.plan import Exit, Plan, PlanNode
+from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ResourceTarget, Scope, Target, leaves
+
+_GRADIENTS = ("backward", "zero_grad")
+
+
+def epoch_fields_of(planned: PlanNode) -> EpochFields | None:
+    """What the fields of a node that fetches batches are called."""
+    declared = getattr(planned.kind.implementation, "epoch_fields", None) if planned.kind is not None else None
+    return declared if isinstance(declared, EpochFields) else None
+
+
+def data_read_by(planned: PlanNode) -> list[str]:
+    """The resources with the batches that a node fetches."""
+    targets = [target for read, target in planned.setup_reads if read.is_batches]
+    return [leaf.name for target in targets for leaf in leaves(target) if isinstance(leaf, ResourceTarget)]
+
+
+@final
+class Counted:
+    """What one field of a plan depends on, as far as that is counted.
+
+    Arguments:
+        path, field_name: the node, of the outermost graph of the plan, and its field.
+        knows_samples: whether it is known how many samples the batches of a node hold.
+
+    Attributes:
+        needed: the paths of the nodes that have to be followed; of a body that has to be, with a slash behind.
+        detours: the edges to nodes that decide nothing, and from which a run only comes back.
+    """
+
+    def __init__(self, plan: Plan, path: str, field_name: str, knows_samples: Callable[[PlanNode], bool]) -> None:
+        self.plan, self._wanted, self._knows_samples = plan, FieldTarget(path, field_name), knows_samples
+        self._known: dict[tuple[str, str], bool] = {}
+        around = {
+            way: detour
+            for planned in plan.nodes
+            for way in planned.exits[:-1]
+            if (detour := self._detour(planned, way))
+        }
+        while True:
+            self.detours = frozenset(around)
+            self.needed: set[str] = set()
+            self._enter(plan.main)
+            self._need(self._wanted)
+            needed_after_all = [way for way, detour in around.items() if self.needed.intersection(detour)]
+            if not needed_after_all:
+                break
+            for way in needed_after_all:
+                del around[way]
+
+    def _detour(self, source: PlanNode, way: Exit) -> list[str]:
+        """The paths of the nodes on a way that leads back to where it begins; none where it may lead elsewhere."""
+        paths: list[str] = []
+        target = way.target
+        while target is not None and target is not source:
+            if target.path in paths or len(target.exits) != 1 or self._always_counts(target):
+                return []
+            paths.append(target.path)
+            target = target.exits[0].target
+        return paths if target is not None else []
+
+    # ---- what is needed
+
+    @property
+    def left_out(self) -> set[str]:
+        """The paths of the nodes, and of the bodies, that need not be followed."""
+        return {*self.plan.by_path, *self.plan.scopes} - self.needed
+
+    def _always_counts(self, planned: PlanNode) -> bool:
+        """True for a node that fetches batches, acts on gradients, or counts what others do to them."""
+        kind = planned.kind
+        if kind is None or kind.is_idle(planned.parameters, planned.expressions):
+            return False
+        is_counter = any(declared.counts is not None for declared in kind.fields.values())
+        return is_counter or epoch_fields_of(planned) is not None or self._acts(planned)
+
+    def _acts(self, planned: PlanNode) -> bool:
+        inside = [other for other in self.plan.nodes if other.path.startswith(f"{planned.path}/")]
+        return any(action.effect in _GRADIENTS for other in (planned, *inside) for action in other.actions)
+
+    def _enter(self, scope: Scope) -> None:
+        """Follow a graph: the guards of its edges, and the nodes that always count."""
+        if scope.path in self.needed:
+            return
+        self.needed.add(scope.path)
+        nodes = self.plan.nodes_in(scope)
+        for planned in nodes:
+            for way in planned.exits:
+                if way.guard is not None and way not in self.detours:
+                    self._need_all(scope.read_in(way.guard))
+            if self._always_counts(planned):
+                self._need_node(planned)
+        if any(declared.counts for each in nodes if each.kind is not None for declared in each.kind.fields.values()):
+            for planned in nodes:
+                if planned.body is not None and self._acts(planned):
+                    self._enter(planned.body)
+
+    def _need_all(self, targets: Iterator[Target]) -> None:
+        for target in targets:
+            for leaf in leaves(target):
+                if isinstance(leaf, FieldTarget):
+                    self._need(leaf)
+
+    def _need(self, target: FieldTarget) -> None:
+        planned = self.plan.by_path.get(target.node)
+        if planned is None or planned.kind is None:
+            return
+        if target.field in planned.kind.parameters:
+            if target.field in planned.expressions:
+                self._need_all(planned.expressions[target.field].reads())
+            return
+        self._need_node(planned)
+        for scope in self.plan.around(planned.scope):
+            if scope.path.rstrip("/") in self.plan.by_path:
+                self._need_node(self.plan.by_path[scope.path.rstrip("/")])
+                self._enter(scope)
+
+    def _need_node(self, planned: PlanNode) -> None:
+        """Follow the visits of a node: what makes it due, and how far what it counts is counted."""
+        if planned.path in self.needed or planned.kind is None:
+            return
+        self.needed.add(planned.path)
+        for trigger in planned.triggers:
+            for owner, field_name, _ in self.plan.terms(planned.scope, trigger):
+                self._need(FieldTarget(owner.path, field_name))
+            if trigger.at_end:
+                self._need_all(planned.scope.read_in(planned.scope.ending))
+        for declared in planned.kind.fields.values():
+            if declared.counts is not None and declared.target is not None:
+                self._need(FieldTarget(planned.path, declared.target))
+
+    # ---- what is known
+
+    def is_known(self, path: str, field_name: str) -> bool:
+        """True for a field whose value follows from visits alone."""
+        planned = self.plan.by_path.get(path)
+        if planned is None or planned.kind is None:
+            return False
+        key = path, field_name
+        if key not in self._known:
+            self._known[key] = True  # what counts by itself is not decided by that
+            self._known[key] = self._follows(planned, field_name)
+        return self._known[key]
+
+    def _follows(self, planned: PlanNode, field_name: str) -> bool:
+        kind, epoch = planned.kind, epoch_fields_of(planned)
+        assert kind is not None, "asked before"
+        if field_name in planned.expressions:
+            return not any(self.unknown_of(planned.expressions[field_name]))
+        if field_name in kind.parameters:
+            return True
+        if self.is_uncertain(planned):
+            return False
+        if epoch is not None and field_name in (*epoch.stored, *epoch.computed):
+            return field_name != epoch.samples or self._knows_samples(planned)
+        declared = kind.fields.get(field_name)
+        is_last = field_name in {counter.last for counter in kind.fields.values() if counter.counts is not None}
+        is_counted = declared is not None and (declared.adds is not None or kind.counter(field_name) is not None)
+        return field_name in ("runs", "due") or is_last or is_counted
+
+    def is_uncertain(self, planned: PlanNode) -> bool:
+        """True for a node that time, or a metric, may make due."""
+        return bool(self._unknown_reads(planned))
+
+    def unknown_of(self, target: ExpressionTarget) -> Iterator[str]:
+        """The names in an expression whose values are not known."""
+        return self._unknown(target.scope, target.expression)
+
+    def unknown_at_end(self, scope: Scope) -> set[str]:
+        """The names in the guards that end a graph whose values are not known."""
+        return {*self._unknown(scope, scope.ending)}
+
+    def _unknown(self, scope: Scope, expression: Expression) -> Iterator[str]:
+        """The names whose values are not known.
+
+        Raises:
+            UsageError: one of them is declared to be known to nobody before the run.
+        """
+        for part in walk(expression):
+            if isinstance(part, Name):
+                yield part.name
+            elif isinstance(part, FieldOf):
+                path = f"{scope.path}{part.node}"
+                if self.is_known(path, part.field):
+                    continue
+                kind = scope.kind_at(part.node)
+                if unknown := getattr(kind.implementation if kind is not None else None, "unknown_ahead", None):
+                    raise UsageError(
+                        f"{unknown} is not known ahead, and `{path}.{part.field}` decides how often nodes run",
+                        "compute the number in `setup`",
+                    )
+                planned = self.plan.by_path.get(path)
+                read = self._unknown_reads(planned) if planned is not None and part.field == "due" else [part]
+                yield from (f"{other.node}.{other.field}" for other in read)
+
+    def _unknown_reads(self, planned: PlanNode) -> list[FieldOf]:
+        """The fields, from its graph, that make a node due and are not known."""
+        terms = [term for trigger in planned.triggers for term in self.plan.terms(planned.scope, trigger)]
+        reads = [FieldOf(owner.path.removeprefix(planned.scope.path), name) for owner, name, _ in terms]
+        reads += [FieldOf(planned.node.name, name) for name in planned.also_due]
+        return [read for read in reads if not self.is_known(f"{planned.scope.path}{read.node}", read.field)]
+
+    def certain(self, scope: Scope, guard: Expression, *, holds: bool = True) -> Expression:
+        """A guard that holds where it is known that another does: what is not known counts as speaking against it."""
+        match guard:
+            case Operation("not", (operand,)):
+                return Operation("not", (self.certain(scope, operand, holds=not holds),))
+            case Operation("and" | "or"):
+                return rebuilt(guard, lambda part: self.certain(scope, part, holds=holds))
+            case Operation("if", (condition, *values)) if any(self._unknown(scope, guard)):
+                conditions = condition, Operation("not", (condition,))
+                either = tuple(Operation("and", pair) for pair in zip(conditions, values, strict=True))
+                return self.certain(scope, Operation("or", either), holds=holds)
+            case FieldOf(_, "due") if holds:
+                return guard  # by what is counted
+        return Constant(not holds) if any(self._unknown(scope, guard)) else guard

@@ -1,0 +1,196 @@
+"""How often the nodes of a graph run from its start to its end, counted ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import final
+
+from graphtrain.data.length import EpochLength
+from graphtrain.errors import UsageError
+from graphtrain.graph.renaming import paths_of
+from graphtrain.kind.batch_limit import BatchLimit, combined_length
+from graphtrain.names import suggestion
+from graphtrain.plan.counted import Counted, data_read_by, epoch_fields_of
+from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.scope import ResourceTarget, Scope, leaves
+from graphtrain.program.bind import Program
+from graphtrain.program.counting import CountedRanks, CountedRun, EndlessError, fetching
+
+LengthOf = Callable[[str], EpochLength | Mapping[str, EpochLength | None] | None]
+"""The length of an epoch of the data that a resource is; None where it has none. KeyError: nobody says.
+
+Of a mapping of loaders, that of each.
+"""
+
+
+@final
+class WholeRun:
+    """What one whole run of a graph comes to: no data is fetched, and nothing is trained.
+
+    Arguments:
+        length_of: the length of data, by the name of the resource.
+        window_ranks: the ranks with which the run begins: a window has the micro-batches of all of them. Steps are the
+            same for any number of ranks that goes through these windows. Default: 1.
+        ranks: those that fetch batches, each its own: what is asked after each of them, such as how often a node runs,
+            is asked after a round. Default: 1.
+
+    >>> from graphtrain import Graph
+    >>> plan = Plan(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs"))
+    >>> WholeRun(plan, lambda name: EpochLength(1_000_003)).visits("step")
+    750003
+    """
+
+    def __init__(self, plan: Plan, length_of: LengthOf, window_ranks: int = 1, ranks: int = 1) -> None:
+        self._plan, self._length_of = plan, length_of
+        self._window_ranks, self._ranks = window_ranks, ranks
+        self._totals: dict[tuple[str, str], int] = {}
+        self._asked: list[str] = []
+
+    def visits(self, path: str) -> int:
+        """How often the node at a path runs in the whole run; in a body, in all runs of that.
+
+        Raises:
+            UsageError: there is no such node; time or metrics alone end the run, or data has no length.
+        """
+        if path not in self._plan.by_path:
+            raise UsageError(f"there is no node `{path}`", suggestion(path, paths_of(self._plan.graph)))
+        total, scope = 1, self._plan.main
+        for name in path.split("/"):
+            planned = self._plan.by_path[f"{scope.path}{name}"]
+            counted = self._counted(scope, planned.path, "runs")
+            if counted.is_uncertain(planned):
+                raise UsageError(
+                    f"how often `{planned.path}` runs is not known ahead: time or a metric makes it due "
+                    f"({' or '.join((str(planned.trigger), *planned.also_due))})",
+                    f'count steps or epochs, as in {planned.path}.every = "1 epochs"',
+                )
+            total *= self._run(scope, counted).by_path[planned.path].fields["runs"]
+            if planned.body is not None:
+                scope = planned.body
+        return total
+
+    def batches_per_epoch(self, planned: PlanNode) -> int:
+        """The batches in an epoch of the data that a node fetches.
+
+        Raises:
+            UsageError: they are not known ahead.
+        """
+        return self._length(planned).batches
+
+    def total(self, planned: PlanNode, field_name: str) -> int:
+        """What a field holds when the graph that its node is in has run once.
+
+        Raises:
+            UsageError: as of `visits`; or that depends on this number itself.
+        """
+        text = f"{planned.path}.{field_name}"
+        if text in self._asked:
+            raise UsageError(
+                f"`{text}` at the end of the run depends on when a part of the run is over, which depends on it",
+                "count what decides the length of the run by epochs or steps",
+            )
+        key = planned.path, field_name
+        if key not in self._totals:
+            self._asked.append(text)
+            try:
+                counted = self._counted(planned.scope, *key)
+                program = self._run(planned.scope, counted)
+            finally:
+                self._asked.pop()
+            value = getattr(program.by_path[planned.path].instance, field_name)
+            if not counted.is_known(*key) or not value:
+                raise UsageError(f"what `{text}` comes to is not known ahead", "count by epochs or steps instead")
+            self._totals[key] = int(value)
+        return self._totals[key]
+
+    def _counted(self, scope: Scope, path: str, field_name: str) -> Counted:
+        plan = self._plan if scope is self._plan.main else Plan(scope.graph, scope)
+        return Counted(plan, path, field_name, self._knows_samples)
+
+    def _knows_samples(self, planned: PlanNode) -> bool:
+        length = self._length(planned)
+        return length.last is not None and (length.samples is not None or self._ranks == 1)
+
+    def _run(self, scope: Scope, counted: Counted) -> Program:
+        """The program of a graph, run to its end."""
+        plan = counted.plan
+        ranks = CountedRanks(self._ranks) if self._ranks > 1 else None
+        program = Program(plan, {**dict.fromkeys(_optional(plan), object()), "ranks": ranks}, self, counted.left_out)
+        program.window_ranks = self._window_ranks
+        for bound in program.nodes:
+            epoch = epoch_fields_of(bound.planned)
+            if epoch is not None and not bound.bypassed:
+                bound.hold(fetching(bound, epoch, self._length(bound.planned)))
+        run = CountedRun(program, counted)
+        try:
+            run.to_end()
+        except EndlessError:
+            inner = plan.scopes[run.scope_path()]
+            unknown = sorted(counted.unknown_at_end(inner))
+            decides = f": it ends only as {', '.join(unknown)} decide" if unknown else ""
+            ending = (node.path for node in plan.nodes_in(inner) if node.kind and node.kind.trigger == "after")
+            never = next((f"{path}.after" for path in ending), "")
+            raise UsageError(
+                f"nothing that is counted ends the graph `{inner.graph.name}`{decides}",
+                f'give {never} an amount, as in {never} = "10 epochs"' if never else "",
+            ) from None
+        return program
+
+    # ---- the length of data
+
+    def _length(self, planned: PlanNode) -> EpochLength:
+        if (batches := planned.parameters.get("batches_per_epoch")) is not None:
+            return EpochLength(batches)
+        names = data_read_by(planned)
+        if not names:
+            raise UsageError(
+                f"the data of `{planned.path}` is made in the graph, so how many batches it has is not known ahead",
+                "count by what does not depend on it",
+            )
+        try:
+            length = self._length_of(names[0])
+        except KeyError:
+            raise UsageError(
+                f"how many batches `{names[0]}` has is not known, which `{planned.path}` fetches",
+                f"supply it: run.steps(..., {names[0]}=...)",
+            ) from None
+        named = (planned.parameters.get(name) for name in ("limit", "overfit"))
+        amounts = [amount for amount in named if amount is not None]
+        limit = BatchLimit(min(amounts, default=None))
+        if isinstance(length, Mapping):
+            length, limit = _of_loaders(length, limit, planned), BatchLimit(None)
+        if length is None:
+            raise UsageError(
+                f"`{names[0]}` has no length, so how many batches `{planned.path}` will fetch is not known ahead",
+                "give the data a `__len__`, or compute the number where it is needed from what you know of the data",
+            )
+        return _limited(length, limit)
+
+
+def _optional(plan: Plan) -> Iterator[str]:
+    """The resources without which some node does nothing."""
+    for planned in plan.nodes:
+        slots = (
+            planned.body.graph.optional if planned.body is not None else planned.kind.optional if planned.kind else ()
+        )
+        for slot in slots:
+            for leaf in leaves(planned.scope.read_by(planned.node, slot)):
+                if isinstance(leaf, ResourceTarget):
+                    yield leaf.name
+
+
+def _limited(length: EpochLength, limit: BatchLimit) -> EpochLength:
+    most = limit.of(length.batches)
+    return EpochLength(most, length.samples, length.samples) if most is not None and most < length.batches else length
+
+
+def _of_loaders(lengths: Mapping[str, EpochLength | None], limit: BatchLimit, planned: PlanNode) -> EpochLength | None:
+    """The length of an epoch of several loaders, of which each or all of them are limited."""
+    known = [length for length in lengths.values() if length is not None]
+    if len(known) < len(lengths):
+        return None
+    combine = planned.parameters.get("combine") or ("cycle" if planned.scope.steps else "in_turn")
+    if combine == "in_turn":
+        return EpochLength(sum(_limited(length, limit).batches for length in known))
+    batches = combined_length([length.batches for length in known], combine)
+    return _limited(EpochLength(batches), limit) if batches is not None else None

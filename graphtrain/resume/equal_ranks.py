@@ -1,0 +1,281 @@
+"""What all ranks must begin with alike: graph, settings, versions, data and weights; compared before anything trains.
+
+Ranks pass one hash first. Only where it differs they pass everything line by line, and the error names the first line
+that is not the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from graphtrain.data.fingerprint import fingerprint
+from graphtrain.data.loaders import by_name, is_data
+from graphtrain.data.rank_local import RankLocal
+from graphtrain.errors import RanksDivergedError, UsageError
+from graphtrain.graph import Graph
+from graphtrain.plain import json_value
+from graphtrain.program.agreement import Agreement
+from graphtrain.state.content import content_hash
+from graphtrain.storage.run_files import RunFiles
+from graphtrain.version import __version__
+
+# Of a tensor that differs, so many elements are searched for one that does.
+_MOST_ELEMENTS = 65_536
+
+_WRAPPERS = ("DistributedDataParallel", "DataParallel")
+
+_COMMAND = "start all ranks with the same command, script and files"
+_VERSION = "use one environment on all hosts"
+_DATA = "give all ranks the same data: each of them takes its own batches of it"
+_WEIGHTS = (
+    "make the model of the same seed on all ranks; a command seeds Python, NumPy and torch before setup() is called, "
+    "so leave the rank out of the seed"
+)
+
+Lines = dict[str, Any]
+"""What is compared -> its value, as plain data."""
+
+
+def require_equal(
+    agreement: Agreement,
+    graph: Graph,
+    resources: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    hyper_parameters: Mapping[str, Mapping[str, Any]],
+    *,
+    begins: bool = True,
+) -> None:
+    """Compare the ranks.
+
+    Arguments:
+        settings: what the trainer was given besides: its seed, the arguments of `setup`.
+        begins: False for resources that a run is given later: their buffers may be of what every rank has trained.
+
+    Raises:
+        UsageError: they differ; on all of them, with what the first line that differs is on which rank.
+    """
+    if agreement.world_size == 1:
+        return
+    tensors = dict(_tensors(resources, with_buffers=begins))
+    groups: list[tuple[str, Lines]] = [
+        (_VERSION, {"the version of graphtrain": __version__, "the version of torch": str(torch.__version__)}),
+        (_COMMAND, {"the name of the graph": graph.name, **_lines_of("the graph", graph.to_toml())}),
+        (_COMMAND, {**_flat(settings), **_flat(hyper_parameters)}),
+        (_DATA, dict(_lines_of_data(resources))),
+        (_WEIGHTS, _hashes(tensors)),
+    ]
+    digest = hashlib.blake2b(json.dumps([lines for _, lines in groups]).encode(), digest_size=8).digest()
+    records = agreement.synchronise("start", digest=digest)
+    if all(record.digest == digest for record in records):
+        return
+    of_ranks = agreement.gather([lines for _, lines in groups])
+    for (hint, _), lines in zip(groups, zip(*of_ranks, strict=True), strict=True):
+        if (name := _first_difference(lines)) is None:
+            continue
+        values = [of_rank.get(name) for of_rank in lines]
+        if hint == _WEIGHTS:
+            name, values = _first_weight(agreement, name, tensors)
+        raise UsageError(f"ranks differ in {name}: {_by_rank(values)}", hint)
+
+
+def versions_of(resources: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """What tells whether parameters were changed in place, or replaced."""
+    return [(id(tensor), tensor._version) for _, tensor in _tensors(resources, with_buffers=False)]
+
+
+def buffers_of(resources: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The buffers of every module, by their paths."""
+    return {
+        f"{resource}.{name}": tensor
+        for resource, module in resources.items()
+        if isinstance(module, torch.nn.Module)
+        for name, tensor in module.named_buffers()
+    }
+
+
+def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any], *, are_known: bool = False) -> None:
+    """Compare the parameters of all ranks, where a run begins and ends.
+
+    Arguments:
+        are_known: True where those of this rank are as they were when ranks compared them last. Where they are on all
+            of them, nothing is hashed.
+
+    Raises:
+        RanksDivergedError: they differ; on all of them, with the first element that does.
+    """
+    if agreement.world_size == 1:
+        return
+    tensors = dict(_tensors(resources, with_buffers=False))
+    weights = None if are_known else _hashes(tensors)
+    digest = bytes(8) if are_known else hashlib.blake2b(json.dumps(weights).encode(), digest_size=8).digest()
+    if all(record.digest == digest for record in agreement.synchronise("start", digest=digest)):
+        return
+    name = _first_difference(agreement.gather(weights if weights is not None else _hashes(tensors)))
+    if name is None:  # changed to what they were
+        return
+    name, values = _first_weight(agreement, name, tensors)
+    raise RanksDivergedError(
+        f"ranks differ in {name}: {_by_rank(values)}",
+        "what changes weights must do the same on all ranks: draw no random numbers for them, and read no batch of one "
+        "rank",
+    )
+
+
+def _first_weight(agreement: Agreement, name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, list[Any]]:
+    """The first element of a tensor that differs, and its value on every rank."""
+    tensor = tensors.get(name.strip("`"))
+    return _first_element(name, agreement.gather(None if tensor is None else _elements(tensor)))
+
+
+def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+    """The parameters and buffers of every module, by their paths."""
+    for resource, module in resources.items():
+        if isinstance(module, torch.nn.Module):
+            buffers = module.named_buffers() if with_buffers else ()
+            for name, tensor in itertools.chain(module.named_parameters(), buffers):
+                yield f"{resource}.{name}", tensor
+
+
+def _hashes(tensors: Mapping[str, torch.Tensor]) -> Lines:
+    """Each tensor as it is compared: its name in code, and a hash of its bytes."""
+    whole = {f"`{name}`": tensor.detach() for name, tensor in tensors.items()}
+    return {name: content_hash(tensor, most_bytes=tensor.nbytes) for name, tensor in whole.items()}
+
+
+def _elements(tensor: torch.Tensor) -> dict[str, Any]:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    values = tensor.detach().reshape(-1)[:_MOST_ELEMENTS].tolist()
+    return {"shape": list(tensor.shape), "type": dtype, "values": list(map(repr, values))}
+
+
+def _first_element(name: str, of_ranks: Sequence[Any]) -> tuple[str, list[Any]]:
+    """The name of what differs in a tensor, and its value on every rank."""
+    if any(elements is None for elements in of_ranks):
+        return name, [None if elements is None else _shape_of(elements) for elements in of_ranks]
+    if len({_shape_of(elements) for elements in of_ranks}) > 1:
+        return name, [_shape_of(elements) for elements in of_ranks]
+    for number, values in enumerate(zip(*(elements["values"] for elements in of_ranks), strict=True)):
+        if len(set(values)) > 1:
+            place, rest = [], number
+            for size in reversed(of_ranks[0]["shape"]):
+                place.append(rest % size)
+                rest //= size
+            index = f"[{', '.join(map(str, reversed(place)))}]" if place else ""
+            return f"`{name.strip('`')}{index}`", [_Number(value) for value in values]
+    return name, [f"other values behind the first {_MOST_ELEMENTS}" for _ in of_ranks]
+
+
+class _Number(str):
+    """A number as it was printed."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _shape_of(elements: Mapping[str, Any]) -> str:
+    return _Number(f"{elements['type']} {elements['shape']}")
+
+
+def _lines_of(name: str, text: str) -> Lines:
+    return {f"{name}, line {number}": line for number, line in enumerate(text.splitlines(), 1)}
+
+
+def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, data in by_name(resources):
+        if not is_data(name, data):
+            continue
+        is_own = isinstance(data, RankLocal)
+        yield f"whether `{name}` is rank_local", is_own
+        if is_own:
+            continue
+        facts = fingerprint(data)
+        yield f"the length of `{name}`", facts["length"]
+        yield f"the samples of `{name}`", facts["samples"]
+        yield from ((f"the {setting} of `{name}`", value) for setting, value in facts.get("settings", {}).items())
+        yield f"the hash of a few samples of `{name}`", facts["hash"]
+
+
+def _flat(values: Mapping[str, Any], outer: str = "") -> Lines:
+    lines: Lines = {}
+    for name, value in values.items():
+        path = f"{outer}{name}"
+        if isinstance(value, Mapping):
+            lines |= _flat({str(key): inner for key, inner in value.items()}, f"{path}.")
+        else:
+            lines[f"`{path}`"] = _plain(value)
+    return lines
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; of an object that has no such form, its type."""
+    try:
+        plain = json_value(value)
+        json.dumps(plain)
+    except (TypeError, ValueError, RuntimeError):
+        return f"a {type(value).__name__}"
+    return plain
+
+
+def _first_difference(of_ranks: Sequence[Lines]) -> str | None:
+    names = dict.fromkeys(name for lines in of_ranks for name in lines)
+    return next((name for name in names if len({repr(lines.get(name)) for lines in of_ranks}) > 1), None)
+
+
+def _by_rank(values: Sequence[Any]) -> str:
+    """Every value with the ranks that have it.
+
+    >>> _by_rank([3, 4, 3])
+    '3 on rank 0, 2; 4 on rank 1'
+    """
+    ranks: dict[str, list[str]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault("nothing" if value is None else repr(value), []).append(str(rank))
+    return "; ".join(f"{value} on rank {', '.join(numbers)}" for value, numbers in ranks.items())
+
+
+def require_one_folder(agreement: Agreement, run_files: RunFiles) -> None:
+    """Find out whether all ranks see the run directory that rank 0 writes.
+
+    Raises:
+        UsageError: one of them does not; on all of them.
+    """
+    name = agreement.lead(run_files.leave_trace)
+    seen = agreement.gather(run_files.sees_trace(name))
+    agreement.lead(lambda: run_files.remove_trace(name))
+    if not all(seen):
+        ranks = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
+        raise UsageError(
+            f"the run directory `{run_files.path}` of rank 0 is not the one of rank {ranks}",
+            "name a folder on a file system that all hosts share, by its absolute path",
+        )
+
+
+def refuse_models(resources: Mapping[str, Any]) -> None:
+    """Refuse models that exchange gradients by themselves, and those that would not begin alike on all ranks.
+
+    Raises:
+        UsageError: a model is wrapped in `DistributedDataParallel` or `DataParallel`, or a part of it is; or it has a
+            parameter without values, which every rank would draw by random numbers of its own.
+    """
+    for path, tensor in _tensors(resources):
+        if is_lazy(tensor):
+            raise UsageError(
+                f"`{path}` has no values yet, and each rank would draw others at its first batch",
+                "pass a batch through the model in setup(), before the optimizer is made",
+            )
+    for name, module in resources.items():
+        for part in module.modules() if isinstance(module, torch.nn.Module) else ():
+            wrapper = next((kind.__name__ for kind in type(part).__mro__ if kind.__name__ in _WRAPPERS), None)
+            if wrapper is not None:
+                raise UsageError(
+                    f"`{name}` is wrapped in {wrapper}, which would exchange gradients in every backward pass and in "
+                    "an order that a resume cannot repeat",
+                    "supply the plain model: gradients are exchanged at the node `exchange`, once a window",
+                )

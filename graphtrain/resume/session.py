@@ -1,0 +1,376 @@
+"""A run without files, screen and signals: a graph bound to resources, a position in it, and every way to get there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, final
+
+import torch
+
+from graphtrain.data.loader import derived_seed
+from graphtrain.data.state import DataState
+from graphtrain.distributed import Ranks
+from graphtrain.graph import Graph
+from graphtrain.graph.renaming import Renaming
+from graphtrain.metrics.recorder import Recorder
+from graphtrain.notices import Notices
+from graphtrain.program.agreement import Agreement
+from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.factories import Renewals, Renewed
+from graphtrain.program.loop import Loop
+from graphtrain.program.made import made_resources, with_copies
+from graphtrain.program.requests import Requests, SavePolicy
+from graphtrain.program.resources import prepare, prepare_further, resolve_device
+from graphtrain.program.run_state import OF_NODES
+from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.resume.capture import Resumable
+from graphtrain.resume.environment import run_environment
+from graphtrain.resume.equal_ranks import buffers_of, refuse_models, require_equal
+from graphtrain.resume.hyper_parameters import HyperParameters
+from graphtrain.resume.rank_resume import resized
+from graphtrain.resume.restore import Restored, ResumeOptions, restore
+from graphtrain.resume.rewiring import move
+from graphtrain.resume.setup_change import SetupHashes, made_otherwise
+from graphtrain.state.random import (
+    RandomAside,
+    global_generators,
+    restore_random,
+    seed_everything,
+    seed_given,
+    seed_the_rest,
+)
+from graphtrain.storage.checkpoint import Checkpoint
+
+
+@final
+class Session(Resumable):
+    """A graph bound to resources, and where it is.
+
+    It begins, or enters the state of a checkpoint, by `enter`; it goes on in another graph by `rewire`, and with
+    resources that were made again by `renew`.
+
+    Arguments:
+        graph: without problems.
+        resources: what nodes read, by name, factories among them.
+        ranks: this process among the others, or alone.
+        seed: as `Trainer` has it.
+        device: as `Trainer` has it.
+        saving: True if checkpoints will be made.
+        notices: for a person.
+        tick: called with the time by transitions that are timed, when it is due.
+
+    Raises:
+        GraphError, UsageError: as for `CompiledGraph`, and for resources that ranks cannot train.
+
+    Attributes:
+        requests: to the loop.
+        world: the ranks of the run; of one process, it alone.
+        resources: by name, as they are now.
+        setup: hashes of what was set up.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        resources: Mapping[str, Any],
+        ranks: Ranks,
+        *,
+        seed: int | None,
+        device: str | torch.device,
+        saving: bool,
+        notices: Notices,
+        tick: Callable[[float], None],
+    ) -> None:
+        self.notices = notices
+        self.requests = Requests(agrees=ranks.world_size > 1)
+        self.world = Agreement(ranks, self.requests)
+        several = self.world if ranks.world_size > 1 else None
+        self._renewals = Renewals(resources, self.requests, several)
+        self._made = made_resources(graph, self._renewals.current)
+        self.resources = with_copies(graph, self._renewals.current, self._made)
+        self._first_made = {name: self.resources[name] for name in (*self._renewals.factories, *self._made)}
+        self._takes_seed = seed is None
+        own = seed if seed is not None else seed_given() or 0
+        self.seed: int = self.world.gather(own)[0] if seed is None else own
+        # Ranks that are seeded alike, as equal models ask for, would drop alike.
+        self._reseeds = seed is not None or (ranks.rank > 0 and own == self.seed)
+        self.device = resolve_device(device, ranks.local_rank if several is not None else None)
+        if several is not None:
+            refuse_models(self.resources)
+        self.watch = Stopwatch(tick)
+        self.recorder = Recorder(
+            lambda: self.compiled.run_clock.step_and_epoch(),
+            lambda: self.compiled.run_clock.outer_counts(),
+            lambda: self.compiled.run_clock.columns,
+            several.gather if several is not None else None,
+        )
+        self._prepared: dict[str, Any] = {
+            **prepare(self.resources, self.device),
+            "checkpoints": self.requests,
+            "data_state": DataState(),
+            "device": self.device,
+            "history": None,  # each node is given its own
+            "recorder": self.recorder,
+            "renewals": self._renewals,
+            "running_seconds": self.world.seconds,
+            "saving": saving,
+            "notify": notices.once,
+            "ranks": several,
+            "seed": self.seed,
+        }
+        self.compiled = self._compile(graph, self.resources, self._prepared, made=self._made)
+        self.requests.retention = self.compiled.retention
+        self.requests.running = lambda: self.path
+        self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
+        self.loop = Loop(self.compiled.start, self.requests)
+        self.environment = None
+        self.setup = SetupHashes()
+
+    def _compile(
+        self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
+    ) -> CompiledGraph:
+        return CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
+
+    # ---- where it is
+
+    @property
+    def graph(self) -> Graph:
+        """The procedure."""
+        return self.compiled.graph
+
+    @property
+    def path(self) -> str:
+        """The path of the node that runs next, or is running."""
+        return self.compiled.path(self.loop.position)
+
+    @property
+    def position(self) -> int:
+        """The number of that node."""
+        return self.loop.position
+
+    @property
+    def place(self) -> str:
+        """The same for a person, as messages of other ranks have it."""
+        return f"in `{self.path}` at {self.compiled.run_clock.describe()}"
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """How far the run is, as a status has it."""
+        return {"trained": self.compiled.run_clock.trained(), **self.compiled.run_clock.nested()}
+
+    def seconds(self) -> float:
+        """How long this process has trained, by its own clock."""
+        return self.watch.running()
+
+    def path_of(self, position: int) -> str:
+        """The path of a node by its number."""
+        return self.compiled.path(position)
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers of all modules, by their paths."""
+        return buffers_of(self.resources)
+
+    # ---- ways in
+
+    def set_up(
+        self,
+        about: Mapping[str, Any],
+        not_state: Collection[str],
+        checkpoint: Checkpoint | None,
+        holder: Any,
+        *,
+        is_recorded: bool,
+        deterministic: bool,
+    ) -> None:
+        """Note what is set up, before the run begins or is resumed; looking at data may draw random numbers.
+
+        Arguments:
+            about, not_state, deterministic: as `Trainer` has them.
+            checkpoint: from which it will be resumed. None: it begins.
+            holder: the object through which a step function of the user may reach this session.
+            is_recorded: True if anything will be written.
+        """
+        if checkpoint is not None and self._takes_seed:  # from which the order of its data follows
+            saved = checkpoint.manifest["environment"].get("seed", self.seed)
+            if saved != self.seed:
+                self.seed = self._prepared["seed"] = saved
+                self._compile_again()
+        if is_recorded or checkpoint is not None:
+            self.environment = run_environment(self.resources, about, deterministic=deterministic, seed=self.seed)
+        self.compiled.state.begin(not_state, holder)
+        baseline = self.compiled.state.baseline
+        if baseline is not None and self.environment is not None:
+            self.setup = SetupHashes.of(baseline)
+
+    def begin(self, random: Mapping[str, Any]) -> None:
+        """Go to the start.
+
+        Arguments:
+            random: the state of the generators as the user has left them.
+        """
+        restore_random(dict(random))
+        rank = self.world.rank
+        if self._reseeds:
+            seed_everything(derived_seed(self.seed, rank) if rank else self.seed)
+        else:
+            seed_the_rest(self.seed)
+        self.compiled.begin()
+
+    def enter(self, checkpoint: Checkpoint, options: ResumeOptions, *, again: bool = False) -> Restored:
+        """Go to where a checkpoint was made.
+
+        Arguments:
+            again: True if this session has run: what nodes hold is dropped, as in a new process.
+
+        Raises:
+            UsageError, CheckpointError: as for `restore`.
+        """
+        if again:
+            self._compile_again()
+        self._renew_as(checkpoint.sections.get("renewed", {}))
+        for line in self.compiled.program.begun_with(checkpoint.manifest.get("window_ranks", 1)):
+            self.notices.once(line)
+        fitting, resizing, world = checkpoint, "", self.world
+        if checkpoint.ranks != world.world_size:
+            fitting, resizing = resized(
+                checkpoint, self.compiled, world.rank, world.world_size, self.seed, options.rename
+            )
+        return restore(fitting, self, options, resizing)
+
+    def _compile_again(self) -> None:
+        """Compile the graph of the run for a resume with the same objects."""
+        former = self.compiled.state
+        self.recorder.forget_means()
+        prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
+        self.compiled = self._compile(self.graph, self.resources, prepared, made=self._made)
+        if former.baseline is not None:
+            self.compiled.state.watch(former.baseline, former, former.renewed)
+
+    def rewire(self, graph: Graph, rename: Mapping[str, str], resources: Mapping[str, Any], *, moves: bool) -> None:
+        """Go on in another graph, with further resources or others in the place of some.
+
+        Arguments:
+            moves: True if what nodes hold moves to the graph. Default: the run has not begun.
+
+        Raises:
+            UsageError: the graph has no place for where the run is; or `rename` names no node.
+        """
+        renewals = self._renewals.with_others(resources, self.resources)
+        resources = {name: renewals.current[name] for name in resources}
+        all_resources = {**self.resources, **resources}
+        newly_made = made_resources(graph, all_resources)
+        kept = self.resources.keys() - resources.keys()
+        all_resources = with_copies(graph, all_resources, newly_made, kept, self._made)
+        resources = {**resources, **{name: all_resources[name] for name in newly_made}}
+        renewed = {name: value for name, value in self.compiled.state.renewed.items() if name not in resources}
+        made = self._made | newly_made
+        self._replace(graph, Renaming(rename, self.graph, graph), resources, renewals, made, renewed, moves=moves)
+        first = {**self._first_made, **resources}
+        self._first_made = {name: first[name] for name in (*renewals.factories, *made)}
+
+    def renew(self) -> None:
+        """Go on with what a node has made again in the place of what there was."""
+        renewed = self._renewals.take()
+        self._put_renewed(renewed, self.compiled.state.renewed, self.resources, moves=True)
+        self.compiled.clear_windows()
+        self.compiled.restart_makers({name for name, source in self._made.items() if source in renewed})
+
+    def _renew_as(self, saved: Mapping[str, Any]) -> None:
+        """Make again what a run had made again when it was saved; everything else is as it was at the start.
+
+        Raises:
+            CheckpointError: it is no `Factory` now.
+        """
+        if not saved and not self.compiled.state.renewed:
+            return
+        first = {**self.resources, **self._first_made}
+        resources, again = dict(first), {}
+        with RandomAside(global_generators()):
+            for name in [name for name in saved if name not in self._made]:
+                again[name] = self._renewals.make_as(name, saved[name]["random"], resources)
+                resources[name] = again[name].value
+        self._put_renewed(again, {}, first, moves=False)
+        state = self.compiled.state
+        state.made_otherwise = [
+            line
+            for name, renewed in state.renewed.items()
+            for line in made_otherwise(name, saved.get(name, {}).get("setup", {}), renewed.setup)
+        ]
+
+    def _put_renewed(
+        self, again: Mapping[str, Renewed], before: Mapping[str, Renewed], resources: Mapping[str, Any], *, moves: bool
+    ) -> None:
+        """Put resources that were made again, and copies of them, in the place of what there was.
+
+        Arguments:
+            before: those that were made again earlier.
+            resources: the others.
+            moves: as for `_replace`.
+        """
+        values = {name: renewed.value for name, renewed in again.items()}
+        made = {name: source for name, source in self._made.items() if source in again}
+        copies = with_copies(self.graph, {**resources, **values}, made, earlier=self._made)
+        again = {**again, **{name: Renewed({}, copies[name]) for name in made}}
+        now = {name: copies[name] for name in self._first_made}
+        given = {name: value for name, value in now.items() if value is not self.resources[name]}
+        renewed = {**{name: value for name, value in before.items() if name not in again}, **again}
+        renaming = Renaming({}, self.graph, self.graph)
+        self._replace(self.graph, renaming, given, self._renewals, self._made, renewed, moves=moves)
+        for each in again.values():
+            each.setup = SetupHashes.of(each.listed).by_path
+
+    def _replace(
+        self,
+        graph: Graph,
+        renaming: Renaming,
+        resources: Mapping[str, Any],
+        renewals: Renewals,
+        made: Mapping[str, str],
+        renewed: Mapping[str, Renewed],
+        *,
+        moves: bool,
+    ) -> None:
+        """Compile a graph with some resources in the place of others, and go on with it; where that raises, as before.
+
+        Arguments:
+            resources: further ones, or others in the place of those so far.
+            made: the resources that are copies, and of what.
+            renewed: the resources that were made again since the run began.
+            moves: True if what nodes hold moves to the graph. Default: they are set up later.
+        """
+        all_resources = {**self.resources, **resources}
+        former, policy, environment = self.compiled, self.requests.policy, self.environment
+        # What nodes hold moves to the other graph in memory; resources are the same objects.
+        state = former.state.capture(former.written(), OF_NODES if moves else ("random",))
+        try:
+            prepared = prepare_further(self._prepared, all_resources, resources, self.device)
+            prepared["renewals"] = renewals
+            if environment is not None:  # before the data is opened: to look at it may draw from its generator
+                environment = environment.with_resources(self.resources, all_resources)
+            older = former if moves else None
+            compiled = self._compile(graph, all_resources, prepared, older, renaming, given=resources, made=made)
+            compiled.program.window_ranks = former.program.window_ranks
+            if compiled.retention is None:  # that of a node that is gone applies no more
+                self.requests.policy = SavePolicy()
+            position = compiled.start
+            if moves:
+                position, notes = move(state, former, self.loop, compiled, renaming)
+                for line in notes:
+                    self.notices(line)
+            hyper_parameters = HyperParameters(compiled.state.set_up(), former=self.hyper_parameters)
+            if self.world.world_size > 1:
+                refuse_models(resources)
+            require_equal(self.world, graph, resources, {}, hyper_parameters.values, begins=False)
+            if former.state.baseline is not None:
+                compiled.state.watch(former.state.baseline, former.state, renewed)
+        except BaseException:
+            self.requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
+            raise
+        finally:
+            former.state.restore_after_setup(state, ("random",))
+        self.recorder.keep_followers([bound.instance for bound in compiled.program.by_path.values()])
+        self.requests.retention = compiled.retention
+        self.resources, self._prepared, self.environment = all_resources, prepared, environment
+        self._renewals, self._made = renewals, dict(made)
+        renewals.current = all_resources
+        self.compiled, self.loop.position, self.hyper_parameters = compiled, position, hyper_parameters

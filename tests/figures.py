@@ -1,0 +1,138 @@
+"""The size of the house, as `make figures` prints it and `tests/test_figures.py` holds it: measured, never remembered.
+
+What the smallest run enters is counted in a process of its own: functions, lambdas and generator expressions that are
+called (a comprehension is part of the function around it), classes of which a method is called, modules that are run.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from graphtrain.kind import node, progress
+from tests.test_layers import LATE, MODULES, PACKAGE, late_against_the_order
+
+ROOT = Path(__file__).parent.parent
+LINES, FILE_LINES, FUNCTION_LINES, CLASS_METHODS, TRAINER_LINES, DECLARATIONS = 42_000, 600, 60, 25, 550, 20
+FUNCTIONS, CLASSES, RUN_MODULES = 980, 110, 190
+
+
+def source_of(module: str) -> str:
+    """The text of a module by its name below `graphtrain`."""
+    path = PACKAGE.joinpath(*module.split(".")) if module else PACKAGE
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return file.read_text(encoding="utf-8")
+
+
+def lines_by_module() -> dict[str, int]:
+    return {name: len(source_of(name).splitlines()) for name in MODULES}
+
+
+def rooms() -> dict[str, list[str]]:
+    """Room -> packages, as docs/architecture.md has them."""
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[1:4] for row in page.partition("| room |")[2].partition("\n\n")[0].splitlines()[2:]]
+    return {room.strip(): [name.strip("` ") for name in names.split(",")] for room, _, names in rows}
+
+
+def lines_by_room() -> dict[str, int]:
+    by_package: Counter[str] = Counter()
+    for module, lines in lines_by_module().items():
+        by_package[module.partition(".")[0]] += lines
+    listed = {room: sum(by_package.pop(package, 0) for package in packages) for room, packages in rooms().items()}
+    return {**listed, "ground": sum(by_package.values())}
+
+
+def long_functions() -> Iterator[tuple[str, int]]:
+    """Those that are longer than a page, with their lines, docstrings aside."""
+    for module, tree in MODULES.items():
+        for each in ast.walk(tree):
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.end_lineno is not None:
+                text = each.body[0] if ast.get_docstring(each) is not None else None
+                lines = each.end_lineno - each.lineno + 1 - (text.end_lineno - text.lineno + 1 if text else 0)
+                if lines > FUNCTION_LINES:
+                    yield f"{module}.{each.name}", lines
+
+
+def large_classes() -> Iterator[tuple[str, int]]:
+    """Those that have many methods, with their number."""
+    for module, tree in MODULES.items():
+        for each in ast.walk(tree):
+            if isinstance(each, ast.ClassDef):
+                methods = sum(isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) for part in each.body)
+                if methods > CLASS_METHODS:
+                    yield f"{module}.{each.name}", methods
+
+
+def declarations() -> list[str]:
+    """What a kind can declare: arguments of `@node` and `progress`, and names that the engine looks for in it."""
+    named = [
+        f"{function.__name__}({name})"
+        for function in (node, progress)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    looked_for = {
+        ast.literal_eval(call.args[1])
+        for tree in MODULES.values()
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("getattr", "hasattr")
+        if len(call.args) > 1
+        and isinstance(call.args[1], ast.Constant)
+        and ".implementation" in ast.unparse(call.args[0])
+    }
+    return [*named, *sorted(looked_for)]
+
+
+def smallest_run() -> dict[str, int]:
+    """What a run of three weights and four batches enters: its functions, classes and modules."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(__file__).with_name("smallest_run.py")
+        path = {**os.environ, "PYTHONPATH": str(ROOT)}
+        result = subprocess.run(
+            [sys.executable, str(script)], cwd=folder, env=path, capture_output=True, text=True, check=True
+        )
+    counted: dict[str, int] = json.loads(result.stdout.splitlines()[-1])
+    return counted
+
+
+def figures() -> list[tuple[str, int, int]]:
+    """What is measured, how much of it there is, and the most that there should be."""
+    by_module, run = lines_by_module(), smallest_run()
+    return [
+        ("lines of source", sum(by_module.values()), LINES),
+        (f"files above {FILE_LINES} lines", len([lines for lines in by_module.values() if lines > FILE_LINES]), 0),
+        (f"functions above {FUNCTION_LINES} lines", len([*long_functions()]), 0),
+        (f"classes above {CLASS_METHODS} methods", len([*large_classes()]), 0),
+        ("lines of run/trainer.py", by_module["run.trainer"], TRAINER_LINES),
+        ("declarations of a kind", len(declarations()), DECLARATIONS),
+        ("late imports against the order", len(late_against_the_order(MODULES)), len(LATE)),
+        ("functions that the smallest run enters", run["functions"], FUNCTIONS),
+        ("classes that it enters", run["classes"], CLASSES),
+        ("modules that it runs", run["modules"], RUN_MODULES),
+    ]
+
+
+def main() -> None:
+    """Print all of it."""
+    for name, number, most in figures():
+        print(f"{name:<42}{number:>8,}  of at most {most:,}")
+    print("\nlines by room")
+    for room, lines in lines_by_room().items():
+        print(f"  {room:<12}{lines:>8,}")
+    for title, found in (("long functions", long_functions()), ("large classes", large_classes())):
+        print(f"\n{title}")
+        for name, number in found:
+            print(f"  {name} {number}")
+
+
+if __name__ == "__main__":
+    main()
