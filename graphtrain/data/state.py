@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from graphtrain.state.baseline import Baseline
-from graphtrain.state.drift import NO_DRIFT
 
 
 @final
@@ -46,13 +45,12 @@ class DataState:
         """What has changed of data since the run began, as copies; empty for nothing."""
         if self.baseline is None or (name := self.baseline.name_of_data(data)) is None:
             return {}
-        section = self.baseline.drift(name).section
-        return copy.deepcopy(section) if section["changed"] else {}
+        return copy.deepcopy(self.baseline.drift(name).section)
 
     def restore(self, data: Any, section: Mapping[str, Any]) -> None:
         """Put data in the state that was captured."""
         if self.baseline is not None and (name := self.baseline.name_of_data(data)) is not None:
-            self.baseline.restore(section or NO_DRIFT, name)
+            self.baseline.restore(section, name)
 
     @contextmanager
     def kept(self, data: Any) -> Iterator[None]:

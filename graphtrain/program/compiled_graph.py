@@ -21,7 +21,7 @@ from graphtrain.program.factories import Renewals
 from graphtrain.program.horizon import refuse_two_at_once
 from graphtrain.program.liveness import Liveness
 from graphtrain.program.requests import Requests
-from graphtrain.program.run_state import StatefulObjects
+from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
 from graphtrain.program.whole_run import WholeRun

@@ -114,7 +114,7 @@ class CheckpointWriter(Saves):
             for tensors in split(self._run.compiled.state.capture(self._run.alive).sections()).files:
                 Layout.of(tensors)
         except UnsaveableError:
-            if not self._run.compiled.state.is_lazy():  # the first batch makes it something that can be saved
+            if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
                 raise
 
     def resumed_from(self, checkpoint: Checkpoint) -> None:
@@ -208,7 +208,7 @@ class CheckpointWriter(Saves):
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
-            if not (error.path.startswith(("slots", "the slot ")) or compiled.state.is_lazy()):
+            if not (error.path.startswith(("slots", "the slot ")) or compiled.state.objects.is_lazy()):
                 raise
             alive = compiled.liveness.names(loop.position, loop.ended)
             slot = next((name for name in alive if _is_of_slot(error.path, name)), error.path)
@@ -347,7 +347,8 @@ class CheckpointWriter(Saves):
         slim = Slim(self._frozen(), newest.path.name if newest is not None else "") if policy.slim else None
         part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, facts, slim)
         # After the copy, while training continues: what is changed meanwhile is reported too, by one save too early.
-        compare = compiled.state.comparison_of_data()
+        state = compiled.state
+        compare = state.data_content.comparison(state.changed) if state.data_content is not None else None
 
         def write(write_folder: WriteFolder) -> Written:
             if problem is not None:
@@ -355,8 +356,8 @@ class CheckpointWriter(Saves):
             return run_files.save(staged, facts, policy.retention, value, replaced, write_folder)
 
         def write_part() -> Written:
-            facts["data_content"], changed = compare()
-            facts["unknown"] = [*facts["unknown"], *changed]
+            content, changed = compare() if compare is not None else ({}, [])
+            facts.update(data_content=content, unknown=[*facts["unknown"], *changed])
             return part.lead(write) if part.leads else part.follow()
 
         self._staged, self._part, self._written_moment = staged, part, moment
@@ -369,8 +370,9 @@ class CheckpointWriter(Saves):
     def _staged_now(self) -> tuple[StagedState, dict[str, Any]]:
         """A copy of the state in the memory of the one before it, and the facts about it."""
         state, facts = capture(self._run)
-        objects = self._run.compiled.state
-        return StagedState(state.sections(), objects.essential_parts(state), self._buffers, objects.weights()), facts
+        run_state = self._run.compiled.state
+        weights = run_state.objects.weights()
+        return StagedState(state.sections(), run_state.essential_parts(state), self._buffers, weights), facts
 
     def _report_unknown(self, lines: Sequence[str]) -> None:
         for line in lines:

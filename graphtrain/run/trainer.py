@@ -494,7 +494,7 @@ class Trainer(RunView):
         if loop.ended and not run.is_end_saved:
             compiled.at_end()
         if compiled.activity(loop.position) is None:
-            for name in compiled.state.trained_in_evaluation_mode():
+            for name in compiled.state.objects.trained_in_evaluation_mode():
                 run.notices.once(
                     f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
                     f"call {name}.train() before, unless that is meant"
