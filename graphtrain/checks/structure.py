@@ -258,9 +258,8 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
     kept = node.parameters.get(kind.roles.keeps, ()) if kind.roles.keeps else ()
     for name in kept if isinstance(kept, list | tuple) else ():
         if name not in (returned := scope.returned_by(node)):
-            message = (
-                f"`{node.name}.{kind.roles.keeps}` names `{name}`, which the node does not write for its step function"
-            )
+            keeps = f"{node.name}.{kind.roles.keeps}"
+            message = f"`{keeps}` names `{name}`, which the node does not write for its step function"
             hint = suggestion(str(name), returned) or f'write it: writes = {{ {name} = "{name}" }}'
             yield scope.problem("G115", node.place, f"nodes.{keeps}", message, hint)
     for slot, written in node.writes.items():
