@@ -20,6 +20,7 @@ import functools
 import importlib
 import importlib.resources
 import re
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
 from types import FunctionType
@@ -29,10 +30,10 @@ from graphtrain.kind import DECLARED, Kind, kind_of
 from graphtrain.kind.declaration import drawn_family
 from graphtrain.kind.fields import action_of
 from graphtrain.kind.nested import Nested
+from graphtrain.names import nearest
 
 # What a graph has at the top of its text, and an overlay has not.
 _EXTENDS_OR_NODES = re.compile(r"^(?:extends\b|nodes\.|\[nodes)", re.MULTILINE)
-_GRAPHS, _OVERLAYS = "graphs", "graphs/overlays"
 
 
 def _package() -> Traversable:
@@ -89,20 +90,13 @@ def _entry_points(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in sorted(entry_points(group=group), key=lambda entry: entry.name)}
 
 
-@functools.cache
-def _installed(group: str) -> dict[str, EntryPoint]:
-    """What other packages add. An installation from before shipped kinds were found by folder lists those here too."""
-    entries = _entry_points(group)
-    return {name: entry for name, entry in entries.items() if entry.module.partition(".")[0] != "graphtrain"}
-
-
 def find_kind(name: str) -> Kind | None:
     """The kind of that name, or None. Importing the module of a kind is the only code this runs."""
     if name in DECLARED:
         return DECLARED[name]
     if name in _kinds():
         return _shipped_kind(name)
-    entry = _installed("graphtrain.nodes").get(name)
+    entry = _entry_points("graphtrain.nodes").get(name)
     return kind_of(entry.load()) if entry is not None else None
 
 
@@ -129,7 +123,7 @@ def kind_of_node(node: Node) -> Kind | None:
 
 def known_kinds() -> list[str]:
     """The names of all kinds that can be used now."""
-    return sorted({*DECLARED, *_kinds(), *_installed("graphtrain.nodes")})
+    return sorted({*DECLARED, *_kinds(), *_entry_points("graphtrain.nodes")})
 
 
 def family_of_node(node: Node) -> str:
@@ -151,14 +145,7 @@ def _shipped_family(name: str) -> str:
 
 def may_be_bypassed(node: Node) -> bool:
     """True for a node that is bypassed where a resource is absent; False for a kind that would have to be imported."""
-    return bool(_optional(node))
-
-
-def _optional(node: Node) -> tuple[str, ...]:
-    """The resources without which a node is bypassed."""
-    if node.body is not None:
-        return node.body.optional
-    return _marked(node.use, node.kind, "optional")
+    return bool(node.body.optional if node.body is not None else _marked(node.use, node.kind, "optional"))
 
 
 def effects_of(use: str, kind: Kind | None = None) -> set[str]:
@@ -203,41 +190,44 @@ def _shipped_mark(name: str) -> dict[str, ast.expr]:
     return {}
 
 
-def find_graph(name: str) -> Traversable | None:
-    """The TOML file of the shipped or installed graph `name`, or None."""
-    shipped = _texts(_GRAPHS).get(name)
-    if shipped is not None:
-        return shipped
-    entry = _installed("graphtrain.graphs").get(name)
-    return importlib.resources.files(entry.value) / f"{name}.toml" if entry is not None else None
+@dataclass(frozen=True)
+class Texts:
+    """The shipped and installed graphs, or the overlays."""
+
+    word: str
+    folder: str
+    group: str
+
+    def find(self, name: str) -> Traversable | None:
+        """The TOML file of that name, or None."""
+        if name in _texts(self.folder):
+            return _texts(self.folder)[name]
+        entry = _entry_points(self.group).get(name)
+        return importlib.resources.files(entry.value) / f"{name}.toml" if entry is not None else None
+
+    def known(self) -> list[str]:
+        """All names."""
+        return sorted({*_texts(self.folder), *_entry_points(self.group)})
+
+    def hint(self, source: str) -> str:
+        """What to write in place of a name that is not known."""
+        match = nearest(source, self.known())
+        return f"did you mean `{match}`?" if match else f"known: {', '.join(self.known())}; a path ends in .toml"
 
 
-def find_overlay(name: str) -> Traversable | None:
-    """The TOML file of the shipped or installed overlay `name`, or None."""
-    shipped = _texts(_OVERLAYS).get(name)
-    if shipped is not None:
-        return shipped
-    entry = _installed("graphtrain.overlays").get(name)
-    return importlib.resources.files(entry.value) / f"{name}.toml" if entry is not None else None
+GRAPHS = Texts("graph", "graphs", "graphtrain.graphs")
+OVERLAYS = Texts("overlay", "graphs/overlays", "graphtrain.overlays")
+find_graph, known_graphs = GRAPHS.find, GRAPHS.known
+find_overlay, known_overlays = OVERLAYS.find, OVERLAYS.known
 
 
 def overlays_with(node: str) -> list[str]:
     """The names of the shipped overlays that insert a node of that name, or nest one."""
     adds = re.compile(rf'\b(?:insert|nest) *= *"{re.escape(node)}"')
-    return sorted(name for name, file in _texts(_OVERLAYS).items() if adds.search(_read(file)))
+    return sorted(name for name, file in _texts(OVERLAYS.folder).items() if adds.search(_read(file)))
 
 
 def summary(file: Traversable | None) -> str:
     """What the graph or the overlay in a file does: the comment in its first line; empty where it has none."""
     line = _read(file).partition("\n")[0] if file is not None and file.is_file() else ""
     return line.removeprefix("#").strip() if line.startswith("#") else ""
-
-
-def known_overlays() -> list[str]:
-    """The names of all shipped and installed overlays."""
-    return sorted({*_texts(_OVERLAYS), *_installed("graphtrain.overlays")})
-
-
-def known_graphs() -> list[str]:
-    """The names of all shipped and installed graphs."""
-    return sorted({*_texts(_GRAPHS), *_installed("graphtrain.graphs")})
