@@ -93,7 +93,7 @@ def verify(
     from graphtrain.command.verify_cuts import verify_cuts
 
     assert cuts is not None, "one of them is given"
-    # What is left are words of `graphtrain run`.
+    # The other words are those of `graphtrain run`.
     words = without(sys.argv[2:], ["--cuts=", "--cuts-seed=", "--keep=", "--json"])
     return verify_cuts(script, words, cuts, seed=cuts_seed, keep=keep, as_json=as_json)
 
