@@ -81,7 +81,7 @@ def check(
     named = named_graph(graph, contained=contained)
     if isinstance(named, str | Path) and holds_a_graph(Path(named)) and find_graph(str(named)) is None:
         named = saved_graph(named, notify, contained=contained)
-    draft = Draft(named, []) if isinstance(named, Graph) else read_graph(named, contained=contained)
+    draft = Draft(named, []) if isinstance(named, Graph) else read_graph(Graph, named, contained=contained)
     with_added = with_overlays(draft.graph, overlay, contained=contained)
     # If the text could not be read completely, checking the rest would only report consequences of that.
     problems = [*draft.problems, *with_added.problems] or check_graph(

@@ -127,7 +127,7 @@ def expect_overlays(overlays: Sequence[str], run_dir: Path | None, resume: str, 
     except UsageError:  # there is no checkpoint so far
         return
     for overlay in overlays:
-        if (name := overlay_name(overlay)) not in names:
+        if (name := overlay_name(Graph, overlay)) not in names:
             made = f"with {quoted(names)}" if names else "without an overlay"
             raise UsageError(
                 f"--overlay {overlay}: the run in `{run_dir}` was made {made}, and is resumed without `{name}`",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from graphtrain import Graph, GraphError, GraphtrainError, Problem, UsageError
-from graphtrain.graph.edit import VERBS
+from graphtrain.graph.edits import VERBS
 from graphtrain.graph.registry import known_graphs
 
 FIT = Graph.load("fit")
