@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphtrain.graph import layers as of
 from graphtrain.graph.canonical import spaced, value_text
-from graphtrain.graph.elements import NESTED, Edge, Node, is_computed, kind_text
+from graphtrain.graph.elements import NESTED, Drawable, Edge, Node, is_computed, kind_text
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
@@ -98,7 +98,7 @@ class Change:
 
 @final
 @dataclass(frozen=True)
-class Difference:
+class Difference(Drawable):
     """What differs between two graphs; false if nothing does.
 
     Attributes:
@@ -195,18 +195,7 @@ class Difference:
 
     def render(self, path: str | Path) -> Path:
         """Draw both graphs into a file, in one picture; as `Graph.render`, whose formats and errors it has."""
-        from graphtrain.viz.render import render
-
-        return render(self, path)
-
-    def _repr_svg_(self) -> str | None:
-        """The picture that a notebook shows."""
-        try:
-            from graphtrain.viz.render import svg
-
-            return svg(self)
-        except Exception:  # whatever goes wrong, a cell must not fail because of its picture
-            return None
+        return self._drawn_into(path)
 
 
 def _with_details(change: Change) -> str:

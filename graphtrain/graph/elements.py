@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,24 @@ class Place:
 
 def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     return MappingProxyType(dict(mapping))
+
+
+class Drawable:
+    """What is drawn: a graph, or two of them."""
+
+    def _drawn_into(self, path: str | Path, **shown: Any) -> Path:
+        from graphtrain.viz.render import render
+
+        return render(self, path, **shown)  # type: ignore[arg-type]
+
+    def _repr_svg_(self) -> str | None:
+        """The picture that a notebook shows, problems or not; None where it cannot be drawn."""
+        try:
+            from graphtrain.viz.render import svg
+
+            return svg(self)  # type: ignore[arg-type]
+        except Exception:  # whatever goes wrong, a cell must not fail because of its picture
+            return None
 
 
 @dataclass(frozen=True)

@@ -95,27 +95,29 @@ class TensorBoard(RunLogger):
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> None:
         """Write a row."""
-        if self._folder is None:
-            raise UsageError("TensorBoard was called with a row before `begin`", "pass it to a Trainer in `loggers`")
-        with _readable_failure(self._folder):
-            if self.writer is None:
-                self._open(self._folder, None)
+        with self._opened("a row"):
             self._write(metrics)
             self.writer.flush()  # waits for the writing thread: 0.1 ms for a row of four values
 
     def show(self, name: str, value: Shown, step: int) -> None:
         """Write a text, an image or a histogram."""
-        if self._folder is None:
-            raise UsageError("TensorBoard was called with a value before `begin`", "pass it to a Trainer in `loggers`")
-        with _readable_failure(self._folder):
-            if self.writer is None:
-                self._open(self._folder, None)
+        with self._opened("a value"):
             if isinstance(value, Text):
                 self.writer.add_text(name, value.text, step)
             elif isinstance(value, Histogram):
                 self.writer.add_histogram(name, value.values, step)
             else:
                 self.writer.file_writer.add_summary(_image_summary(name, png_of(value)), step)
+
+    @contextmanager
+    def _opened(self, what: str) -> Iterator[None]:
+        """An event file to write to."""
+        if self._folder is None:
+            raise UsageError(f"TensorBoard was called with {what} before `begin`", "pass it to a Trainer in `loggers`")
+        with _readable_failure(self._folder):
+            if self.writer is None:
+                self._open(self._folder, None)
+            yield
 
     def flush(self) -> None:
         """Bring everything to the disk."""
