@@ -81,9 +81,8 @@ class Change:
     def values(self) -> tuple[str, str]:
         """Before and after, each on one line; ``"default"`` for a parameter that is not given."""
         absent = {"parameter": "default", "reads": "as named", "writes": "as named", "optimizer": "as named"}
-        before, after = (
-            absent.get(self.what, "") if value is None else _short(value) for value in (self.before, self.after)
-        )
+        values = (absent.get(self.what, "") if value is None else value for value in (self.before, self.after))
+        before, after = (one_line(" ".join(value.split()), _LONGEST) for value in values)
         return before, after
 
     def __str__(self) -> str:
@@ -204,10 +203,6 @@ def _with_details(change: Change) -> str:
         return str(change)
     details = {"node": " ({})", "guard": " = {}", "unit": " = {}"}.get(change.what, "")
     return one_line(change.subject) + details.format("".join(change.values))
-
-
-def _short(text: str) -> str:
-    return one_line(" ".join(text.split()), _LONGEST)
 
 
 # ---- comparing

@@ -110,7 +110,9 @@ def settings_of(node: Node) -> list[str]:
     return [
         *(f"{name} = {show_value(value)}" for name, value in node.parameters.items()),
         *(
-            f"{name} = {target}" if is_computed(target) else f"reads {name} from {_names(target)}"
+            f"{name} = {target}"
+            if is_computed(target)
+            else f"reads {name} from {target if isinstance(target, str) else ', '.join(target)}"
             for name, target in node.reads.items()
         ),
         *(f"writes {slot} to {target}" for slot, target in node.writes.items()),
@@ -120,10 +122,6 @@ def settings_of(node: Node) -> list[str]:
 def is_computed(target: str | tuple[str, ...]) -> bool:
     """True for what a node reads that is an expression, and no name."""
     return isinstance(target, str) and is_expression(target)
-
-
-def _names(target: str | tuple[str, ...]) -> str:
-    return target if isinstance(target, str) else ", ".join(target)
 
 
 @dataclass(frozen=True)

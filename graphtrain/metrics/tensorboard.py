@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, final
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph import Graph
 from graphtrain.metrics.logger import Beginning, Histogram, RunLogger, Shown, Text
 from graphtrain.metrics.png import png_of
 from graphtrain.plain import json_value
@@ -158,7 +157,10 @@ class TensorBoard(RunLogger):
     # ---- the description of the run
 
     def _describe(self, folder: Path, beginning: Beginning, purge_step: int) -> None:
-        toml = _toml(beginning.graph)
+        try:
+            toml = beginning.graph.to_toml()
+        except GraphtrainError:  # a parameter that TOML cannot express
+            toml = None
         values = {name: _plain(value) for name, value in beginning.hyper_parameters.items()}
         content = hashlib.sha256(json.dumps([toml, values], sort_keys=True).encode()).hexdigest()
         described_content, described_step = _described(folder)
@@ -200,13 +202,6 @@ def _described(folder: Path) -> tuple[str, int]:
         return str(last["content"]), int(last["step"])
     except (OSError, ValueError, TypeError, KeyError):
         return "", 0
-
-
-def _toml(graph: Graph) -> str | None:
-    try:
-        return graph.to_toml()
-    except GraphtrainError:  # a parameter that TOML cannot express
-        return None
 
 
 def _plain(value: Any) -> bool | int | float | str:
