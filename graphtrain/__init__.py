@@ -10,6 +10,7 @@ from graphtrain.errors import GraphtrainError as GraphtrainError
 from graphtrain.errors import GuardError as GuardError
 from graphtrain.errors import LifeCycleError as LifeCycleError
 from graphtrain.errors import UsageError as UsageError
+from graphtrain.kind import Repeated as Repeated
 from graphtrain.kind import StepFunction as StepFunction
 from graphtrain.kind import copy_of as copy_of
 from graphtrain.kind import derived_clock as derived_clock
@@ -18,6 +19,7 @@ from graphtrain.kind import progress as progress
 from graphtrain.kind.ask import END_EPOCH as END_EPOCH
 from graphtrain.kind.ask import STOP as STOP
 from graphtrain.kind.parameter import Above as Above
+from graphtrain.kind.parameter import Metric as Metric
 from graphtrain.kind.trigger import Trigger as Trigger
 from graphtrain.lazy import lazy_import as lazy_import
 from graphtrain.outcome import Outcome as Outcome

@@ -137,7 +137,15 @@ def statements_at_import(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def imports_at_top(tree: ast.Module) -> set[str]:
-    return set().union(
+    """The modules of ours that a module imports when it is imported, or, by `lazy_import`, at their first use."""
+    at_first_use = {
+        str(call.args[0].value).removeprefix("graphtrain.")
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func) == "lazy_import"
+        and isinstance(call.args[0], ast.Constant)
+    }
+    return (at_first_use & MODULES.keys()).union(
         *(
             imports_of_ours(statement)
             for statement in statements_at_import(tree)

@@ -213,7 +213,21 @@ class Gradients:
         self.optimizers = list(
             dict.fromkeys(name for actions in self.actions.values() for action in actions for name in action.optimizers)
         )
+        self._counters_read: dict[tuple[int, str], frozenset[tuple[str, str, str]]] = {}
         self._automata = {name: _Automaton(self, name) for name in self.optimizers}
+
+    def counters_read(self, scope: Scope, guard: Expression) -> frozenset[tuple[str, str, str]]:
+        """The counters of windows that a guard reads, or of whose windows it reads something: (path, node, field)."""
+        key = id(guard), scope.path
+        if key not in self._counters_read:
+            counters = (
+                (part.node, kind.counter(part.field))
+                for part in walk(guard)
+                if isinstance(part, FieldOf) and (kind := scope.kinds.get(part.node)) is not None
+            )
+            read = frozenset((scope.path, node, field.name) for node, field in counters if field is not None)
+            self._counters_read[key] = read
+        return self._counters_read[key]
 
     def acting(self, optimizer: str) -> list[tuple[FlowPoint, list[PlanAction]]]:
         """The points that act on the gradients of an optimizer, and what they do."""
@@ -363,6 +377,7 @@ class _Automaton:
         }
         # Bodies that are entered while there are gradients: counting starts again in there, so their 0 says nothing.
         self._entered_late: set[str] = set()
+        self._tables: dict[tuple[str, State, bool], Table] = {}
         late = -1
         while late != len(self._entered_late):  # what was held of a body turned out to be wrong
             late = len(self._entered_late)
@@ -434,13 +449,15 @@ class _Automaton:
 
     def _outcomes(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
         """What a guard may answer in a state."""
-        key = (id(guard), scope.path, state)  # the plan keeps the guards; to hash one takes as long as this answer
+        key = id(guard), scope.path, state  # the plan keeps the guards; to hash one takes as long as this answer
         if key not in self._answers:
             self._answers[key] = self._answered(scope, guard, state)
         return self._answers[key]
 
     def _answered(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
-        is_late = scope.path in self._entered_late
+        if not any(counter in self._counters for counter in self._gradients.counters_read(scope, guard)):
+            state = ""  # it is the same in all of them
+        is_late = bool(state) and scope.path in self._entered_late
 
         def known(read: FieldOf) -> Constant | Values:
             kind = scope.kinds.get(read.node)
@@ -451,7 +468,8 @@ class _Automaton:
                 return Constant(0) if state == "clean" else Values(least=0 if is_late else 1, whole=True)
             return Constant(False) if read.field == counter.full and state == "clean" and not is_late else ANY
 
-        ways = Table().ways_to_answer(guard, known)
+        table = self._tables.setdefault((scope.path, state, is_late), Table())
+        ways = table.ways_to_answer(guard, known)
         return frozenset(answer for answer, found in ways.items() if found != ())
 
     def _reported(self, fault: Fault, point: FlowPoint, way: list[FlowPoint]) -> Problem:

@@ -45,7 +45,8 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
         point, _ = at
         if not point.is_unknown:  # whatever comes after that is not judged
             state, _ = _after(at, is_acting=point in acting)
-            yield from ((arrow.target, state) for arrow in point.arrows)
+            for arrow in point.arrows:
+                yield arrow.target, state
 
     start: _State = flow.start, (False,)
     ways = Ways([start], following)

@@ -155,7 +155,7 @@ def _inside(scope: Scope, node: Node, parameter: str) -> str:
 
 def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
     """A metric of which nobody says whether small or large values are good."""
-    monitors, mode = (getattr(kind.implementation, name, "") for name in ("monitors", "monitor_mode"))
+    monitors, mode = kind.monitor, kind.monitor_mode
     if not mode or node.parameters.get(mode) is not None:
         return
     metric = node.parameters.get(monitors, kind.parameters[monitors].default)

@@ -1,11 +1,15 @@
-"""Errors as readable messages, and exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable."""
+"""How a command ends: errors and signals as readable messages, and exit codes.
+
+These are 0 done, 1 failed, 2 bad usage, 75 stopped and resumable.
+"""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from graphtrain.distributed import prints
@@ -21,6 +25,7 @@ from graphtrain.errors import (
 from graphtrain.printable import printable
 from graphtrain.run.frames import users_frames
 from graphtrain.run.signals import STOPPED as STOPPED
+from graphtrain.run.signals import StoppedBeforeTrainingError, handle_until_exit
 
 FAILED = 1
 BAD_USAGE = 2
@@ -39,7 +44,8 @@ def exit_on_failure() -> Iterator[None]:
         sys.exit(STOPPED)
     except GraphtrainError as error:
         if prints(str(error), is_of_all=isinstance(error, RanksError)):
-            print_error(error)
+            for line in (f"error: {error}", *(f"  {note}" for note in getattr(error, "__notes__", ()))):
+                print(printable(line), file=sys.stderr)  # noqa: T201  # a command prints
         sys.exit(BAD_USAGE if isinstance(error, GraphError | UsageError | EditError | DataError) else FAILED)
     except KeyboardInterrupt:
         if prints("interrupted"):
@@ -52,19 +58,33 @@ def exit_on_failure() -> Iterator[None]:
     except Exception as error:
         frames = users_frames(error.__traceback__)
         if frames is None and isinstance(error, BrokenPipeError):
-            raise  # the reader of our output is gone: typer exits quietly
+            raise  # the reader of our output is gone: click exits quietly
         error.__traceback__ = frames or error.__traceback__
         _exit_with_traceback(error)
-
-
-def print_error(error: GraphtrainError) -> None:
-    """Print an error of graphtrain with its notes."""
-    print(printable(f"error: {error}"), file=sys.stderr)  # noqa: T201
-    for note in getattr(error, "__notes__", ()):
-        print(printable(f"  {note}"), file=sys.stderr)  # noqa: T201
 
 
 def _exit_with_traceback(error: Exception) -> NoReturn:
     if prints(f"{type(error).__name__}: {error}"):
         traceback.print_exception(error)
     sys.exit(FAILED)
+
+
+@contextmanager
+def stoppable(words: Sequence[str]) -> Iterator[None]:
+    """Handle signals until the process ends; inside the block, one that comes before anything is trained ends it.
+
+    Arguments:
+        words: the command line.
+
+    Raises:
+        StoppedBeforeTrainingError: a signal came; a message has said so.
+    """
+    handle_until_exit()
+    try:
+        yield
+    except StoppedBeforeTrainingError as stopped:
+        line = f"stopped by {stopped.signal}: nothing was trained, nothing was saved; start again with: "
+        with suppress(OSError, ValueError):  # the terminal is gone
+            if prints("stopped before training"):
+                print(line + printable(shlex.join(words)), file=sys.stderr, flush=True)  # noqa: T201
+        raise

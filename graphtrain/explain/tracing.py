@@ -134,7 +134,7 @@ class _Observation:
         while (outer := self._nodes[-1].scope.outer) is not None:
             self._nodes.append(outer)
         self._outside_reads = {
-            (node.scope.prefix, name): compiled.compiler.guard_getter(node.scope, Name(name))
+            (node.scope.prefix, name): compiled.compiler.cells.named(node.scope, Name(name)).read
             for node in self._nodes
             for name in _names_of_outside(node)
         }

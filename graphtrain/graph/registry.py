@@ -139,7 +139,7 @@ def family_of_node(node: Node) -> str:
 @functools.cache
 def _shipped_family(name: str) -> str:
     values = _shipped_mark(name)
-    names = values.keys() & {"effects", "activity", "observer", "family"}
+    names = values.keys() & {"effects", "observer", "family"}
     return drawn_family(**{name: ast.literal_eval(values[name]) for name in names})
 
 
@@ -158,15 +158,32 @@ def _marked(use: str, kind: Kind | None, argument: str) -> tuple[str, ...]:
     kind = kind or DECLARED.get(use)
     if kind is not None:
         return tuple(getattr(kind, argument))
-    mark = _shipped_mark(use) if use in _kinds() else {}
+    if use not in _kinds():
+        return ()
+    mark, parameters = _shipped_mark(use), _shipped_parameters(use)
     value = ast.literal_eval(mark[argument]) if argument in mark else ()
-    return (value,) if isinstance(value, str) else tuple(value)
+    return tuple(name for name in ([value] if isinstance(value, str) else value) if name not in parameters)
+
+
+def _shipped_parameters(name: str) -> set[str]:
+    """The names of the parameters and of the progress of a class, by the source."""
+    return {
+        statement.target.id
+        for definition in _shipped_source(name).body
+        for statement in getattr(definition, "body", ())
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+
+
+@functools.cache
+def _shipped_source(name: str) -> ast.Module:
+    return ast.parse(_kinds()[name][1].read_bytes())
 
 
 @functools.cache
 def _shipped_mark(name: str) -> dict[str, ast.expr]:
-    """The arguments of the mark, by the source: to import a kind takes a second, with torch."""
-    for definition in ast.parse(_kinds()[name][1].read_bytes()).body:
+    """The arguments of the mark, by the source, so that nothing is imported."""
+    for definition in _shipped_source(name).body:
         for mark in getattr(definition, "decorator_list", ()):
             if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "node":
                 return {keyword.arg: keyword.value for keyword in mark.keywords if keyword.arg is not None}

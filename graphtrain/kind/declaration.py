@@ -17,8 +17,9 @@ from typing import Any, Literal, get_args
 
 from graphtrain.kind.copies import CopyOf
 from graphtrain.kind.docstring import descriptions_of
-from graphtrain.kind.fields import ON_GRADIENTS, Action, Field, action_of
-from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
+from graphtrain.kind.fields import ON_GRADIENTS, Action, EpochFields, Field, action_of
+from graphtrain.kind.mode import Mode
+from graphtrain.kind.parameter import REQUIRED, Metric, Parameter, is_trigger
 
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "ranks", "other"]
 FAMILIES: tuple[str, ...] = get_args(Family)
@@ -75,6 +76,13 @@ class StepFunction:
         raise NotImplementedError
 
 
+class Repeated:
+    """Annotation of a slot with a step function that a visit may call several times: ``StepFunction | Repeated``.
+
+    What it returns cannot go to slots, as each call would read what the one before has returned.
+    """
+
+
 @dataclass(frozen=True)
 class Read:
     """A slot that a kind reads: required, or with a default that stands for an absent resource."""
@@ -86,6 +94,7 @@ class Read:
     takes_written: bool = False
     is_selection: bool = False
     takes_loaders: bool = False
+    is_repeated: bool = False
 
     @property
     def required(self) -> bool:
@@ -96,7 +105,7 @@ class Read:
 class Kind:
     """The declaration of a kind, read off its signature; `implementation` is what does the work.
 
-    The arguments of `@node` have the same names here.
+    The arguments of `@node` have the same names here; `optional` is in two parts, resources and parameters.
     """
 
     name: str
@@ -107,21 +116,14 @@ class Kind:
     parameters: Mapping[str, Parameter]
     fields: Mapping[str, Field]
     effects: tuple[str, ...]
-    optional: tuple[str, ...]
-    idle_without: tuple[str, ...]
+    without: tuple[str, ...]
     varying: tuple[str, ...]
     transient: tuple[str, ...]
     makes: Mapping[str, CopyOf]
     step_inputs: Mapping[str, str]
-    records: str
-    keeps: str
-    repeats_step: bool
-    renews: str
-    begins_epoch: bool
     synchronises: bool
     also_due: Mapping[str, str]
     observer: bool
-    activity: str
     family: str
     description: str
     keeps_state: bool
@@ -130,6 +132,67 @@ class Kind:
     reads_at_end: bool
     releases: bool
     hears_rows: bool
+
+    @functools.cached_property
+    def optional(self) -> tuple[str, ...]:
+        """The resources without which it is bypassed."""
+        return tuple(name for name in self.without if name not in self.parameters)
+
+    @functools.cached_property
+    def idle_without(self) -> tuple[str, ...]:
+        """The parameters without which it is bypassed."""
+        return tuple(name for name in self.without if name in self.parameters)
+
+    @functools.cached_property
+    def records(self) -> str:
+        """The parameter with the name that is put before metrics: that of a slot which it writes; empty for none."""
+        return next((name for name in self.writes if name in self.parameters), "")
+
+    @functools.cached_property
+    def renews(self) -> str:
+        """The parameter with the name of a resource that it makes again; empty for none."""
+        makes_again = any(read.name == "renewals" for read in self.setup_reads or ())
+        return "resource" if makes_again and "resource" in self.parameters else ""
+
+    @functools.cached_property
+    def keeps(self) -> str:
+        """The parameter with the names of what its step function returns and an epoch does not clear; or empty."""
+        return "keep" if self.may_return_slots and "keep" in self.parameters else ""
+
+    @functools.cached_property
+    def begins_epoch(self) -> bool:
+        """True if what step functions of the graph have written to slots is forgotten at a visit."""
+        return self.has_effect("forget")
+
+    @property
+    def activity(self) -> str:
+        """What its host time is counted under; empty for training."""
+        return "data" if self.family == "data" else ""
+
+    @functools.cached_property
+    def monitor(self) -> str:
+        """The parameter that names a metric of rows; empty for none."""
+        return self._named_metric(followed=False)
+
+    @functools.cached_property
+    def follows(self) -> str:
+        """The parameter that names a metric of the training which it records under another name; empty for none."""
+        return self._named_metric(followed=True)
+
+    def _named_metric(self, *, followed: bool) -> str:
+        return next((each.name for each in self.parameters.values() if each.metric == Metric(followed)), "")
+
+    @functools.cached_property
+    def monitor_mode(self) -> str:
+        """The parameter that says whether small or large values of `monitor` are good; empty for none."""
+        types = {each.name: (each.annotation, *get_args(each.annotation)) for each in self.parameters.values()}
+        return next((name for name, members in types.items() if Mode in members), "") if self.monitor else ""
+
+    @functools.cached_property
+    def epoch_fields(self) -> EpochFields | None:
+        """Where a kind that fetches batches has what is known of its epochs; None for others."""
+        names = EpochFields()
+        return names if {*names.stored, *names.computed} <= self.fields.keys() else None
 
     @functools.cached_property
     def trigger(self) -> Literal["every", "after"] | None:
@@ -173,6 +236,11 @@ class Kind:
     def may_return_slots(self) -> bool:
         """True if that may return what a node writes to slots of its own."""
         return self.calls_step_function and not self.repeats_step
+
+    @property
+    def repeats_step(self) -> bool:
+        """True if a visit may call its step function several times."""
+        return any(read.is_repeated for read in self.reads)
 
     @property
     def may_record_rows(self) -> bool:
@@ -239,9 +307,7 @@ class FunctionRecord:
     runs: int
 
 
-def drawn_family(
-    effects: str | Collection[str] = (), activity: str = "", observer: bool = False, family: str | None = None
-) -> str:
+def drawn_family(effects: str | Collection[str] = (), observer: bool = False, family: str | None = None) -> str:
     """The family that a kind is drawn in, from the arguments of `@node`: without `family` by what a visit does.
 
     >>> drawn_family("backward"), drawn_family(("zero_grad", "backward", "step")), drawn_family()
@@ -251,8 +317,6 @@ def drawn_family(
     names = {text.partition(" ")[0].removesuffix("?") for text in texts}  # whether they exist is checked elsewhere
     if family is not None:
         return family
-    if activity == "data":
-        return "data"
     if "step" in names:
         return "update"
     if "backward" in names:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, final
 
 from graphtrain.errors import UsageError
+from graphtrain.kind.fields import EpochFields
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.rounds import is_fetching
 
@@ -72,6 +73,6 @@ def _of(scope: BoundGraph) -> Evaluation | None:
     fetching = next(filter(is_fetching, nodes), None)
     if fetching is None or not names or scope.names.steps:
         return None
-    fields = fetching.kind.implementation.epoch_fields  # type: ignore[attr-defined]
+    fields = fetching.kind.epoch_fields or EpochFields()
     batch, batches = (getattr(fetching.instance, name) for name in (fields.epoch_batches, fields.length))
     return Evaluation(names[0], batch, batches or None)

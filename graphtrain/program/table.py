@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphtrain.errors import GuardError, UsageError
-from graphtrain.guards.closures import Resolver, compile_guard, never
-from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, walk
+from graphtrain.guards.closures import compile_guard, constant, never
+from graphtrain.guards.syntax import Expression, Name, walk
 from graphtrain.kind import Field, FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Term, Trigger
@@ -21,20 +21,20 @@ from graphtrain.plan.plan import Exit
 from graphtrain.plan.scope import (
     ExpressionTarget,
     FieldTarget,
-    ListTarget,
     ResourceTarget,
     SlotTarget,
     Target,
     leaves,
     outputs_of,
 )
-from graphtrain.program.asks import Asks, asks_for_asks
+from graphtrain.program.asks import Asks
 from graphtrain.program.bind import METRIC_PREFIX, STEP_NAMES, BoundGraph, BoundNode, Program
+from graphtrain.program.cells import Cells
 from graphtrain.program.expressions import evaluated
-from graphtrain.program.history import History, asks_for_history
+from graphtrain.program.history import History
 from graphtrain.program.loop import Transition
-from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
-from graphtrain.program.rounds import Rounds, asks_for_windows
+from graphtrain.program.resources import StepCall
+from graphtrain.program.rounds import Rounds
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import After, Clock, Due, Every, after, any_of
 
@@ -75,8 +75,7 @@ class Compiler:
         self._ended = ended
         self._watch = watch
         self._slots = program.slots
-        self._returned = {path for bound in program.nodes for path in bound.planned.returned.values()}
-        self._window_slots: dict[tuple[str, str], int] = {}
+        self.cells = Cells(program, self.due, self.expression)
         agreement = program.resources.get("ranks")
         self._rounds = Rounds(program, agreement) if agreement is not None else None
         if self._rounds is not None:
@@ -88,6 +87,19 @@ class Compiler:
             if declared.counts is not None and not bound.bypassed
         ]
         self._asks = Asks(program, agreement)
+        # What the engine itself provides where a node is set up: name -> the value for a node.
+        self._provided: dict[str, Callable[[BoundNode], Any]] = {
+            "asks": self._asks.of,
+            "current_loader": self._current_loader,
+            "graph_trains": lambda bound: bound.scope.names.steps,
+            "history": lambda bound: History(bound, program, program.resources["checkpoints"]),
+            METRIC_PREFIX: lambda bound: bound.metric_prefix,
+            STEP_NAMES: self._step_names,
+            "training_precision": lambda bound: program.training_precision,
+        }
+        if self._rounds is not None:
+            rounds = self._rounds
+            self._provided["windows"] = lambda bound: rounds.windows(bound, self._window_counters, self._next_window)
         self._with_gradients = [
             (bound, declared)
             for bound in program.nodes
@@ -100,7 +112,7 @@ class Compiler:
         for bound in program.nodes:
             if amounts := [amount for amount in self._amounts(bound) if amount[1].base.amount.denominator != 1]:
                 self._fractions.setdefault(bound.scope, []).extend(amounts)
-        self.table = TransitionTable()
+        self.table = TransitionTable(extra_inputs=self.cells.extra_inputs)
         for bound in program.nodes:
             bound.trigger = self._trigger(bound)
         self._restarting = self._triggers_by_body()
@@ -129,6 +141,9 @@ class Compiler:
         for bound in scope.nodes.values():
             if reset:
                 bound.kind.reset(bound.instance)
+        for counter, declared in self._window_counters:
+            if counter.scope is scope and declared.window is not None:  # nodes may read what is open already
+                self._slots[self.cells.window_slot(counter, declared.window)] = counter.fields[declared.window]
         for _, bound in sorted(scope.nodes.items()):
             if not bound.bypassed and bound not in ready:
                 self.table.setups[bound.index]()
@@ -142,9 +157,6 @@ class Compiler:
                 trigger.restart(unit)
             self._forget(path for bound in scope.nodes.values() for path in bound.planned.returned.values())
             self._forget(f"{scope.prefix}{name}" for name in self._optional_outputs(scope))
-        for counter, declared in self._window_counters:
-            if counter.scope is scope and declared.window is not None:
-                self._know_window(counter, declared)
         self.refuse_fractions(self._fractions.get(scope, ()))
         self._asks.enter(scope)
 
@@ -157,11 +169,6 @@ class Compiler:
         for path in paths:
             self._slots[self._program.slot_index(path)] = None
 
-    def _know_window(self, counter: BoundNode, declared: Field) -> None:
-        """Let nodes read the size of a window that may be open already."""
-        assert declared.window is not None, "asked before"
-        self._slots[self._window_slot(counter, declared.window)] = counter.fields[declared.window]
-
     def _setup(self, bound: BoundNode) -> Act:
         if bound.kind.setup_reads is None or bound.bypassed:
             return nothing
@@ -171,30 +178,10 @@ class Compiler:
 
     def _setup_getter(self, bound: BoundNode, read: Read, target: Target) -> Act:
         """A call that returns what a node is set up with; data that nodes write is looked up when it is opened."""
-        if asks_for_windows(read) and self._rounds is not None:
-            windows = self._rounds.windows(bound, self._window_counters, self._next_window)
-            return lambda: windows
-        if read.name == "current_loader":
-            return lambda: self._current_loader(bound)
-        if read.name == STEP_NAMES:
-            names = self._step_names(bound)
-            return lambda: names
-        if read.name == METRIC_PREFIX:
-            prefix = bound.metric_prefix
-            return lambda: prefix
-        if read.name == "training_precision":
-            precision = self._program.training_precision
-            return lambda: precision
-        if read.name == "graph_trains":
-            trains = bound.scope.names.steps
-            return lambda: trains
-        if asks_for_asks(read):
-            asks = self._asks.of(bound)
-            return lambda: asks
-        if asks_for_history(read):
-            history = History(bound, self._program, self._program.resources["checkpoints"])
-            return lambda: history
-        get = self._getter(bound, read, target)
+        if read.name in self._provided:
+            value = self._provided[read.name](bound)
+            return lambda: value
+        get = self.cells.of(bound, read, target).read
         if not (read.takes_written and isinstance(target, SlotTarget)):
             return get
         data = WrittenBatches(get)
@@ -214,7 +201,7 @@ class Compiler:
         """A call that returns which of several loaders batches are of, as step functions are told of their `loader`."""
         target = self._program.step_input(bound, Read("loader"))
         return (
-            self.field_getter(self._program.by_path[target.node], target.field)
+            self.cells.field(self._program.by_path[target.node], target.field).read
             if isinstance(target, FieldTarget)
             else None
         )
@@ -287,7 +274,7 @@ class Compiler:
             return never
         if trigger is None:
             return _yes
-        calls = [self.field_getter(bound, name) for name in bound.planned.also_due]
+        calls = [self.cells.field(bound, name).read for name in bound.planned.also_due]
         if not trigger.is_never or isinstance(bound.trigger, After):
             assert bound.trigger is not None, "compiled before"
             calls.insert(0, bound.trigger.due)
@@ -303,11 +290,7 @@ class Compiler:
 
     def compiled(self, scope: BoundGraph, expression: Expression) -> Act:
         """A call that answers a guard, or returns the value of another expression of a graph."""
-        return compile_guard(expression, self.names(scope))
-
-    def names(self, scope: BoundGraph) -> Resolver:
-        """What names mean in the guards and expressions of a graph."""
-        return _Names(self, scope)
+        return compile_guard(expression, functools.partial(self.cells.named, scope))
 
     # ---- transitions
 
@@ -453,38 +436,6 @@ class Compiler:
         """The slots that a node writes."""
         return [self._program.slot_index(path) for path in bound.planned.own_writes]
 
-    def _step_inputs(self, bound: BoundNode, name: str, step: StepCall) -> Any:
-        """A user's step function, called with the model and the batch; its extra inputs are looked up here.
-
-        Arguments:
-            name: of the resource that it is.
-        """
-        reads = [(read, self._program.step_input(bound, read)) for read in step.extra_inputs]
-        self.table.extra_inputs.setdefault(bound.path, []).extend(reads)
-        getters = tuple((read.name, self._step_input(bound, read, target)) for read, target in reads)
-        call = StepInputs(step.call, getters) if getters else step.call
-        returned = {name: self._program.slot_index(path) for name, path in bound.planned.returned.items()}
-        return StepOutputs(call, bound.path, name, returned, self._slots) if returned else call
-
-    def _step_input(self, bound: BoundNode, read: Read, target: Target) -> Act:
-        """A call that returns what a step function asks for; a slot that no step function has written is not there."""
-        get = self._getter(bound, read, target)
-        if not isinstance(target, SlotTarget) or target.path not in self._returned:
-            return get
-
-        def written() -> Any:
-            value = get()
-            if value is not None:
-                return value
-            if read.required:
-                raise UsageError(
-                    f"`{bound.path}` asks for `{read.name}` before a step function has returned it",
-                    f"give it a default, as in {read.name}=None, for the first batch, and the first of every epoch",
-                )
-            return read.default
-
-        return written
-
     def _with_window_counters(self, bound: BoundNode, act: Act) -> Act:
         """The call of a node; what it does to gradients is counted for the windows of its optimizers."""
         for counter, declared in self._window_counters:
@@ -527,7 +478,7 @@ class Compiler:
     def _next_window(self, counter: BoundNode, declared: Field) -> Callable[[], int]:
         """A call that returns the size of the window that opens next: of all ranks that the run began with."""
         assert declared.target is not None, "asked before"
-        program, target = self._program, self.field_getter(counter, declared.target)
+        program, target = self._program, self.cells.field(counter, declared.target).read
         return lambda: int(target() * program.window_ranks)
 
     def _opening(self, act: Act, counter: BoundNode, declared: Field, *, always: bool) -> Act:
@@ -535,7 +486,7 @@ class Compiler:
         if declared.window is None or declared.target is None:
             return act
         fields, count, window = counter.fields, declared.name, declared.window
-        slots, index, size = self._slots, self._window_slot(counter, window), self._next_window(counter, declared)
+        slots, index, size = self._slots, self.cells.window_slot(counter, window), self._next_window(counter, declared)
 
         def opening() -> None:
             if always or not fields[count]:
@@ -544,23 +495,23 @@ class Compiler:
 
         return opening
 
-    def _window_slot(self, counter: BoundNode, window: str) -> int:
-        """The slot in which nodes read the size of a window; it changes when one opens, and costs others nothing."""
-        key = (counter.path, window)
-        if key not in self._window_slots:
-            self._slots.append(0)
-            self._window_slots[key] = len(self._slots) - 1
-        return self._window_slots[key]
-
     def _call(self, function: Callable[..., Any], bound: BoundNode) -> Act:
         """A call without arguments, specialised by their number: a general one costs 0.12 us more."""
-        slots, reads = self._slots, bound.planned.reads
-        while reads and self._is_at_default(bound, *reads[-1]):  # 0.05 us for one that is passed
+        slots, reads, program = self._slots, bound.planned.reads, self._program
+
+        def is_at_default(read: Read, target: Target) -> bool:
+            """True for a resource that nobody supplies, and that is read with a default."""
+            if read.required or not isinstance(target, ResourceTarget):
+                return False
+            return program.resource(target.name, read, bound.path) is read.default
+
+        while reads and is_at_default(*reads[-1]):  # 0.05 us for one that is passed
             reads = reads[:-1]
-        if any(self._varies(target) or self._may_be_absent(read, target) for read, target in reads):
-            getters = [self._getter(bound, read, target) for read, target in reads]
+        cells = [self.cells.of(bound, read, target) for read, target in reads]
+        indices = [index for cell in cells if (index := self.cells.index(cell)) is not None]
+        if len(indices) < len(cells):
+            getters = [cell.read for cell in cells]
             return lambda: function(*[get() for get in getters])
-        indices = [self._index(bound, read, target) for read, target in reads]
         match indices:
             case []:
                 return function
@@ -576,73 +527,6 @@ class Compiler:
                 return lambda: function(slots[a], slots[b], slots[c], slots[d], slots[e])
         return lambda: function(*[slots[index] for index in indices])
 
-    def _index(self, bound: BoundNode, read: Read, target: Target) -> int:
-        """The index of a slot; a constant gets a slot of its own."""
-        if isinstance(target, SlotTarget):
-            return self._program.slot_index(target.path)
-        if isinstance(target, FieldTarget) and self._is_window(target):
-            return self._window_slot(self._program.by_path[target.node], target.field)
-        self._slots.append(self._constant(bound, read, target))
-        return len(self._slots) - 1
-
-    def _is_at_default(self, bound: BoundNode, read: Read, target: Target) -> bool:
-        """True for a resource that nobody supplies, and that is read with a default."""
-        if read.required or not isinstance(target, ResourceTarget):
-            return False
-        return self._program.resource(target.name, read, bound.path) is read.default
-
-    def _may_be_absent(self, read: Read, target: Target) -> bool:
-        """True for a slot that may have no value, in place of which its reader has a default other than None."""
-        return isinstance(target, SlotTarget) and not read.required and read.default is not None
-
-    def _varies(self, target: Target) -> bool:
-        """True for what is neither a slot nor constant: a field, an expression, and a list."""
-        if isinstance(target, FieldTarget):
-            bound = self._program.by_path.get(target.node)
-            return bound is not None and not (target.field in bound.kind.parameters or self._is_window(target))
-        return isinstance(target, ListTarget | ExpressionTarget)
-
-    def _is_window(self, target: FieldTarget) -> bool:
-        """True for the size of a window, of which nodes read a copy in a slot."""
-        bound = self._program.by_path.get(target.node)
-        counter = bound.kind.counter(target.field) if bound is not None else None
-        return bound is not None and counter is not None and counter.window == target.field and not bound.bypassed
-
-    def _constant(self, bound: BoundNode, read: Read, target: Target) -> Any:
-        """The value of a parameter or of a resource."""
-        if isinstance(target, FieldTarget):
-            if target.node not in self._program.by_path:
-                return self.absent(target.node, target.field)
-            return self._program.by_path[target.node].parameters[target.field]
-        assert isinstance(target, ResourceTarget), target
-        value = self._program.resource(target.name, read, bound.path)
-        if read.is_step_function and value is not None and not isinstance(value, StepCall):
-            value = step_call(value, target.name)  # of another name than those that a model may have itself
-        if isinstance(value, StepCall):
-            return self._step_inputs(bound, target.name, value) if read.is_step_function else value.function
-        return value
-
-    def _getter(self, bound: BoundNode, read: Read, target: Target) -> Act:
-        """A call that returns what a node reads."""
-        if isinstance(target, SlotTarget):
-            slots, index = self._slots, self._program.slot_index(target.path)
-            if self._may_be_absent(read, target):
-                default = read.default
-                return lambda: default if slots[index] is None else slots[index]
-            return lambda: slots[index]
-        if isinstance(target, ListTarget):
-            if all(isinstance(part, ResourceTarget) for part in target.targets):
-                values = tuple(self._constant(bound, read, part) for part in target.targets)
-                return lambda: values
-            getters = [self._getter(bound, read, part) for part in target.targets]
-            return lambda: tuple(get() for get in getters)
-        if isinstance(target, ExpressionTarget):
-            return self.expression(target)
-        if isinstance(target, FieldTarget) and (self._varies(target) or self._is_window(target)):
-            return self.field_getter(self._program.by_path[target.node], target.field)
-        value = self._constant(bound, read, target)
-        return lambda: value
-
     def expression(self, target: ExpressionTarget) -> Act:
         """A call that returns the value of an expression, as its parameter has it.
 
@@ -652,37 +536,8 @@ class Compiler:
         scope = self._program.scopes.get(target.scope.path)
         if scope is None:  # of a node in a body that is bypassed
             path, _, name = target.name.rpartition(".")
-            value = self.absent(path, name)
-            return lambda: value
-        return evaluated(target, compile_guard(target.expression, self.names(scope)))
-
-    def absent(self, path: str, name: str) -> Any:
-        """The value of a field of a node in a body that is bypassed: the one with which the node would begin."""
-        planned = self._program.plan.by_path[path]
-        assert planned.kind is not None, "checked before"
-        if name == "due":
-            return False
-        if name in planned.parameters:
-            return planned.parameters[name]
-        instance = planned.kind.new_instance()
-        for parameter, value in planned.parameters.items():
-            setattr(instance, parameter, value)
-        return getattr(instance, name)
-
-    def field_getter(self, bound: BoundNode, name: str) -> Act:
-        """A call that returns the value of a field, or of a parameter."""
-        if name == "due":
-            return self.due(bound)
-        if name in bound.planned.expressions:
-            return self.expression(bound.planned.expressions[name])
-        fields = bound.fields
-        counter = bound.kind.counter(name)
-        if counter is not None and counter.window is not None and name == counter.full:
-            count, window = counter.name, counter.window
-            return lambda: 0 < fields[window] <= fields[count]
-        if name in fields:
-            return lambda: fields[name]
-        return functools.partial(getattr, bound.instance, name)
+            return constant(self.cells.absent(path, name)).read
+        return evaluated(target, self.compiled(scope, target.expression))
 
     # ---- edges
 
@@ -776,66 +631,6 @@ class Compiler:
                     if str(inner) == str(error):
                         return self._raising(scope, part.name, error)
         return name
-
-    # ---- what names mean
-
-    def guard_getter(self, scope: BoundGraph, expression: Name | FieldOf) -> Act:
-        """A call that returns the value of a name in a guard. A slot must hold a Python number or text.
-
-        Reading a tensor would wait for its device in every transition.
-        """
-        if isinstance(expression, FieldOf):
-            bound = scope.at(expression.node)
-            if bound is not None:
-                return self.field_getter(bound, expression.field)
-            value = self.absent(f"{scope.prefix}{expression.node}", expression.field)
-            return lambda: value
-        target = scope.names.resolve(expression.name)
-        get = self._getter(next(iter(scope.nodes.values())), Read(expression.name), target)
-        if not isinstance(target, SlotTarget):
-            return get
-        name = target.path
-
-        def read() -> Any:
-            value = get()
-            if not isinstance(value, bool | int | float | str):
-                received = f"a {type(value).__name__}" if value is not None else "nothing yet"
-                raise TypeError(
-                    f"the slot `{name}` holds {received}; guards and expressions read Python numbers and text"
-                )
-            return value
-
-        return read
-
-
-@dataclass(frozen=True)
-class _Names:
-    """What names in the guards of one bound graph stand for."""
-
-    compiler: Compiler
-    scope: BoundGraph
-
-    def constant(self, expression: Expression) -> Constant | None:
-        if not isinstance(expression, FieldOf):
-            return None
-        bound = self.scope.at(expression.node)
-        if bound is None:
-            return Constant(self.compiler.absent(f"{self.scope.prefix}{expression.node}", expression.field))
-        if expression.field in bound.kind.parameters and expression.field not in bound.planned.expressions:
-            return Constant(bound.parameters[expression.field])
-        return None
-
-    def reader(self, expression: Name | FieldOf) -> Act:
-        return self.compiler.guard_getter(self.scope, expression)
-
-    def held(self, expression: Expression) -> tuple[dict[str, Any], str] | None:
-        if not isinstance(expression, FieldOf):
-            return None
-        bound = self.scope.at(expression.node)
-        if bound is None:
-            return None
-        is_field = expression.field in bound.kind.fields  # a parameter is none
-        return (bound.fields, expression.field) if is_field and expression.field in bound.fields else None
 
 
 def _then(first: Act, second: Act) -> Act:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from graphtrain.distributed import Alone
 from graphtrain.errors import CheckpointError, LifeCycleError, SaveFailedError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import quoted, suggestion
@@ -27,7 +26,6 @@ from graphtrain.storage.lineage import OWN, Lineage
 from graphtrain.storage.manifest import checkpoint_number, read_manifest
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written, named_checkpoint
-from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.slim import Slim
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
@@ -71,7 +69,7 @@ class CheckpointWriter(Saves):
         run_files: where checkpoints go. None: nothing is saved, and nothing has to be.
         requests: is told from another thread when a checkpoint is written, or has failed to be.
         notices: told of a save that failed where the run continues nevertheless.
-        ranks: the saves of all ranks, where there are several. Default: this process saves by itself.
+        ranks: the saves of all ranks.
 
     Attributes:
         refusal: why the position tried last was no save point.
@@ -85,7 +83,7 @@ class CheckpointWriter(Saves):
         run_files: RunFiles | None,
         requests: Requests,
         notices: Notices,
-        ranks: RankSaves | None = None,
+        ranks: RankSaves,
     ) -> None:
         self._run = run
         self._run_files = run_files
@@ -170,9 +168,7 @@ class CheckpointWriter(Saves):
         assert self._run_files is not None, "something was written"
         mark = functools.partial(self._run_files.mark, path, value, retention)
         try:
-            if self._ranks is None:
-                mark()
-            elif not self._is_failing:
+            if not self._is_failing:
                 self._ranks.agreement.lead(mark)
         except CheckpointError as error:
             self._fail(error)
@@ -183,7 +179,7 @@ class CheckpointWriter(Saves):
 
         It is not waited for without end, nor where every position of the graph has a batch.
         """
-        if self._ranks is None:
+        if self._ranks.are_one:
             return False
         compiled, loop = self._run.compiled, self._run.loop
         is_alive = compiled.liveness.has_batch(loop.position, loop.ended)
@@ -289,13 +285,11 @@ class CheckpointWriter(Saves):
         Raises:
             SaveFailedError: it could not be, and the policy is to stop.
         """
-        if self._writing is not None and (self._writing.is_over if self._ranks is None else self._ranks.is_over()):
+        if self._writing is not None and self._ranks.know_of(self._writing):
             self._wait()
 
     def outcomes(self) -> tuple[int, int]:
         """How many saves of several ranks are over, and how many of them have failed, as far as this rank knows."""
-        if self._ranks is None:
-            return 0, 0
         is_under_way = self._writing is not None and not self._writing.is_over
         return self._ranks.begun - is_under_way, self._ranks.failed
 
@@ -331,8 +325,7 @@ class CheckpointWriter(Saves):
                 error.add_note(f"a checkpoint could not be written either: {problem}")
             raise
         self.wait()
-        if self._ranks is not None:
-            self._ranks.agreement.synchronise("stop")
+        self._ranks.agreement.synchronise("stop")
 
     def _give_up(self) -> None:
         """Keep what is being written from becoming a checkpoint, and do not wait for it."""
@@ -351,8 +344,7 @@ class CheckpointWriter(Saves):
         except CheckpointError as error:
             self._writing = self._mark = None
             self._askers = frozenset()
-            if self._ranks is not None:
-                self._ranks.failed += 1
+            self._ranks.failed += 1
             self._fail(error)
             return
         except KeyboardInterrupt:
@@ -373,7 +365,7 @@ class CheckpointWriter(Saves):
 
     def fails(self) -> None:
         """Wait for the save that all ranks have begun, before the others are left; not for ranks that may be dead."""
-        self._is_failing = True
+        self._is_failing = not self._ranks.are_one
         if self._part is not None:
             self._part.hurried.set()
             self._await_part()
@@ -385,73 +377,42 @@ class CheckpointWriter(Saves):
                 pass
 
     def _begin(self, run_files: RunFiles, value: float | None, askers: frozenset[str]) -> None:
-        copied: tuple[StagedState, dict[str, Any]] = (
-            self._staged_now() if self._ranks is None else self._ranks.copied(self._staged_now)
-        )
-        staged, facts = copied
+        staged, facts = self._ranks.copied(self._staged_now)
         self._report_unknown(facts["unknown"])
-        retention, problem = self._policy.retention, None
+        problem: CheckpointError | None = None
         try:
             facts |= run_files.facts()
         except CheckpointError as error:
-            if self._ranks is None:
-                self._fail(error)
-                return
             problem = error  # of this rank: what has become of the save is told to all
         moment, newest, replaced = self._moment(), self._newest, None
         if newest is not None and moment is not None and moment.is_at_the_clock_of(newest.moment):
             replaced = newest.path
             facts["replaces"] = newest.first_number
-        if self._run.compiled.returning:
+        compiled, policy = self._run.compiled, self._policy
+        if compiled.returning:
             self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
             facts |= self.lineage.with_saved(OWN, self._askers).facts()
+        slim = Slim(self._frozen(), newest.path.name if newest is not None else "") if policy.slim else None
+        part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, facts, slim)
         # After the copy, while training continues: what is changed meanwhile is reported too, by one save too early.
-        compare = self._run.compiled.state.comparison_of_data()
-
-        def with_content(write: Callable[[], Written]) -> Callable[[], Written]:
-            def write_all() -> Written:
-                facts["data_content"], changed = compare()
-                facts["unknown"] = [*facts["unknown"], *changed]
-                return write()
-
-            return write_all
-
-        self._staged, self._written_moment = staged, moment
-        slim = Slim(self._frozen(), newest.path.name if newest is not None else "") if self._policy.slim else None
-        if self._ranks is not None:
-            write = self._part_of(self._ranks, run_files, facts, problem, value, replaced, slim)
-            self._writing = Background(with_content(write))
-            return
-        post_written = functools.partial(self._requests.post, "written")
-        save = functools.partial(run_files.save, staged, facts, retention, value, replaced)
-        if slim is not None:  # in the files of several ranks, of which this is the only one
-            part = RankSave(Alone(), "save", staged, MustBeEqual(), run_files.checkpoints, facts, slim)
-            self._writing = Background(with_content(lambda: part.lead(save)), post_written)
-            return
-        self._writing = Background(with_content(save), post_written)
-
-    def _part_of(
-        self,
-        ranks: RankSaves,
-        run_files: RunFiles,
-        facts: dict[str, Any],
-        problem: CheckpointError | None,
-        value: float | None,
-        replaced: Path | None,
-        slim: Slim | None,
-    ) -> Callable[[], Written]:
-        """What writes this rank's part of a checkpoint. That it is over all ranks learn when they synchronise."""
-        staged, retention = self._staged, self._policy.retention
-        assert staged is not None, "set before"
-        required = self._run.compiled.state.must_be_equal()
-        part = self._part = ranks.save(staged, required, run_files.checkpoints, facts, slim)
+        compare = compiled.state.comparison_of_data()
 
         def write(write_folder: WriteFolder) -> Written:
             if problem is not None:
                 raise problem
-            return run_files.save(staged, facts, retention, value, replaced, write_folder)
+            return run_files.save(staged, facts, policy.retention, value, replaced, write_folder)
 
-        return lambda: part.follow() if ranks.ranks.rank else part.lead(write)
+        def write_part() -> Written:
+            facts["data_content"], changed = compare()
+            facts["unknown"] = [*facts["unknown"], *changed]
+            return part.lead(write) if part.leads else part.follow()
+
+        self._staged, self._part, self._written_moment = staged, part, moment
+        self._writing = Background(write_part, self._post_written)
+
+    def _post_written(self) -> None:
+        if self._ranks.are_one:  # several learn it when they synchronise
+            self._requests.post("written")
 
     def _staged_now(self) -> tuple[StagedState, dict[str, Any]]:
         """A copy of the state in the memory of the one before it, and the facts about it."""

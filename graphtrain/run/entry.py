@@ -13,9 +13,8 @@ from graphtrain.names import quoted
 from graphtrain.program.horizon import lines_about_steps, other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
-from graphtrain.resume.report import report
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated
-from graphtrain.resume.setup_change import setup_changes
+from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.run.live_run import LiveRun
 from graphtrain.state.random import capture_random
 from graphtrain.storage.checkpoint import Checkpoint
@@ -190,10 +189,25 @@ def _report(
         drift = checkpoint.sections.get("reachable", {})
         changed = environment.changed_data(manifest)
         different = setup_changes(files.setup_of(checkpoint), session.setup, state.baseline, drift, changed)
+    changes, facts = tuple(restored.changes), [restored.aside]
+    lost, others = [*manifest["unknown"], *restored.lost], [*restored.changes]
+    if environment is not None:
+        by_a_person = environment.changes(manifest)
+        if by_a_person:
+            others += [f"{path} as set up" for path in different]
+        else:
+            lost += unexplained(different)
+        facts += [environment.asides(manifest), environment.compared(manifest, others, lost)]
+        changes += (*by_a_person, *environment.changes_of_weights(manifest))
+    elif lost:
+        facts.append(f"not exact: {', '.join([*lost, *others])}")
+    elif others:
+        facts.append(f"exact except for what changed: {', '.join(others)}")
+    if restored.sampled and not lost:
+        facts.append(restored.sampled)
     where = checkpoint.path.name if files is None else str(files.path)
     if options.is_named and files is not None:
         where += f" from {checkpoint.path.name}"
-    changes, facts = report(restored, manifest, environment, different)
     run_clock = session.compiled.run_clock
     again = repeated(run_clock.trained(), status, nested=run_clock.nested()) if status is not None else ""
     place = run_clock.describe() or f"at `{run.position}`"

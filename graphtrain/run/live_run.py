@@ -64,7 +64,7 @@ class LiveRun:
     ) -> None:
         self.session, self.files, self.given, self.notices = session, files, given, notices
         self.requests = session.requests
-        self.rank_saves = RankSaves(session.world) if session.world.world_size > 1 else None
+        self.rank_saves = RankSaves(session.world)
         self.writer = CheckpointWriter(session, files, session.requests, notices, self.rank_saves)
         session.requests.saves = self.writer
         self.life = LifeCycle()

@@ -37,7 +37,7 @@ def exchange_twice(patch: Patch) -> None:
 
 def divide_by_every(patch: Patch) -> None:
     def of_one(self: Compiler, counter: Any, declared: Any) -> Callable[[], int]:
-        return self.field_getter(counter, declared.target)
+        return self.cells.field(counter, declared.target).read
 
     patch.setattr(Compiler, "_next_window", of_one)
 

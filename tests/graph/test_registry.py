@@ -72,7 +72,7 @@ def test_every_shipped_kind_is_found_without_torch() -> None:
         ({"effects": "backward"}, "compute"),
         ({"effects": "eval"}, "bookkeeping"),
         ({"observer": True}, "bookkeeping"),
-        ({"activity": "data", "writes": "batch"}, "data"),
+        ({"family": "data", "writes": "batch"}, "data"),
         ({"effects": "clip", "family": "choice"}, "choice"),
         ({}, "other"),
     ],
