@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
-from graphtrain.plan.flow import Flow, FlowPoint, names_on
+from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     ExpressionTarget,
@@ -178,12 +178,11 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
         hint += ", or give the read a default (`= None`) where it may be absent"
     elif reading.verb == "guard":
         hint += f", or move the edge to where {shown} was written"
-    return point.scope.problem(
+    return point.problem(
         "G304" if when == "sometimes" else "G303",
-        point.node.place,
-        f"nodes.{point.node.name}" if reading.verb != "guard" else f"edges.{point.node.name}",
         problem,
         hint,
+        thing="edges" if reading.verb == "guard" else "nodes",
         severity="warning" if when == "sometimes" else "error",
         path=_path_without(slots, point, names[0], inside=reading.verb == "guard"),
     )
@@ -202,7 +201,7 @@ def _sources(slots: Slots, bits: int) -> int:
     return bits
 
 
-def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> tuple[str, ...]:
+def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> list[FlowPoint]:
     """A shortest path to a point on which a slot is neither written nor read before.
 
     Arguments:
@@ -219,8 +218,8 @@ def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> 
     ways = Ways([(slots.flow.start, 0)], following)
     for point, written in ways:
         if point is goal and not (_surely_after(slots, point, written) if inside else written) & bit:
-            return names_on(before for before, _ in ways.to((point, written)))
-    return ()
+            return [before for before, _ in ways.to((point, written))]
+    return []
 
 
 def _set_up_with(flow: Flow, slot: str) -> str:
@@ -252,10 +251,8 @@ def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
             )
             shown = f"`{point.path}` does not lead to {_listed(readers)}" if readers else "a guard reads it elsewhere"
             it = "it" if len(names) == 1 else "them"
-            yield point.scope.problem(
+            yield point.problem(
                 "G305",
-                point.node.place,
-                f"nodes.{point.node.name}",
                 f"`{point.path}` writes {_listed(names)}, and nothing reads {it} before the next write or the end: "
                 f"{shown}",
                 f"route a path from `{point.path}` to a reader, or remove the node",
@@ -274,10 +271,8 @@ def _kept_inside(flow: Flow) -> Iterator[Problem]:
                 if not read.required or "." in name or point.scope.may_hold(name):
                     continue
                 for inner in _bodies(point.scope, name):
-                    yield point.scope.problem(
+                    yield point.problem(
                         "G306",
-                        point.node.place,
-                        f"nodes.{point.node.name}",
                         f"`{point.path}` reads `{name}`; inside `{inner}` it is written, and does not leave that graph",
                         f'let it out: outputs = ["{name}"] in the graph of `{inner}`',
                         severity="warning",
