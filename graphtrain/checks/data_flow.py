@@ -60,7 +60,7 @@ def written_before(slots: Slots, until: FlowPoint | None = None) -> Before:
 def _written_after(slots: Slots, point: FlowPoint, before: int) -> int:
     """What is written after a visit; a body hands out what is written inside, and nothing where that is not."""
     use = slots.uses[point]
-    after = (before & ~use.forgets) | use.writes
+    after = (before & ~use.kills) | use.defines
     for inner, outer in slots.handed_out(point):
         if inner and not before & inner:
             after &= ~outer
@@ -74,7 +74,7 @@ def _surely_after(slots: Slots, point: FlowPoint, before: int) -> int:
 
 def _needs(slots: Slots, point: FlowPoint) -> int:
     """What a visit cannot do without; what a body hands out may be absent, which is asked of those who read it."""
-    return 0 if slots.handed_out(point) else slots.uses[point].needs
+    return 0 if slots.handed_out(point) else slots.uses[point].requires
 
 
 def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
@@ -155,7 +155,7 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
     writers = [
         writer.path
         for writer in slots.flow.points
-        if slots.uses[writer].writes & sources and not slots.handed_out(writer) and not writer.is_unknown
+        if slots.uses[writer].defines & sources and not slots.handed_out(writer) and not writer.is_unknown
     ]
     writing = _listed(list(dict.fromkeys(writers)))
     reads = (
@@ -234,11 +234,11 @@ def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
     flow, after = slots.flow, alive(slots).after
     read_somewhere = 0
     for point in flow.points:
-        read_somewhere |= slots.uses[point].reads | slots.guards[point]
+        read_somewhere |= slots.uses[point].uses | slots.guards[point]
     for point in flow.points:
         if point not in before.always or point.node is None or point.is_unknown:
             continue
-        unread = slots.uses[point].writes & read_somewhere & ~after[point]
+        unread = slots.uses[point].defines & read_somewhere & ~after[point]
         names = [name for name in slots.named(unread) if name not in missed]
         if names:
             bits = slots.bits(names)
@@ -246,7 +246,7 @@ def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
                 {
                     reader.path
                     for reader in flow.points
-                    if slots.uses[reader].reads & bits and not reader.is_unknown and reader is not point
+                    if slots.uses[reader].uses & bits and not reader.is_unknown and reader is not point
                 }
             )
             shown = f"`{point.path}` does not lead to {_listed(readers)}" if readers else "a guard reads it elsewhere"

@@ -41,8 +41,7 @@ from graphtrain.program.acts import (
     two_ways,
     yes,
 )
-from graphtrain.program.asks import Asks
-from graphtrain.program.bind import METRIC_PREFIX, STEP_NAMES, BoundGraph, BoundNode, Program
+from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.cells import Cells
 from graphtrain.program.expressions import evaluated
 from graphtrain.program.gradient_windows import GradientWindows
@@ -50,6 +49,7 @@ from graphtrain.program.history import History
 from graphtrain.program.loop import Transition
 from graphtrain.program.resources import StepCall
 from graphtrain.program.rounds import Rounds
+from graphtrain.program.step_requests import StepRequests
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import After, Clock, Due, Every, after, any_of
 
@@ -95,15 +95,15 @@ class Compiler:
         if self._rounds is not None:
             program.absent += self._rounds.undivided()
         self.windows = GradientWindows(program, self.cells, self._rounds)
-        self._asks = Asks(program, agreement)
+        self._step_requests = StepRequests(program, agreement)
         # What the engine itself provides where a node is set up: name -> the value for a node.
         self._provided: dict[str, Callable[[BoundNode], Any]] = {
-            "asks": self._asks.of,
+            "asks": self._step_requests.of,
             "current_loader": self._current_loader,
             "graph_trains": lambda bound: bound.scope.names.steps,
             "history": lambda bound: History(bound, program, program.resources["checkpoints"]),
-            METRIC_PREFIX: lambda bound: bound.metric_prefix,
-            STEP_NAMES: self._step_names,
+            "metric_prefix": lambda bound: bound.metric_prefix,
+            "step_names": self._step_names,
             "training_precision": lambda bound: program.training_precision,
         }
         if self._rounds is not None:
@@ -158,7 +158,7 @@ class Compiler:
             self._forget(path for bound in scope.nodes.values() for path in bound.planned.returned.values())
             self._forget(f"{scope.prefix}{name}" for name in self._optional_outputs(scope))
         self.refuse_fractions(self._fractions.get(scope, ()))
-        self._asks.enter(scope)
+        self._step_requests.enter(scope)
 
     def _optional_outputs(self, scope: BoundGraph) -> set[str]:
         """What may be absent when a graph ends, and then is what an earlier run of it has left otherwise."""
@@ -304,8 +304,8 @@ class Compiler:
         if self._rounds is not None:
             own_act = self._rounds.act(bound, own_act)
         act, fields = self.windows.wrap(bound, own_act), bound.fields
-        if bound.planned.forgets:
-            act = then(act, functools.partial(self._forget, sorted(bound.planned.forgets)))
+        if bound.planned.kills:
+            act = then(act, functools.partial(self._forget, sorted(bound.planned.kills)))
         if isinstance(bound.trigger, Every):
             return triggered(act, fields, bound.trigger, self.due(bound), leave)
         target = self._only_target(bound)
@@ -555,7 +555,7 @@ class Compiler:
         graph = bound.scope.graph
         for edge, target in zip(graph.edges[bound.node.name], self._program.targets(bound), strict=True):
             try:
-                holds = edge.when is None or self.compiled(bound.scope, bound.scope.guards[edge.when])()
+                holds = edge.when is None or self.compiled(bound.scope, bound.scope.names.guards[edge.when])()
             except Exception as error:
                 own = self._raising(bound.scope, edge.when or "", error)
                 raise GuardError(bound.path, own, graph.guards[own], error) from None
@@ -567,7 +567,7 @@ class Compiler:
         for part in walk(scope.names.parse(scope.graph.guards[name])):
             if isinstance(part, Name) and part.name in scope.graph.guards:
                 try:
-                    self.compiled(scope, scope.guards[part.name])()
+                    self.compiled(scope, scope.names.guards[part.name])()
                 except Exception as inner:
                     if str(inner) == str(error):
                         return self._raising(scope, part.name, error)
