@@ -53,8 +53,7 @@ GALLERY = "graphs.gallery"
 LATE = {
     ("graph.graph", "checks"): "`Graph.check` is a method, and reading a graph costs no import of the checks",
     ("graph.graph", "storage.saved_graph"): "`Graph.load` takes a run directory",
-    ("graph.graph", "viz.render"): "`Graph.render` and `_repr_svg_` are methods",
-    ("graph.difference", "viz.render"): "`Difference.render` and `_repr_svg_` are methods",
+    ("graph.elements", "viz.render"): "graphs and differences draw themselves: `render` and `_repr_svg_` are methods",
     (
         "run.drawing",
         "viz.render",

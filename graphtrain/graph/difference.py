@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphtrain.graph import layers as of
 from graphtrain.graph.canonical import spaced, value_text
-from graphtrain.graph.elements import NESTED, Edge, Node, is_computed, kind_text
+from graphtrain.graph.elements import NESTED, Drawable, Edge, Node, is_computed, kind_text
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
@@ -81,9 +81,8 @@ class Change:
     def values(self) -> tuple[str, str]:
         """Before and after, each on one line; ``"default"`` for a parameter that is not given."""
         absent = {"parameter": "default", "reads": "as named", "writes": "as named", "optimizer": "as named"}
-        before, after = (
-            absent.get(self.what, "") if value is None else _short(value) for value in (self.before, self.after)
-        )
+        values = (absent.get(self.what, "") if value is None else value for value in (self.before, self.after))
+        before, after = (one_line(" ".join(value.split()), _LONGEST) for value in values)
         return before, after
 
     def __str__(self) -> str:
@@ -98,7 +97,7 @@ class Change:
 
 @final
 @dataclass(frozen=True)
-class Difference:
+class Difference(Drawable):
     """What differs between two graphs; false if nothing does.
 
     Attributes:
@@ -195,18 +194,7 @@ class Difference:
 
     def render(self, path: str | Path) -> Path:
         """Draw both graphs into a file, in one picture; as `Graph.render`, whose formats and errors it has."""
-        from graphtrain.viz.render import render
-
-        return render(self, path)
-
-    def _repr_svg_(self) -> str | None:
-        """The picture that a notebook shows."""
-        try:
-            from graphtrain.viz.render import svg
-
-            return svg(self)
-        except Exception:  # whatever goes wrong, a cell must not fail because of its picture
-            return None
+        return self._drawn_into(path)
 
 
 def _with_details(change: Change) -> str:
@@ -215,10 +203,6 @@ def _with_details(change: Change) -> str:
         return str(change)
     details = {"node": " ({})", "guard": " = {}", "unit": " = {}"}.get(change.what, "")
     return one_line(change.subject) + details.format("".join(change.values))
-
-
-def _short(text: str) -> str:
-    return one_line(" ".join(text.split()), _LONGEST)
 
 
 # ---- comparing

@@ -6,7 +6,7 @@ import ast
 import keyword
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -115,7 +115,10 @@ class Editable(ABC):
             edges[name] = (Edge(before),)
             start = name if start == before else start
         elif between is not None:
-            source, target = _pair(between)
+            if isinstance(between, str) or len(ends := list(between)) != 2:
+                names = [between] if isinstance(between, str) else ends
+                raise EditError(f"insert: `between` takes a source and a target, got {names!r}")
+            source, target = ends
             source = self._last_bypassed(self._known(source, "insert: between"), target)
             edges[source] = _redirected(self._edges_between(source, target, "insert: between"), target, name)
             edges[name] = (Edge(target),)
@@ -387,13 +390,20 @@ class Editable(ABC):
                 for name, node in nodes.items()
             }
         bodies = {name for name, node in self.nodes.items() if node.body is not None}
+
+        def renamed(target: Any) -> Any:
+            return (
+                tuple(map(renamed, target)) if isinstance(target, tuple) else _renamed_text(target, old, path, bodies)
+            )
+
         return self._with(
             nodes={
-                name: replace(node, reads=_renamed_reads(node.reads, old, path, bodies)) for name, node in nodes.items()
+                name: replace(node, reads={key: renamed(target) for key, target in node.reads.items()})
+                for name, node in nodes.items()
             },
             edges=edges,
             guards={key: rename_in_expression(text, old, path, bodies) for key, text in self.guards.items()},
-            units={unit: _renamed_text(text, old, path, bodies) for unit, text in self.units.items()},
+            units={unit: renamed(text) for unit, text in self.units.items()},
             start=start,
             layers=layers,
         )
@@ -509,13 +519,6 @@ def _slots(node: str, verb: str, mapping: Any, *, lists: bool) -> dict[str, Any]
     return slots
 
 
-def _pair(between: Iterable[str]) -> tuple[str, str]:
-    names = [between] if isinstance(between, str) else list(between)
-    if len(names) != 2:
-        raise EditError(f"insert: `between` takes a source and a target, got {names!r}")
-    return names[0], names[1]
-
-
 def _redirected(leaving: tuple[Edge, ...], old: str, new: str) -> tuple[Edge, ...]:
     return tuple(replace(edge, target=new) if edge.target == old else edge for edge in leaving)
 
@@ -586,14 +589,3 @@ def _renamed_text(text: str, old: str, new: str, bodies: Collection[str]) -> str
         return rename_in_expression(text, old, new, bodies) if is_expression(text) else text
     path, name = owned
     return f"{new}{path.removeprefix(old)}.{name}" if f"{path}/".startswith(f"{old}/") else text
-
-
-def _renamed_reads(
-    reads: Mapping[str, str | tuple[str, ...]], old: str, new: str, bodies: Collection[str]
-) -> dict[str, str | tuple[str, ...]]:
-    return {
-        key: _renamed_text(value, old, new, bodies)
-        if isinstance(value, str)
-        else tuple(_renamed_text(name, old, new, bodies) for name in value)
-        for key, value in reads.items()
-    }

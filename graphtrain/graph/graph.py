@@ -13,7 +13,7 @@ from graphtrain.graph import canonical, read_toml, write_toml
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.dry_run import dry_run
 from graphtrain.graph.edit import Editable
-from graphtrain.graph.elements import Edge, Node, Place, frozen
+from graphtrain.graph.elements import Drawable, Edge, Node, Place, frozen
 from graphtrain.graph.layers import Layers
 from graphtrain.graph.readable import readable_text
 from graphtrain.graph.registry import find_graph
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class Graph(Editable):
+class Graph(Editable, Drawable):
     """An immutable training procedure; every edit returns a new graph. ``print(graph)`` shows it, `render` draws it.
 
     Arguments:
@@ -240,9 +240,7 @@ class Graph(Editable):
         graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
           hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
         """
-        from graphtrain.viz.render import render
-
-        return render(self, path, counts, position, seconds, guards=guards)
+        return self._drawn_into(path, counts=counts, position=position, seconds=seconds, guards=guards)
 
     @property
     def title(self) -> str:
@@ -254,12 +252,3 @@ class Graph(Editable):
 
     def __str__(self) -> str:
         return readable_text(self)
-
-    def _repr_svg_(self) -> str | None:
-        """The picture that a notebook shows, problems or not; None where it cannot be drawn."""
-        try:
-            from graphtrain.viz.render import svg
-
-            return svg(self)
-        except Exception:  # whatever goes wrong, a cell must not fail because of its picture
-            return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -344,14 +344,13 @@ def _fitting(graph: Graph, overlay: Overlay, others: Sequence[tuple[Overlay, str
             if _fits(each, overlay, [overlay, *(other for other, place in others if place == path)])
         ]:
             return found
-        level = [inner for path, each in level for inner in _bodies(path, each)]
+        level = [
+            (f"{path}/{name}" if path else name, node.body)
+            for path, each in level
+            for name, node in each.nodes.items()
+            if node.body is not None
+        ]
     return []
-
-
-def _bodies(path: str, graph: Graph) -> Iterator[tuple[str, Graph]]:
-    for name, node in graph.nodes.items():
-        if node.body is not None:
-            yield (f"{path}/{name}" if path else name), node.body
 
 
 def _fits(graph: Graph, overlay: Overlay, adding: Iterable[Overlay]) -> bool:
