@@ -50,7 +50,7 @@ class DataState:
     def restore(self, data: Any, section: Mapping[str, Any]) -> None:
         """Put data in the state that was captured."""
         if self.baseline is not None and (name := self.baseline.name_of_data(data)) is not None:
-            self.baseline.restore(section, name)
+            self.baseline.restore(copy.deepcopy(section), name)  # which it will be restored to again
 
     @contextmanager
     def kept(self, data: Any) -> Iterator[None]:
