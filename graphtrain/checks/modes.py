@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphtrain.graph.problem import Problem
-from graphtrain.plan.flow import Flow, FlowPoint, names_on
+from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import optimizers_of
 from graphtrain.plan.solve import Ways
 
@@ -62,14 +62,12 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
             place = way[-2]
             message = f"`{point.path}` can end after `{place.path}` with `{model}` in evaluation mode"
         if place.node is not None:
-            yield place.scope.problem(
+            yield place.problem(
                 "G415",
-                place.node.place,
-                f"nodes.{place.node.name}",
                 message,
                 "route every path from where the evaluation begins through a node that puts the training mode back, "
                 "such as `end_evaluation`",
-                path=names_on(way),
+                path=way,
             )
 
 

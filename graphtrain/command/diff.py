@@ -86,11 +86,7 @@ def diff(
     for title, values in of_runs.items():
         if values:
             printed.print(f"\n[bold]{title}[/bold]")
-            hows = [
-                "changed" if value.before and value.after else "removed" if value.before else "added"
-                for value in values
-            ]
-            _print_table(["", "what", "before", "after"], hows, values)
+            _print_table(["", "what", "before", "after"], [value.how for value in values], values)
     same = [title for title, rows in {"graph": difference.changes, **of_runs}.items() if not rows]
     if of_runs and count and same:
         printed.print(f"\nthe same: {', '.join(same)}", soft_wrap=True)
@@ -137,6 +133,11 @@ class ChangedValue(NamedTuple):
     name: str
     before: str
     after: str
+
+    @property
+    def how(self) -> str:
+        """Whether it was added, removed or changed."""
+        return "changed" if self.before and self.after else "removed" if self.before else "added"
 
 
 @dataclass(frozen=True)

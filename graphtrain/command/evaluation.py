@@ -19,10 +19,10 @@ import click
 
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import ignore, notify, notify_once
+from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.command.run_directories import existing_checkpoint
 from graphtrain.command.runs import ACTIVE, present_status
 from graphtrain.command.script_graph import load_graph
-from graphtrain.command.set_up import TrainerFactory
 from graphtrain.display.choose import display_for
 from graphtrain.display.numbers import metric
 from graphtrain.distributed import current_ranks, on_all_ranks

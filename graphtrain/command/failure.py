@@ -10,7 +10,6 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn
 
 from graphtrain.distributed import prints
 from graphtrain.errors import (
@@ -51,22 +50,15 @@ def exit_on_failure() -> Iterator[None]:
         if prints("interrupted"):
             print("interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(INTERRUPTED)
-    except SyntaxError as error:
-        # A script that cannot be compiled has no frame; its file and line are in the message.
-        error.__traceback__ = users_frames(error.__traceback__)
-        _exit_with_traceback(error)
     except Exception as error:
         frames = users_frames(error.__traceback__)
         if frames is None and isinstance(error, BrokenPipeError):
             raise  # the reader of our output is gone: click exits quietly
-        error.__traceback__ = frames or error.__traceback__
-        _exit_with_traceback(error)
-
-
-def _exit_with_traceback(error: Exception) -> NoReturn:
-    if prints(f"{type(error).__name__}: {error}"):
-        traceback.print_exception(error)
-    sys.exit(FAILED)
+        # A script that cannot be compiled has no frame; its file and line are in the message.
+        error.__traceback__ = frames or (None if isinstance(error, SyntaxError) else error.__traceback__)
+        if prints(f"{type(error).__name__}: {error}"):
+            traceback.print_exception(error)
+        sys.exit(FAILED)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a command prints: tables, and lines to whoever sits before it. rich is imported where a table is printed."""
+"""What a command prints: tables, and lines on standard error. rich is imported where a table is printed."""
 
 from __future__ import annotations
 

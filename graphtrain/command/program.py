@@ -53,11 +53,10 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
         name = getattr(setup, "__name__", "setup")
         program = Script(
             setup,
-            name if file is None else f"{file.name}:{name}",
-            file.stem if file is not None and file.stem.isidentifier() else "run",
+            name,
+            file,
             words,
             words[1] + (f":{name}" if name != "setup" else "") if file is not None and words[1] != "-m" else "",
-            file,
             lambda: graph_of_module(graph, sys.modules["__main__"], file.name if file is not None else "main"),
         )
         program_command(program)(prog_name=" ".join(words))

@@ -16,6 +16,32 @@ from graphtrain.errors import UsageError
 
 _OF_A_RUN, _OF_CUTS = "To verify a run that was made", "To verify a script, without a run"
 
+_VERIFY = f"""
+Arguments:
+    script (SCRIPT[:FUNCTION]): The Python file that trains.
+    settings (NAME=VALUE): Arguments of setup; with --run-dir in place of those that the run had. With --cuts also
+        NODE.PARAM=VALUE, parameters of nodes, as for run.
+
+{_OF_A_RUN}:
+    run_dir: The run directory; it is only read.
+    last (N): Only the N newest spans. Default: all.
+    processes (NUMBER): Replay in this many processes on this host: as many as have trained the run. Default: one,
+        or those that torchrun has started.
+
+{_OF_CUTS}:
+    cuts (N): Cut the run at N random transitions.
+    graph: A shipped graph, a TOML file, or another script. Default: the graph of the script.
+    overlay: Add an overlay to the graph, as for run; can be given several times.
+    until (AMOUNT): Where every run stops, as in '50 batches'. Default: where the graph ends it.
+    seed (NUMBER): Seed of Python, NumPy and torch, set before setup() is called. Default: 0.
+    device: Where to train. Default: auto.
+    deterministic: Ask torch for deterministic kernels.
+    cuts_seed (NUMBER): Chooses the transitions. Default: another number each time, which is printed.
+    keep (FOLDER): A new folder for the run directories of cuts that are not exact, as they were when they were cut
+        and after the resume. Default: none is kept.
+    as_json: Print the result as JSON.
+"""
+
 
 @command(
     "graphtrain verify train.py --run-dir runs/first",
@@ -23,6 +49,7 @@ _OF_A_RUN, _OF_CUTS = "To verify a run that was made", "To verify a script, with
     "graphtrain verify train.py --run-dir runs/first --processes 2",
     "graphtrain verify train.py --cuts 20 --until '50 batches'",
     "graphtrain verify train.py lr=1e-3 accumulate.every=4 --cuts 5 --graph my_fit.toml",
+    shared=_VERIFY,
 )
 def verify(
     script: str,
@@ -53,30 +80,6 @@ def verify(
     saved, and the file of metrics. How long that takes is printed once the script has been trained for the first time.
 
     Exit codes: 0 bitwise equal, 1 different, 2 nothing to compare or bad usage.
-
-    Arguments:
-        script (SCRIPT[:FUNCTION]): The Python file that trains.
-        settings (NAME=VALUE): Arguments of setup; with --run-dir in place of those that the run had. With --cuts also
-            NODE.PARAM=VALUE, parameters of nodes, as for run.
-
-    To verify a run that was made:
-        run_dir: The run directory; it is only read.
-        last (N): Only the N newest spans. Default: all.
-        processes (NUMBER): Replay in this many processes on this host: as many as have trained the run. Default: one,
-            or those that torchrun has started.
-
-    To verify a script, without a run:
-        cuts (N): Cut the run at N random transitions.
-        graph: A shipped graph, a TOML file, or another script. Default: the graph of the script.
-        overlay: Add an overlay to the graph, as for run; can be given several times.
-        until (AMOUNT): Where every run stops, as in '50 batches'. Default: where the graph ends it.
-        seed (NUMBER): Seed of Python, NumPy and torch, set before setup() is called. Default: 0.
-        device: Where to train. Default: auto.
-        deterministic: Ask torch for deterministic kernels.
-        cuts_seed (NUMBER): Chooses the transitions. Default: another number each time, which is printed.
-        keep (FOLDER): A new folder for the run directories of cuts that are not exact, as they were when they were cut
-            and after the resume. Default: none is kept.
-        as_json: Print the result as JSON.
     """
     _refuse_a_mixture(has_run=run_dir is not None, has_cuts=cuts is not None)
     if run_dir is not None:
@@ -93,7 +96,7 @@ def verify(
     from graphtrain.command.verify_cuts import verify_cuts
 
     assert cuts is not None, "one of them is given"
-    # What is left are words of `graphtrain run`.
+    # The other words are those of `graphtrain run`.
     words = without(sys.argv[2:], ["--cuts=", "--cuts-seed=", "--keep=", "--json"])
     return verify_cuts(script, words, cuts, seed=cuts_seed, keep=keep, as_json=as_json)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from graphtrain.command.output import console, escaped, ignore, notify_once, table
-from graphtrain.command.set_up import TrainerFactory
+from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term

@@ -23,21 +23,24 @@ class Script:
     """What is run.
 
     Attributes:
-        name: the name of the setup in messages: ``"train.py:setup"``.
-        stem: the name of a new run directory begins with it.
+        function: the name of the setup.
+        file: where it is; None for a program that has no file.
         words: the beginning of the command line, before the words of its user: ``["python", "train.py"]``.
         source: ``SCRIPT[:FUNCTION]``, as other commands name it; empty where they cannot.
-        file: the file of the program; None if it has none.
         own_graph: returns its graph, which is used if the command line names none.
     """
 
     setup: Callable[..., Any]
-    name: str
-    stem: str
+    function: str
+    file: Path | None
     words: Sequence[str]
     source: str
-    file: Path | None
     own_graph: Callable[[], Graph | str | Path]
+
+    @property
+    def name(self) -> str:
+        """The setup in messages: ``"train.py:setup"``."""
+        return self.function if self.file is None else f"{self.file.name}:{self.function}"
 
     @classmethod
     def of_script(cls, script: str) -> Script:
@@ -47,7 +50,7 @@ class Script:
             UsageError: there is no such script or function.
         """
         path, name, setup = setup_function(script)
-        return cls(setup, f"{path.name}:{name}", path.stem, ["graphtrain"], script, path, lambda: script_graph(script))
+        return cls(setup, name, path, ["graphtrain"], script, lambda: script_graph(script))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +170,7 @@ class ScriptCommand(Command):
         if program is None and script is not None and script.partition(":")[0].endswith(".py"):
             program = Script.of_script(script)
         if program is not None:
-            print_arguments(program.setup, program.name.rpartition(":")[2])
+            print_arguments(program.setup, program.function)
             named = options.get("run_dir") if graph == "saved" else graph
             print_parameters(load_graph(named or program.own_graph(), overlays=overlay))
 

@@ -125,7 +125,8 @@ class _Training:
         about = self._about(made, sorted(arguments), fingerprints(ready))
         if line := _unhandled_signal():
             report(line)
-        with named_or_new_directory(options.run_dir, program.stem, Agreement(self._ranks, Requests()).lead) as run_dir:
+        stem = program.file.stem if program.file is not None and program.file.stem.isidentifier() else "run"
+        with named_or_new_directory(options.run_dir, stem, Agreement(self._ranks, Requests()).lead) as run_dir:
             trained = trainer(graph, run_dir=run_dir, loggers=loggers, about=about)
             return self._train(trained, run_dir, resume, loaded)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from graphtrain.command.failure import FAILED
 from graphtrain.command.output import console, counted, escaped, ignore, notify_once, table
-from graphtrain.command.set_up import TrainerFactory
+from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.display.numbers import duration, size
 from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError

@@ -198,7 +198,7 @@ def _explanation(
 def _names_of_outside(bound: BoundNode) -> set[str]:
     """The names in the guards on the edges of a node that mean something in the graph around its own."""
     scope = bound.scope
-    guards = [scope.guards[edge.when] for edge in scope.graph.edges[bound.node.name] if edge.when is not None]
+    guards = [scope.names.guards[edge.when] for edge in scope.graph.edges[bound.node.name] if edge.when is not None]
     names = {part.name for guard in guards for part in walk(guard) if isinstance(part, Name)}
     return names - scope.names.written if scope.outer is not None else set()
 

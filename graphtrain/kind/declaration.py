@@ -11,7 +11,7 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -19,7 +19,7 @@ from graphtrain.kind.copies import CopyOf
 from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.fields import ON_GRADIENTS, Action, EpochFields, Field, action_of
 from graphtrain.kind.mode import Mode
-from graphtrain.kind.parameter import REQUIRED, Metric, Parameter, is_trigger
+from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
 
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "ranks", "other"]
 FAMILIES: tuple[str, ...] = get_args(Family)
@@ -102,10 +102,49 @@ class Read:
 
 
 @dataclass(frozen=True)
+class Roles:
+    """The parameters of a kind that the engine knows, by their names or their types; empty for none.
+
+    Attributes:
+        records: holds the name that is put before metrics: it has the name of a slot that the kind writes.
+        renews: `resource` of a kind that reads `renewals`: the name of a resource that it makes again.
+        keeps: `keep` of a kind with a step function: what that returns for slots and an epoch does not clear.
+        monitor, mode: the name of a metric of rows, and whether small or large values of it are good.
+        follows: the name of a metric of the training, which the node records under another one.
+    """
+
+    records: str = ""
+    renews: str = ""
+    keeps: str = ""
+    monitor: str = ""
+    mode: str = ""
+    follows: str = ""
+
+
+def roles_of(
+    parameters: Mapping[str, Parameter], reads: Sequence[Read], setup_reads: Sequence[Read], writes: Sequence[str]
+) -> Roles:
+    """The roles of parameters, given what a kind reads and writes."""
+    metrics = {name: parameter.metric for name, parameter in parameters.items() if parameter.metric is not None}
+    monitor = next((name for name, metric in metrics.items() if not metric.followed), "")
+    types = {name: (each.annotation, *get_args(each.annotation)) for name, each in parameters.items()}
+    makes_again = any(read.name == "renewals" for read in setup_reads)
+    returns_slots = any(read.is_step_function for read in reads) and not any(read.is_repeated for read in reads)
+    return Roles(
+        records=next((name for name in writes if name in parameters), ""),
+        renews="resource" if makes_again and "resource" in parameters else "",
+        keeps="keep" if returns_slots and "keep" in parameters else "",
+        monitor=monitor,
+        mode=next((name for name, members in types.items() if monitor and Mode in members), ""),
+        follows=next((name for name, metric in metrics.items() if metric.followed), ""),
+    )
+
+
+@dataclass(frozen=True)
 class Kind:
     """The declaration of a kind, read off its signature; `implementation` is what does the work.
 
-    The arguments of `@node` have the same names here; `optional` is in two parts, resources and parameters.
+    The arguments of `@node` have the same names here; of `optional`, `idle_without` has the parameters.
     """
 
     name: str
@@ -116,7 +155,8 @@ class Kind:
     parameters: Mapping[str, Parameter]
     fields: Mapping[str, Field]
     effects: tuple[str, ...]
-    without: tuple[str, ...]
+    optional: tuple[str, ...]
+    idle_without: tuple[str, ...]
     varying: tuple[str, ...]
     transient: tuple[str, ...]
     makes: Mapping[str, CopyOf]
@@ -132,34 +172,9 @@ class Kind:
     reads_at_end: bool
     releases: bool
     hears_rows: bool
+    roles: Roles
 
-    @functools.cached_property
-    def optional(self) -> tuple[str, ...]:
-        """The resources without which it is bypassed."""
-        return tuple(name for name in self.without if name not in self.parameters)
-
-    @functools.cached_property
-    def idle_without(self) -> tuple[str, ...]:
-        """The parameters without which it is bypassed."""
-        return tuple(name for name in self.without if name in self.parameters)
-
-    @functools.cached_property
-    def records(self) -> str:
-        """The parameter with the name that is put before metrics: that of a slot which it writes; empty for none."""
-        return next((name for name in self.writes if name in self.parameters), "")
-
-    @functools.cached_property
-    def renews(self) -> str:
-        """The parameter with the name of a resource that it makes again; empty for none."""
-        makes_again = any(read.name == "renewals" for read in self.setup_reads or ())
-        return "resource" if makes_again and "resource" in self.parameters else ""
-
-    @functools.cached_property
-    def keeps(self) -> str:
-        """The parameter with the names of what its step function returns and an epoch does not clear; or empty."""
-        return "keep" if self.may_return_slots and "keep" in self.parameters else ""
-
-    @functools.cached_property
+    @property
     def begins_epoch(self) -> bool:
         """True if what step functions of the graph have written to slots is forgotten at a visit."""
         return self.has_effect("forget")
@@ -168,25 +183,6 @@ class Kind:
     def activity(self) -> str:
         """What its host time is counted under; empty for training."""
         return "data" if self.family == "data" else ""
-
-    @functools.cached_property
-    def monitor(self) -> str:
-        """The parameter that names a metric of rows; empty for none."""
-        return self._named_metric(followed=False)
-
-    @functools.cached_property
-    def follows(self) -> str:
-        """The parameter that names a metric of the training which it records under another name; empty for none."""
-        return self._named_metric(followed=True)
-
-    def _named_metric(self, *, followed: bool) -> str:
-        return next((each.name for each in self.parameters.values() if each.metric == Metric(followed)), "")
-
-    @functools.cached_property
-    def monitor_mode(self) -> str:
-        """The parameter that says whether small or large values of `monitor` are good; empty for none."""
-        types = {each.name: (each.annotation, *get_args(each.annotation)) for each in self.parameters.values()}
-        return next((name for name, members in types.items() if Mode in members), "") if self.monitor else ""
 
     @functools.cached_property
     def epoch_fields(self) -> EpochFields | None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 from graphtrain.kind.copies import CopyOf
-from graphtrain.kind.declaration import FAMILIES, Family, Kind, drawn_family
+from graphtrain.kind.declaration import FAMILIES, Family, Kind, drawn_family, roles_of
 from graphtrain.kind.fields import action_of
 from graphtrain.kind.parameter import Parameter, is_trigger
 from graphtrain.kind.signature import signature_of, takes_nothing
@@ -154,6 +154,8 @@ def _declare(
         hint = ": give `node(name=...)` to a lambda" if name == "<lambda>" else ""
         raise TypeError(f"the name of a kind must be an identifier; got {name!r}{hint}")
     reads, setup_reads, parameters, fields = signature_of(target, name)
+    declared = dict(declared)
+    without = declared.pop("without")
     kind = Kind(
         name=name,
         implementation=target,
@@ -161,6 +163,9 @@ def _declare(
         setup_reads=setup_reads,
         parameters=MappingProxyType(parameters),
         fields=MappingProxyType(fields),
+        optional=tuple(each for each in without if each not in parameters),
+        idle_without=tuple(each for each in without if each in parameters),
+        roles=roles_of(parameters, reads, setup_reads or (), declared["writes"]),
         varying=_names(varying) if varying is not None else _passed_at_calls(target, parameters, declared),
         description=inspect.cleandoc(target.__doc__ or ""),
         keeps_state=callable(getattr(target, "state_dict", None))
@@ -198,7 +203,7 @@ def _fixed(parameters: Mapping[str, Parameter], declared: Mapping[str, Any]) -> 
 
 def _check(kind: Kind) -> None:
     """Raise if an argument of `@node` does not fit the signature or the others."""
-    for slot in (*kind.writes, *kind.without):
+    for slot in (*kind.writes, *kind.optional):
         if not (isinstance(slot, str) and slot.isidentifier()):
             raise TypeError(f"{kind.name}: the name of a slot must be an identifier; got {slot!r}")
     if len(set(kind.writes)) < len(kind.writes):

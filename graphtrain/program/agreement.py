@@ -33,7 +33,8 @@ from graphtrain.errors import (
     UsageError,
 )
 from graphtrain.program.requests import Requests
-from graphtrain.storage.encoding import Tensors, pack, unpack
+from graphtrain.storage.decoding import unpack
+from graphtrain.storage.encoding import Tensors, pack
 
 Purpose = Literal["start", "batch", "exchange", "gather", "payload", "save", "stop"]
 _PURPOSES: tuple[Purpose, ...] = ("start", "batch", "exchange", "gather", "payload", "save", "stop")

@@ -29,10 +29,11 @@ from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.plan.counted import Counted, epoch_fields_of
 from graphtrain.plan.plan import Exit
 from graphtrain.plan.scope import ExpressionTarget
+from graphtrain.program.acts import Act, Report, nothing
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.loop import Transition
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.program.table import Act, Compiler, Report, nothing
+from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import Clock, Every
 
 # Visits after which it is given up, which take 0.3 s: a number, and no clock, so that a resume gets the same answer.
@@ -99,7 +100,7 @@ class _Counting(Compiler):
         added = [(each.name, each.adds) for each in declared if each.adds is not None]
         copied = [(each.last, each.name) for each in declared if each.last is not None]
         if bound.kind.reports_backward:
-            self._reports[bound.index] = Report(bound.path, ran_backward=True)
+            self.windows.reports[bound.index] = Report(bound.path, ran_backward=True)
 
         def count() -> None:
             for name, amount in added:
@@ -114,7 +115,7 @@ class _Counting(Compiler):
         fields, log, length = bound.fields, self._log, bound.instance.fetched_from
         windows = None
         if self._rounds is not None and ROUND in bound.kind.fields:
-            windows = self._rounds.windows(bound, self._window_counters, self._next_window)
+            windows = self._rounds.windows(bound, self.windows.counters, self.windows.next_size)
             world_size = self._rounds.agreement.world_size
         before_last, last = length.samples or 0, length.last or 0
 

@@ -69,7 +69,7 @@ class Evaluations:
 
 def _of(scope: BoundGraph) -> Evaluation | None:
     nodes = [bound for bound in scope.nodes.values() if not bound.bypassed]
-    names = [str(bound.parameters[bound.kind.records]) for bound in nodes if bound.kind.records]
+    names = [str(bound.parameters[bound.kind.roles.records]) for bound in nodes if bound.kind.roles.records]
     fetching = next(filter(is_fetching, nodes), None)
     if fetching is None or not names or scope.names.steps:
         return None

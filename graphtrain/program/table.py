@@ -14,7 +14,7 @@ from typing import Any
 from graphtrain.errors import GuardError, UsageError
 from graphtrain.guards.closures import compile_guard, constant, never
 from graphtrain.guards.syntax import Expression, Name, walk
-from graphtrain.kind import Field, FunctionRecord, Read, WrittenBatches
+from graphtrain.kind import FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.plan.plan import Exit
@@ -27,18 +27,32 @@ from graphtrain.plan.scope import (
     leaves,
     outputs_of,
 )
-from graphtrain.program.asks import Asks
-from graphtrain.program.bind import METRIC_PREFIX, STEP_NAMES, BoundGraph, BoundNode, Program
+from graphtrain.program.acts import (
+    Act,
+    Report,
+    both,
+    choosing,
+    nothing,
+    storing,
+    storing_reported,
+    straight,
+    then,
+    triggered,
+    two_ways,
+    yes,
+)
+from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.cells import Cells
 from graphtrain.program.expressions import evaluated
+from graphtrain.program.gradient_windows import GradientWindows
 from graphtrain.program.history import History
 from graphtrain.program.loop import Transition
 from graphtrain.program.resources import StepCall
 from graphtrain.program.rounds import Rounds
+from graphtrain.program.step_requests import StepRequests
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import After, Clock, Due, Every, after, any_of
 
-Act = Callable[[], Any]
 Amount = tuple[str, Term, BoundNode, str]
 """An amount with what it is called in a message, ``"validate.every"``; and the node and the field that count it."""
 
@@ -80,34 +94,22 @@ class Compiler:
         self._rounds = Rounds(program, agreement) if agreement is not None else None
         if self._rounds is not None:
             program.absent += self._rounds.undivided()
-        self._window_counters = [
-            (bound, declared)
-            for bound in program.nodes
-            for declared in bound.kind.fields.values()
-            if declared.counts is not None and not bound.bypassed
-        ]
-        self._asks = Asks(program, agreement)
+        self.windows = GradientWindows(program, self.cells, self._rounds)
+        self._step_requests = StepRequests(program, agreement)
         # What the engine itself provides where a node is set up: name -> the value for a node.
         self._provided: dict[str, Callable[[BoundNode], Any]] = {
-            "asks": self._asks.of,
+            "asks": self._step_requests.of,
             "current_loader": self._current_loader,
             "graph_trains": lambda bound: bound.scope.names.steps,
             "history": lambda bound: History(bound, program, program.resources["checkpoints"]),
-            METRIC_PREFIX: lambda bound: bound.metric_prefix,
-            STEP_NAMES: self._step_names,
+            "metric_prefix": lambda bound: bound.metric_prefix,
+            "step_names": self._step_names,
             "training_precision": lambda bound: program.training_precision,
         }
         if self._rounds is not None:
-            rounds = self._rounds
-            self._provided["windows"] = lambda bound: rounds.windows(bound, self._window_counters, self._next_window)
-        self._with_gradients = [
-            (bound, declared)
-            for bound in program.nodes
-            for declared in bound.kind.fields.values()
-            if declared.with_gradients and (bound.path, declared.name) in program.plan.fields_read
-        ]
+            rounds, windows = self._rounds, self.windows
+            self._provided["windows"] = lambda bound: rounds.windows(bound, windows.counters, windows.next_size)
         # Most graphs have none: nothing is asked when they are entered.
-        self._reports: dict[int, Report] = {}
         self._fractions: dict[BoundGraph, list[Amount]] = {}
         for bound in program.nodes:
             if amounts := [amount for amount in self._amounts(bound) if amount[1].base.amount.denominator != 1]:
@@ -141,14 +143,12 @@ class Compiler:
         for bound in scope.nodes.values():
             if reset:
                 bound.kind.reset(bound.instance)
-        for counter, declared in self._window_counters:
-            if counter.scope is scope and declared.window is not None:  # nodes may read what is open already
-                self._slots[self.cells.window_slot(counter, declared.window)] = counter.fields[declared.window]
+        self.windows.enter(scope)
         for _, bound in sorted(scope.nodes.items()):
             if not bound.bypassed and bound not in ready:
                 self.table.setups[bound.index]()
         if self._rounds is not None:
-            self._rounds.rewired(set(ready) & set(scope.nodes.values()), self._window_counters, self._next_window)
+            self._rounds.rewired(set(ready) & set(scope.nodes.values()), self.windows.counters, self.windows.next_size)
         for bound in scope.nodes.values():
             if bound.trigger is not None:
                 bound.trigger.start()
@@ -158,7 +158,7 @@ class Compiler:
             self._forget(path for bound in scope.nodes.values() for path in bound.planned.returned.values())
             self._forget(f"{scope.prefix}{name}" for name in self._optional_outputs(scope))
         self.refuse_fractions(self._fractions.get(scope, ()))
-        self._asks.enter(scope)
+        self._step_requests.enter(scope)
 
     def _optional_outputs(self, scope: BoundGraph) -> set[str]:
         """What may be absent when a graph ends, and then is what an earlier run of it has left otherwise."""
@@ -273,13 +273,13 @@ class Compiler:
         if bound.bypassed:
             return never
         if trigger is None:
-            return _yes
+            return yes
         calls = [self.cells.field(bound, name).read for name in bound.planned.also_due]
         if not trigger.is_never or isinstance(bound.trigger, After):
             assert bound.trigger is not None, "compiled before"
             calls.insert(0, bound.trigger.due)
         if trigger.at_end and isinstance(bound.trigger, Every):
-            calls.append(_both(bound.trigger.has_moved, self.ending(bound.scope)))
+            calls.append(both(bound.trigger.has_moved, self.ending(bound.scope)))
         if not calls:
             return never
         return bound.trigger.not_before(any_of(calls)) if isinstance(bound.trigger, Every) else any_of(calls)
@@ -303,15 +303,15 @@ class Compiler:
         own_act = self._evaluated(bound, self._act(bound))
         if self._rounds is not None:
             own_act = self._rounds.act(bound, own_act)
-        act, fields = self._with_window_counters(bound, own_act), bound.fields
-        if bound.planned.forgets:
-            act = _then(act, functools.partial(self._forget, sorted(bound.planned.forgets)))
+        act, fields = self.windows.wrap(bound, own_act), bound.fields
+        if bound.planned.kills:
+            act = then(act, functools.partial(self._forget, sorted(bound.planned.kills)))
         if isinstance(bound.trigger, Every):
-            return _triggered(act, fields, bound.trigger, self.due(bound), leave)
+            return triggered(act, fields, bound.trigger, self.due(bound), leave)
         target = self._only_target(bound)
         if target is not None:
-            return _straight(act, fields, self.position(target))
-        return _choosing(act, fields, leave)
+            return straight(act, fields, self.position(target))
+        return choosing(act, fields, leave)
 
     def _timed(self, bound: BoundNode, transition: Transition) -> Transition:
         if not bound.kind.activity or bound.bypassed:
@@ -410,9 +410,9 @@ class Compiler:
             function = bound.kind.implementation
         call = self._call(function, bound)
         if bound.kind.reports_backward:
-            self._reports[bound.index] = report = Report(bound.path)
-            return _storing_reported(call, self._slots, self._indices(bound), report)
-        return _storing(call, self._slots, self._indices(bound))
+            self.windows.reports[bound.index] = report = Report(bound.path)
+            return storing_reported(call, self._slots, self._indices(bound), report)
+        return storing(call, self._slots, self._indices(bound))
 
     def _with_expressions(self, bound: BoundNode) -> Callable[..., Any]:
         """A function with its parameters, of which some are evaluated at every call."""
@@ -435,65 +435,6 @@ class Compiler:
     def _indices(self, bound: BoundNode) -> list[int]:
         """The slots that a node writes."""
         return [self._program.slot_index(path) for path in bound.planned.own_writes]
-
-    def _with_window_counters(self, bound: BoundNode, act: Act) -> Act:
-        """The call of a node; what it does to gradients is counted for the windows of its optimizers."""
-        for counter, declared in self._window_counters:
-            counted = set(counter.planned.optimizers)
-            is_cleared = False
-            for action in bound.planned.actions:  # in their order: what is wrapped around last happens last
-                if not counted & set(action.optimizers):
-                    continue
-                if action.effect == "backward":
-                    act = self._opening(act, counter, declared, always=is_cleared)
-                if action.effect == "backward" and action.is_reported:
-                    report = self._reports[bound.index]
-                    if self._rounds is None:
-                        act = _counting_reported(act, counter.fields, declared.name, report)
-                    else:
-                        amount = self._rounds.reported_amount(bound, report.has_run)
-                        act = _adding(act, counter.fields, declared.name, amount)
-                elif action.effect == "backward" and self._rounds is not None:
-                    act = _adding(act, counter.fields, declared.name, self._rounds.amount(bound))
-                elif action.effect == "backward":
-                    act = _counting(act, counter.fields, declared.name)
-                elif action.effect == "exchange" and declared.exchanged is not None:
-                    act = _setting(act, counter.fields, declared.exchanged, True)
-                elif action.effect == "zero_grad":
-                    act, is_cleared = _setting(act, counter.fields, declared.name, 0), True
-                    if declared.exchanged is not None and self._rounds is not None:
-                        act = _setting(act, counter.fields, declared.exchanged, False)
-        return self._clearing(bound, act)
-
-    def _clearing(self, bound: BoundNode, act: Act) -> Act:
-        """The call of a node; where it clears gradients, what belongs to them and is read begins again with them."""
-        cleared = {
-            name for action in bound.planned.actions if action.effect == "zero_grad" for name in action.optimizers
-        }
-        for owner, declared in self._with_gradients if cleared else ():
-            if owner is not bound and cleared & set(owner.planned.optimizers):
-                act = _setting(act, owner.fields, declared.name, declared.default)
-        return act
-
-    def _next_window(self, counter: BoundNode, declared: Field) -> Callable[[], int]:
-        """A call that returns the size of the window that opens next: of all ranks that the run began with."""
-        assert declared.target is not None, "asked before"
-        program, target = self._program, self.cells.field(counter, declared.target).read
-        return lambda: int(target() * program.window_ranks)
-
-    def _opening(self, act: Act, counter: BoundNode, declared: Field, *, always: bool) -> Act:
-        """The call of a node whose backward pass may be the first of a window, which is as large as is said then."""
-        if declared.window is None or declared.target is None:
-            return act
-        fields, count, window = counter.fields, declared.name, declared.window
-        slots, index, size = self._slots, self.cells.window_slot(counter, window), self._next_window(counter, declared)
-
-        def opening() -> None:
-            if always or not fields[count]:
-                fields[window] = slots[index] = size()
-            act()
-
-        return opening
 
     def _call(self, function: Callable[..., Any], bound: BoundNode) -> Act:
         """A call without arguments, specialised by their number: a general one costs 0.12 us more."""
@@ -574,7 +515,7 @@ class Compiler:
         if not choices:
             return last_call or (lambda: last_position)
         if len(choices) == 1 and choices[0][2] is None and last_call is None:
-            return _two_ways(choices[0][0], choices[0][1], last_position, diagnosed)
+            return two_ways(choices[0][0], choices[0][1], last_position, diagnosed)
 
         def leave() -> int:
             try:
@@ -614,7 +555,7 @@ class Compiler:
         graph = bound.scope.graph
         for edge, target in zip(graph.edges[bound.node.name], self._program.targets(bound), strict=True):
             try:
-                holds = edge.when is None or self.compiled(bound.scope, bound.scope.guards[edge.when])()
+                holds = edge.when is None or self.compiled(bound.scope, bound.scope.names.guards[edge.when])()
             except Exception as error:
                 own = self._raising(bound.scope, edge.when or "", error)
                 raise GuardError(bound.path, own, graph.guards[own], error) from None
@@ -626,162 +567,11 @@ class Compiler:
         for part in walk(scope.names.parse(scope.graph.guards[name])):
             if isinstance(part, Name) and part.name in scope.graph.guards:
                 try:
-                    self.compiled(scope, scope.guards[part.name])()
+                    self.compiled(scope, scope.names.guards[part.name])()
                 except Exception as inner:
                     if str(inner) == str(error):
                         return self._raising(scope, part.name, error)
         return name
-
-
-def _then(first: Act, second: Act) -> Act:
-    def both() -> None:
-        first()
-        second()
-
-    return both
-
-
-def _both(first: Due, second: Due) -> Due:
-    return lambda: first() and second()
-
-
-def nothing() -> None:
-    """Do nothing."""
-
-
-def _yes() -> bool:
-    return True
-
-
-def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
-    if not writes:
-        return call
-    if len(writes) == 1:
-        index = writes[0]
-
-        def store() -> None:
-            slots[index] = call()
-
-        return store
-    if len(writes) == 2:
-        first, second = writes
-
-        def store_two() -> None:
-            slots[first], slots[second] = call()
-
-        return store_two
-
-    def store_all() -> None:
-        for index, value in zip(writes, call(), strict=True):
-            slots[index] = value
-
-    return store_all
-
-
-class Report:
-    """What the last visit of a node has returned of its backward pass."""
-
-    def __init__(self, path: str, *, ran_backward: bool = False) -> None:
-        self.path, self.ran_backward = path, ran_backward
-
-    def has_run(self) -> bool:
-        """Whether it ran backward."""
-        return self.ran_backward
-
-
-def _storing_reported(call: Act, slots: list[Any], writes: list[int], report: Report) -> Act:
-    """The call of a node that returns, behind what it writes, whether it ran backward."""
-
-    def store() -> None:
-        returned = call()
-        values = returned if isinstance(returned, tuple) and writes else (returned,)
-        if len(values) != len(writes) + 1 or not isinstance(values[-1], bool):
-            received = f"{len(values)} values, the last of type {type(values[-1]).__name__}"
-            raise UsageError(
-                f"{report.path}: a kind with the effect `backward?` returns, last, whether it did; got {received}",
-                f"return {len(writes)} values that it writes, and True or False" if writes else "return True or False",
-            )
-        report.ran_backward = values[-1]
-        for index, value in zip(writes, values, strict=False):
-            slots[index] = value
-
-    return store
-
-
-# These closures serve nodes of every kind, so they go to the dictionary of a node's object: where the class differs
-# from call to call, `record.runs += 1` costs three times as much.
-
-
-def _counting(act: Act, fields: dict[str, Any], name: str) -> Act:
-    def count() -> None:
-        act()
-        fields[name] += 1
-
-    return count
-
-
-def _adding(act: Act, fields: dict[str, Any], name: str, amount: Callable[[], int]) -> Act:
-    def add() -> None:
-        act()
-        fields[name] += amount()
-
-    return add
-
-
-def _counting_reported(act: Act, fields: dict[str, Any], name: str, report: Report) -> Act:
-    def count() -> None:
-        act()
-        if report.ran_backward:
-            fields[name] += 1
-
-    return count
-
-
-def _setting(act: Act, fields: dict[str, Any], name: str, value: Any) -> Act:
-    def act_and_set() -> None:
-        act()
-        fields[name] = value
-
-    return act_and_set
-
-
-def _straight(act: Act, fields: dict[str, Any], target: int) -> Transition:
-    def transition() -> int:
-        act()
-        fields["runs"] += 1
-        return target
-
-    return transition
-
-
-def _choosing(act: Act, fields: dict[str, Any], leave: Transition) -> Transition:
-    def transition() -> int:
-        act()
-        fields["runs"] += 1
-        return leave()
-
-    return transition
-
-
-def _triggered(act: Act, fields: dict[str, Any], trigger: Every, is_due: Due, leave: Transition) -> Transition:
-    def transition() -> int:
-        if is_due():
-            act()
-            trigger.fire()
-            fields["runs"] += 1
-        return leave()
-
-    return transition
-
-
-def _two_ways(guard: Due, position: int, otherwise: int, diagnosed: Callable[[Exception], Exception]) -> Transition:
-    def leave() -> int:
-        try:
-            return position if guard() else otherwise
-        except Exception as error:
-            raise diagnosed(error) from None
-
-    return leave
 
 
 def _diagnosed(

@@ -26,7 +26,7 @@ from graphtrain.names import quoted
 from graphtrain.program.bind import BoundNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.rounds import is_fetching, slots_of_rounds
-from graphtrain.program.run_state import of_rank
+from graphtrain.program.stateful_objects import of_rank
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.restore import ResumeOptions

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from graphtrain.errors import CheckpointError, LifeCycleError, SaveFailedError
-from graphtrain.metrics.recorder import Recorder
-from graphtrain.names import quoted, suggestion
+from graphtrain.errors import CheckpointError, SaveFailedError
+from graphtrain.names import quoted
 from graphtrain.notices import Notices
 from graphtrain.program.clock import Moment
 from graphtrain.program.requests import Requests, SavePolicy, Saves
@@ -23,9 +21,9 @@ from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint, Manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.lineage import OWN, Lineage
-from graphtrain.storage.manifest import checkpoint_number, read_manifest
+from graphtrain.storage.manifest import checkpoint_number
 from graphtrain.storage.retention import Retention
-from graphtrain.storage.run_files import RunFiles, Written, named_checkpoint
+from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.slim import Slim
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
@@ -116,7 +114,7 @@ class CheckpointWriter(Saves):
             for tensors in split(self._run.compiled.state.capture(self._run.alive).sections()).files:
                 Layout.of(tensors)
         except UnsaveableError:
-            if not self._run.compiled.state.is_lazy():  # the first batch makes it something that can be saved
+            if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
                 raise
 
     def resumed_from(self, checkpoint: Checkpoint) -> None:
@@ -210,7 +208,7 @@ class CheckpointWriter(Saves):
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
-            if not (error.path.startswith(("slots", "the slot ")) or compiled.state.is_lazy()):
+            if not (error.path.startswith(("slots", "the slot ")) or compiled.state.objects.is_lazy()):
                 raise
             alive = compiled.liveness.names(loop.position, loop.ended)
             slot = next((name for name in alive if _is_of_slot(error.path, name)), error.path)
@@ -228,52 +226,6 @@ class CheckpointWriter(Saves):
             return self._refuse([slot], reason)
         self._attempts = 0
         return True
-
-    def last_save_point(self, resumed_from: Path | None) -> Checkpoint:
-        """The newest checkpoint of the run whose weights are finite.
-
-        Arguments:
-            resumed_from: the checkpoint that a run without a directory was resumed from; None if it was not.
-
-        Raises:
-            LifeCycleError: there is none.
-        """
-        newest = self._run_files.newest() if self._run_files is not None else None
-        if newest is None and resumed_from is not None:
-            newest = named_checkpoint(resumed_from)
-        if newest is None:
-            why = f" ({self.refusal})" if self.refusal else ""
-            without = ", and there is no run directory" if self._run_files is None else ""
-            raise LifeCycleError(
-                f"the run has failed inside a node before its first checkpoint{without}{why}: nothing to resume from",
-                "make a new Trainer, of a model and an optimizer that are set up again; with run_dir=... a run resumes "
-                "from its newest checkpoint",
-            )
-        return newest
-
-    def way_back(self) -> str:
-        """From where a run resumes that has failed inside a node, in words; empty where there is nothing to tell."""
-        run_files, clock = self._run_files, self._run.compiled.run_clock
-        if run_files is None:
-            return ""
-        path = run_files.resumable
-        if path is None:
-            return f"no checkpoint was made before: {run_files.path} begins again"
-        try:
-            facts = read_manifest(path)
-        except CheckpointError:  # a resume reports it
-            return ""
-        step, _ = clock.step_and_epoch()
-        since = step - facts["step"]
-        is_same_training = all(facts.get(name) == value for name, value in clock.nested().items())
-        before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
-        return f"resumes from step {facts['step']}{before * is_same_training}: checkpoint {path.name}"
-
-    def report_no_best(self, recorder: Recorder) -> None:
-        """At the end of a run, report it if checkpoints are ranked by a metric, and none has a value of it."""
-        best = self._policy.retention.best
-        if self._run_files is not None and best is not None and not self._run_files.has_ranked:
-            self._notices(_no_best(recorder, best))
 
     def is_writing(self) -> bool:
         """True while a checkpoint is being written."""
@@ -395,7 +347,8 @@ class CheckpointWriter(Saves):
         slim = Slim(self._frozen(), newest.path.name if newest is not None else "") if policy.slim else None
         part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, facts, slim)
         # After the copy, while training continues: what is changed meanwhile is reported too, by one save too early.
-        compare = compiled.state.comparison_of_data()
+        state = compiled.state
+        compare = state.data_content.comparison(state.changed) if state.data_content is not None else None
 
         def write(write_folder: WriteFolder) -> Written:
             if problem is not None:
@@ -403,8 +356,8 @@ class CheckpointWriter(Saves):
             return run_files.save(staged, facts, policy.retention, value, replaced, write_folder)
 
         def write_part() -> Written:
-            facts["data_content"], changed = compare()
-            facts["unknown"] = [*facts["unknown"], *changed]
+            content, changed = compare() if compare is not None else ({}, [])
+            facts.update(data_content=content, unknown=[*facts["unknown"], *changed])
             return part.lead(write) if part.leads else part.follow()
 
         self._staged, self._part, self._written_moment = staged, part, moment
@@ -417,8 +370,9 @@ class CheckpointWriter(Saves):
     def _staged_now(self) -> tuple[StagedState, dict[str, Any]]:
         """A copy of the state in the memory of the one before it, and the facts about it."""
         state, facts = capture(self._run)
-        objects = self._run.compiled.state
-        return StagedState(state.sections(), objects.essential_parts(state), self._buffers, objects.weights()), facts
+        run_state = self._run.compiled.state
+        weights = run_state.objects.weights()
+        return StagedState(state.sections(), run_state.essential_parts(state), self._buffers, weights), facts
 
     def _report_unknown(self, lines: Sequence[str]) -> None:
         for line in lines:
@@ -467,16 +421,3 @@ class CheckpointWriter(Saves):
 def _is_of_slot(path: str, name: str) -> bool:
     """True for the path of an error about a slot, or about something in it."""
     return path.startswith((f"slots[{name!r}]", f"the slot `{name}`"))
-
-
-def _no_best(recorder: Recorder, name: str) -> str:
-    values = [row[name] for row in recorder.rows if name in row]
-    line = "no checkpoint was kept as the best: "
-    if not values:
-        nearest = suggestion(name, recorder.metrics_in(recorder.latest))
-        return f"{line}no row of metrics has `{name}`{f'; {nearest}' if nearest else ''}"
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return f"{line}every value of `{name}` is NaN or infinite"
-    value = f"`{name}`" if len(finite) == len(values) else f"a finite value of `{name}`"
-    return f"{line}{value} was never recorded at a step at which `checkpoint` was due"

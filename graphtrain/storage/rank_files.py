@@ -38,7 +38,7 @@ _PIECE = 1 << 20
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors)")
 # The facts in a manifest that each rank has its own of.
 DRIFT = "reachable"  # the section of what has changed since `setup`
-OWN_FACTS = ("aliases", "unknown")
+OWN_FACTS = ("aliases", "data_content", "unknown")
 # What is no rank's alone, whatever they have in common: it is summed, or given to the rank of the same number.
 OF_RANKS = ("gradients", "metrics", "progress", "slots")
 

@@ -17,7 +17,8 @@ import torch
 
 from graphtrain.printable import one_line
 from graphtrain.storage.collector import uncollected
-from graphtrain.storage.encoding import Decoder, Memo, Tensors, pack
+from graphtrain.storage.decoding import Decoder
+from graphtrain.storage.encoding import Memo, Tensors, pack
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
     KnownChecksum,

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from graphtrain.command.set_up import TrainerFactory
+from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.graph import Graph
 from graphtrain.replay.history import RunHistory, SavedCheckpoint
 from graphtrain.replay.replay import Replay

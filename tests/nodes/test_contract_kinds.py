@@ -23,7 +23,8 @@ from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
 from graphtrain.kind import DECLARED, EFFECTS, Kind
 from graphtrain.kind.declaration import FAMILIES, FROM, RANKS
 from graphtrain.kind.parameter import REQUIRED, Above, Parameter, plain_value
-from graphtrain.storage.encoding import Tensors, pack, unpack
+from graphtrain.storage.decoding import unpack
+from graphtrain.storage.encoding import Tensors, pack
 from graphtrain.viz import theme
 from tests.shipped import GALLERY, KINDS, ROOT, module_of
 

@@ -16,7 +16,8 @@ from graphtrain.errors import GraphtrainError
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes import _opened
 from graphtrain.program import run_state
-from graphtrain.program.run_state import RunState, StatefulObjects
+from graphtrain.program.run_state import RunState
+from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.triggers import Every
 from graphtrain.resume import restore
 from graphtrain.state import objects

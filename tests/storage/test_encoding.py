@@ -30,7 +30,8 @@ from hypothesis.extra import numpy as numpy_strategies
 from graphtrain import Graph, Trainer
 from graphtrain.errors import CheckpointError
 from graphtrain.state.modules import capture_module, restore_module
-from graphtrain.storage.encoding import Tensors, UnsaveableError, pack, unpack
+from graphtrain.storage.decoding import unpack
+from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 from graphtrain.storage.state_files import joined, split, state_digest
 
 

@@ -20,7 +20,8 @@ from graphtrain.errors import CheckpointError
 from graphtrain.graph import Graph
 from graphtrain.storage import regular
 from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.encoding import Tensors, pack, unpack
+from graphtrain.storage.decoding import unpack
+from graphtrain.storage.encoding import Tensors, pack
 from graphtrain.storage.manifest import MANIFEST_FILE
 from graphtrain.storage.regular import parsed_json
 from graphtrain.storage.retention import Retention

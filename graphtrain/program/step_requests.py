@@ -23,7 +23,7 @@ _MOST_NODES = 32  # whose step functions ask, in a record of ranks
 
 
 @final
-class Asks:
+class StepRequests:
     """Grants what the step functions of one program ask for.
 
     Arguments:

@@ -1,0 +1,163 @@
+"""A script set up again as in a past run: seed, flags, arguments and graph as in a checkpoint."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from graphtrain.checks import checked_graph
+from graphtrain.command.output import ignore
+from graphtrain.command.run import Script
+from graphtrain.command.script import split_script
+from graphtrain.command.set_up import set_up
+from graphtrain.command.settings import (
+    arguments_in_force,
+    setup_arguments,
+    split_settings,
+    toml_value,
+    with_parameters,
+)
+from graphtrain.command.weights import warm_start
+from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.graph import Graph
+from graphtrain.program.bind import without_unread
+from graphtrain.program.factories import with_made
+from graphtrain.replay.history import SavedCheckpoint
+from graphtrain.resume.environment import run_environment
+from graphtrain.run.trainer import Trainer
+from graphtrain.storage.saved_graph import graph_of
+
+# The parameter of a kind that evaluates: what the loss is a sum over.
+_PER = "per"
+
+
+@final
+class TrainerFactory:
+    """Makes trainers that write nothing to the run. Each imports the script again and calls its setup.
+
+    Arguments:
+        script: ``SCRIPT[:FUNCTION]``.
+        settings: ``NAME=VALUE``, in place of the arguments that the run had; ``NODE.PARAM=VALUE`` for a graph.
+        notify: called once, with what changed since the run.
+        graph: another graph. Default: that of the run, with its parameters.
+
+    Attributes:
+        changes: that line; empty if nothing changed, None before the first trainer.
+
+    Raises:
+        UsageError: there is no such script or function, or a setting is none of its arguments.
+    """
+
+    def __init__(
+        self, script: str, settings: Sequence[str], notify: Callable[[str], None], graph: Graph | None = None
+    ) -> None:
+        self._script, self._notify = script, notify
+        self._given, parameters = split_settings(settings)
+        self._graph = checked_graph(with_parameters(graph, parameters)) if graph is not None else None
+        if parameters and graph is None:
+            raise UsageError(
+                f"`{next(iter(parameters))}=`: the graph is that of the run, with its parameters",
+                "NAME=VALUE sets an argument of setup",
+            )
+        self._program: Script | None = Script.of_script(script)
+        self.changes: str | None = None
+
+    def trainer(self, checkpoint: SavedCheckpoint, *, from_the_beginning: bool, **options: Any) -> Trainer:
+        """A trainer as the run had it when it made a checkpoint.
+
+        Arguments:
+            options: further arguments and resources of it, or others.
+
+        Raises:
+            UsageError: an argument of the run cannot be read back, or setup no longer takes it.
+            GraphError: the graph needs a kind or a resource that the script no longer has.
+        """
+        manifest, program = checkpoint.manifest, self._imported()
+        environment, about = manifest["environment"], manifest["about"]
+        given = {**self._saved(program.setup, about), **self._given}
+        arguments = setup_arguments(program.setup, given, program.name)
+        trained = graph_of(checkpoint.path, manifest)
+        graph = checked_graph(trained) if self._graph is None else _counted_alike(self._graph, trained)
+        seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
+        seed_of_setup = about.get("seed", seed)  # before `setup` was called, which may seed too
+        if not all(isinstance(number, int) and 0 <= number < 2**63 for number in (seed, seed_of_setup)):
+            raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
+        made = set_up(program.setup, arguments, program.name, graph, seed_of_setup)
+        resources, _ = without_unread(graph, made.resources)
+        if from_the_beginning:
+            warm_start(with_made(resources), map(str, about.get("init") or ()))
+        about = {**about, "arguments": made.arguments, "given": sorted(self._given), "script": str(program.file)}
+        if self.changes is None:
+            now = run_environment(resources, about, deterministic=deterministic, seed=seed).compared(manifest)
+            self.changes = now.partition("what changed: ")[2]
+            self._notify(now or "what changed since the run is not known")
+        flags = {
+            "device": checkpoint.device,
+            "deterministic": deterministic,
+            "display": None,
+            "notify": ignore,
+            "about": about,
+            "not_state": made.not_state,
+        }
+        return Trainer(graph, **{**flags, **resources, **options})
+
+    def _imported(self) -> Script:
+        """The program, imported again for each trainer: its global variables must not come from the replay before."""
+        program, self._program = self._program, None
+        if program is None:
+            sys.modules.pop(split_script(self._script)[0].stem, None)
+            program = Script.of_script(self._script)
+        return program
+
+    def _saved(self, setup: Callable[..., Any], about: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of the run that a call without any would not have.
+
+        Not those that are given now, which may have no form that can be read back; nor former defaults of what `setup`
+        takes no more.
+        """
+        arguments, defaults = about.get("arguments", {}), arguments_in_force(setup, {})
+        given = about.get("given", arguments)
+        return {
+            name: _value(name, text)
+            for name, text in arguments.items()
+            if name not in self._given and text != defaults.get(name) and (name in given or name in defaults)
+        }
+
+
+def _counted_alike(graph: Graph, trained: Graph) -> Graph:
+    """A graph that evaluates, in which losses are sums over the same as in the validation of a run, such as tokens.
+
+    What the graph says itself stays.
+
+    Arguments:
+        trained: the graph of the run.
+    """
+    body = trained.nodes["validate"].body if "validate" in trained.nodes else None
+    validated = {node.use: node.parameters.get(_PER) for node in body.nodes.values()} if body is not None else {}
+    for name, node in graph.nodes.items():
+        per = validated.get(node.use)
+        if per is not None and _PER not in node.parameters:
+            graph = graph.set(name, **{_PER: per})
+    return graph
+
+
+def _value(name: str, text: Any) -> Any:
+    """The value that a `repr` stands for: a plain one, a path, or a number that only TOML can write.
+
+    >>> _value("lr", "0.1"), _value("sizes", "[1, 2]"), _value("path", "PosixPath('data/x')"), _value("most", "inf")
+    (0.1, [1, 2], 'data/x', inf)
+    """
+    try:
+        parsed = ast.parse(text, mode="eval").body
+        if isinstance(parsed, ast.Call) and ast.unparse(parsed.func) in ("Path", "PosixPath", "WindowsPath"):
+            parsed = parsed.args[0]
+        return ast.literal_eval(parsed)
+    except (SyntaxError, ValueError, TypeError, IndexError, MemoryError, RecursionError):
+        value = toml_value(text) if isinstance(text, str) else text
+        if isinstance(value, str):
+            raise UsageError(
+                f"the argument {name}={value} of the run cannot be read back", f"give it as {name}=VALUE"
+            ) from None
+        return value
