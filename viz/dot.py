@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from graphtrain.viz.picture import END_MARK, START_MARK, Arrow, Box, Picture
-from graphtrain.viz.theme import FAMILIES, HEAT_LEVELS, LIGHT, MARKS
+from graphtrain.viz.theme import FAMILIES, LIGHT, MARKS
 
 if TYPE_CHECKING:
     from graphviz import Digraph
@@ -147,14 +147,15 @@ def _cluster_attributes(box: Box) -> dict[str, str]:
 
 def _paint(box: Box) -> dict[str, str]:
     """Colours, thickness and classes: the family's, warmer the more often a node runs, thick where it runs next."""
-    fill, line = LIGHT.look(box.mark or box.family)
-    width = 1.2 if not box.mark else MARKS[box.mark].width if box.mark in MARKS else 1.0
-    if box.mark and box.family == "nested":
-        fill = LIGHT.paper
-    elif box.heat is not None and not box.mark:
-        fill, width = LIGHT.heated(round(box.heat * HEAT_LEVELS) / HEAT_LEVELS), 1 + 1.5 * box.heat
-    if box.current:
-        line, width = LIGHT.current, 4.0
+    fill = line = ""
+    for name in box.classes:
+        own_fill, own_line = LIGHT.look(name)
+        fill, line = own_fill or fill, own_line or line
+    width = 1.2 if box.heat is None else 1 + 1.5 * box.heat
+    if box.mark:
+        width = MARKS[box.mark].width if box.mark in MARKS else 1.0
+        fill = LIGHT.paper if box.family == "nested" else fill
+    width = 4.0 if box.current else width
     return {"fillcolor": fill, "color": line, "penwidth": f"{width:.1f}", "class": " ".join(box.classes)}
 
 
@@ -216,7 +217,7 @@ def _arrow_attributes(arrow: Arrow, rows: dict[Arrow, int], bodies: set[str]) ->
         tooltip = arrow.guard if arrow.expression is None else f"{arrow.guard} = {arrow.expression}"
         attributes["tooltip"] = attributes["labeltooltip"] = escape(tooltip)
     if (mark := MARKS.get(arrow.mark)) is not None:
-        colour = LIGHT.marked(arrow.mark)
+        _, colour = LIGHT.look(arrow.mark)
         attributes |= {"color": colour, "fontcolor": colour, "penwidth": str(mark.width), "class": arrow.mark}
         if mark.style != "solid":
             attributes["style"] = mark.style

@@ -88,7 +88,7 @@ def _styles(picture: Picture, names: dict[str, str]) -> Iterator[str]:
         yield f"class {','.join(members[kind])} {kind}"
     for number, arrow in enumerate(picture.arrows):
         if arrow.mark in MARKS:
-            yield f"linkStyle {number} {_stroke(arrow.mark)},color:{LIGHT.marked(arrow.mark)}"
+            yield f"linkStyle {number} {_stroke(arrow.mark)},color:{LIGHT.look(arrow.mark)[1]}"
 
 
 def _layer(kind: str) -> int:
@@ -108,7 +108,7 @@ def _declarations(kind: str) -> str:
 
 def _stroke(mark: str) -> str:
     dotted = ",stroke-dasharray:2 4" if MARKS[mark].style == "dotted" else ""
-    return f"stroke:{LIGHT.marked(mark)},stroke-width:{MARKS[mark].width}px{dotted}"
+    return f"stroke:{LIGHT.look(mark)[1]},stroke-width:{MARKS[mark].width}px{dotted}"
 
 
 def _escaped(text: str) -> str:

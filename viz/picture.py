@@ -193,13 +193,8 @@ def picture(
 
     Arguments:
         graph: the graph; it may have problems. Names that are used and not declared are drawn too.
-        counts: path of a node -> how often it ran, for a heat picture. Default: no heat. A node that is not in it ran 0
-            times; paths that are not in the graph are ignored.
-        position: path of the node that runs next, to be marked. Default: none.
-        seconds: path of a node -> how long its visits took, for a heat picture of that. Default: none. Of a node with a
-            body it is the sum over the body.
-        bypassed: the paths of nodes that a run bypasses, which are pale. Default: none.
-        guards: True adds a table with the expressions of the guards. Default: False.
+        counts, position, seconds, bypassed, guards: as in `render`. A node that is not in `counts` ran 0 times; of
+            `seconds` a node with a body has the sum over the body.
 
     >>> from graphtrain.graph import Graph
     >>> drawn = picture(Graph.load("evaluate"))

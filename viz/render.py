@@ -31,22 +31,11 @@ def render(
 ) -> Path:
     """Draw a graph into a file, in the format that its suffix names; an existing file is overwritten.
 
+    Arguments, results and errors are those of `Graph.render`; besides:
+
     Arguments:
         graph: what to draw; it may have problems. Of a difference both graphs are drawn, in one picture.
-        path: ends in ``.svg`` (follows the reader's light or dark scheme), ``.png``, ``.pdf``, ``.dot`` or ``.mmd``
-            (Mermaid).
-        counts: path of a node -> how often it ran, for a heat picture. Default: no heat.
-        position: path of the node that runs next, to be marked. Default: none.
-        seconds: path of a node -> how long its visits took, for a heat picture of that. Default: none.
         bypassed: the paths of nodes that a run bypasses, which are drawn pale. Default: none.
-        guards: True adds a table with the expressions of the guards below the picture. Default: False.
-
-    Returns:
-        The path of the file.
-
-    Raises:
-        UsageError: an unknown suffix, or a file that cannot be written.
-        RenderError: the picture cannot be laid out here; ``.dot`` and ``.mmd`` always can.
 
     >>> render(Graph.load("fit"), "fit.jpeg")
     Traceback (most recent call last):

@@ -72,36 +72,21 @@ class Scheme:
     tint: float
     edge: float
 
-    def fill(self, family: str) -> str:
-        tint = self.tint / 2 if family == "nested" else self.tint  # the ground that the boxes of a body stand on
-        return mix(self.paper, FAMILIES[family].colour, tint)
-
-    def outline(self, family: str) -> str:
-        return mix(FAMILIES[family].colour, self.ink, self.edge)
-
-    def marked(self, mark: str) -> str:
-        """The colour of the lines of what differs."""
-        return mix(MARKS[mark].colour, self.ink, self.edge)
-
-    def mark_fill(self, mark: str) -> str:
-        """The background of a node that differs; that of an equal node is nearly the colour of the paper."""
-        return mix(self.paper, MARKS[mark].colour if mark in MARKS else self.line, self.tint if mark in MARKS else 0.06)
-
     def look(self, name: str) -> tuple[str, str]:
-        """The colours of the fill and of the lines of everything of a class; empty for one that it leaves as it is."""
+        """The colours of the fill and of the lines of a class; empty where it leaves them as they are.
+
+        A class is a family, a mark, ``"same"``, ``"mark"`` (the start and the end), ``"current"``, and ``"heat0"`` (the
+        colour of the paper) to ``"heat10"``.
+        """
         if name == "current":
             return "", self.current
         if name.startswith("heat"):
-            return self.heated(int(name[4:]) / HEAT_LEVELS), ""
-        if name == "mark":
-            return self.line, self.line
-        if name in FAMILIES:
-            return self.fill(name), self.outline(name)
-        return self.mark_fill(name), self.marked(name) if name in MARKS else self.line
-
-    def heated(self, heat: float) -> str:
-        """The fill of a node that runs rarely (0: the colour of the paper) or most often (1)."""
-        return mix(self.paper, self.heat, heat)
+            return mix(self.paper, self.heat, int(name[4:]) / HEAT_LEVELS), ""
+        if name in ("same", "mark"):
+            return (mix(self.paper, self.line, 0.06) if name == "same" else self.line), self.line
+        colour = MARKS[name].colour if name in MARKS else FAMILIES[name].colour
+        tint = self.tint / 2 if name == "nested" else self.tint  # the ground that the boxes of a body stand on
+        return mix(self.paper, colour, tint), mix(colour, self.ink, self.edge)
 
 
 LIGHT = Scheme("#ffffff", "#1f2328", "#57606a", "#57606a", "#d1006c", "#f5a04a", tint=0.24, edge=0.25)
@@ -165,7 +150,7 @@ def _style(panel: bool) -> str:
         dark += [(f'.node.{name} {shape}:not([fill="none"])', f"fill: {fill}") for shape in shapes]
         dark += [(f'.cluster.{name} {shape}:not([fill="none"])', f"fill: {DARK.paper}") for shape in shapes]
     for name in MARKS:
-        colour = DARK.marked(name)
+        _, colour = DARK.look(name)
         dark += [(f".edge.{name} path", f"stroke: {colour}"), (f".edge.{name} text", f"fill: {colour}")]
         dark += [(f".edge.{name} polygon", f"fill: {colour}; stroke: {colour}")]
     dark += [(".mark ellipse", f"stroke: {DARK.line}"), ('.mark ellipse:not([fill="none"])', f"fill: {DARK.line}")]

@@ -93,40 +93,42 @@ class Editable(ABC):
         (['swa if swa_due', 'checkpoint if checkpoint_due'], 'swa.due')
         """
         if name == END:
-            raise EditError(
-                "insert: `end` cannot be the name of a node", "it is reserved for the target that ends the graph"
-            )
+            message = "insert: `end` cannot be the name of a node"
+            raise EditError(message, "it is reserved for the target that ends the graph")
         if name in self.nodes:
             raise EditError(f"insert: there is a node `{name}` already", "choose another name, or use `replace`")
         if sum(place is not None for place in (after, before, between)) > 1:
             raise EditError("insert: give one of `after`, `before` and `between`")
-        nodes = {**self.nodes, name: self._node(name, use, parameters, "insert")}
-        if at is not None:
-            return self._inserted_at(at, name, nodes, before, after)
-        edges = dict(self.edges)
-        start = self.start
+        node = self._node(name, use, parameters, "insert")
+        ways = (
+            self._chosen_at(at, name, before, after) if at is not None else self._passing(name, after, before, between)
+        )
+        return self._with(nodes={**self.nodes, name: node}, **ways)
+
+    def _passing(
+        self, name: str, after: str | None, before: str | None, between: tuple[str, str] | None
+    ) -> dict[str, Any]:
+        """The edges, and the start, with a new node in the way of others."""
         if after is not None:
-            edges[name] = edges.get(self._known(after, "insert: after"), ())
-            edges[after] = (Edge(name),)
-        elif before is not None:
+            leaving = self.edges.get(self._known(after, "insert: after"), ())
+            return {"edges": {**self.edges, name: leaving, after: (Edge(name),)}}
+        if before is not None:
             if before != END:
                 self._known(before, "insert: before")
-            edges = {source: _redirected(leaving, before, name) for source, leaving in edges.items()}
-            edges[name] = (Edge(before),)
-            start = name if start == before else start
-        elif between is not None:
-            if isinstance(between, str) or len(ends := list(between)) != 2:
-                names = [between] if isinstance(between, str) else ends
-                raise EditError(f"insert: `between` takes a source and a target, got {names!r}")
-            source, target = ends
-            source = self._last_bypassed(self._known(source, "insert: between"), target)
-            edges[source] = _redirected(self._edges_between(source, target, "insert: between"), target, name)
-            edges[name] = (Edge(target),)
-        return self._with(nodes=nodes, edges=edges, start=start)
+            edges = {source: _redirected(leaving, before, name) for source, leaving in self.edges.items()}
+            start = name if self.start == before else self.start
+            return {"edges": {**edges, name: (Edge(before),)}, "start": start}
+        if between is None:
+            return {}
+        if isinstance(between, str) or len(ends := list(between)) != 2:
+            names = [between] if isinstance(between, str) else ends
+            raise EditError(f"insert: `between` takes a source and a target, got {names!r}")
+        target = ends[1]
+        source, leaving = self._leading(ends[0], target, "insert: between")
+        return {"edges": {**self.edges, source: _redirected(leaving, target, name), name: (Edge(target),)}}
 
-    def _inserted_at(
-        self, source: str, name: str, nodes: Mapping[str, Node], before: str | None, after: str | None
-    ) -> Self:
+    def _chosen_at(self, source: str, name: str, before: str | None, after: str | None) -> dict[str, Any]:
+        """The edges, and the guards, with a new node that is one choice of `source`."""
         self._known(source, "insert: at")
         if (before is None) == (after is None):
             targets = ", ".join(dict.fromkeys(edge.target for edge in self.edges.get(source, ())))
@@ -135,9 +137,9 @@ class Editable(ABC):
                 f"its edges lead to {targets}",
             )
         due = f"{name}_due"
+        edges = self._with_edge(source, Edge(name, due), before, after, "insert")
         guards = self.guards if due in self.guards else {**self.guards, due: f"{name}.due"}
-        edges = {**self.edges, source: self._with_edge(source, Edge(name, due), before, after, "insert")}
-        return self._with(nodes=nodes, edges={**edges, name: (Edge(source),)}, guards=guards)
+        return {"edges": {**self.edges, source: edges, name: (Edge(source),)}, "guards": guards}
 
     def _with_edge(self, source: str, edge: Edge, before: str | None, after: str | None, verb: str) -> tuple[Edge, ...]:
         """The edges of a node with one more, before the first or after the last that leads to a target."""
@@ -270,8 +272,7 @@ class Editable(ABC):
         """
         if new != END:
             self._known(new, "redirect")
-        source = self._last_bypassed(self._known(source, "redirect"), old)
-        leaving = self._edges_between(source, old, "redirect")
+        source, leaving = self._leading(source, old, "redirect")
         return self._with(edges={**self.edges, source: _redirected(leaving, old, new)})
 
     def set(self, name: str, /, **parameters: Any) -> Self:
@@ -483,12 +484,12 @@ class Editable(ABC):
             raise EditError(f"{verb}: there is no node `{name}`", hint or suggestion(name, self.nodes))
         return name
 
-    def _last_bypassed(self, source: str, target: str) -> str:
-        """The node from which an edge leads to `target`: `source`, or the last after it of those that may be bypassed.
+    def _leading(self, source: str, target: str, verb: str) -> tuple[str, tuple[Edge, ...]]:
+        """The node from which an edge leads to a target, and its edges.
 
-        `source` where there is neither.
+        It is `source`, or the last after it of those that may be bypassed.
         """
-        direct = [edge.target for edge in self.edges.get(source, ())]
+        direct = [edge.target for edge in self.edges.get(self._known(source, verb), ())]
         for following in direct if target not in direct else ():
             passed = [source]
             while following in self.nodes and following not in passed and may_be_bypassed(self.nodes[following]):
@@ -496,8 +497,8 @@ class Editable(ABC):
                 leaving = self.edges.get(following, ())
                 following = leaving[0].target if len(leaving) == 1 else END
                 if following == target:
-                    return passed[-1]
-        return source
+                    return passed[-1], leaving
+        return source, self._edges_between(source, target, verb)
 
     def _edges_between(self, source: str, target: str, verb: str) -> tuple[Edge, ...]:
         leaving = self.edges.get(self._known(source, verb), ())

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from graphtrain.errors import GraphError
 from graphtrain.graph import canonical, read_toml, write_toml
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.dry_run import dry_run
@@ -108,10 +107,7 @@ class Graph(Editable, Drawable):
 
             if holds_a_graph(Path(source)):
                 return saved_graph(source, contained=contained)
-        draft = read_toml.read_graph(cls, source, contained=contained)
-        if draft.problems:
-            raise GraphError(draft.problems, f"graph `{source}`")
-        return draft.graph
+        return read_toml.read_graph(cls, source, contained=contained).sound(f"graph `{source}`")
 
     @classmethod
     def loads(cls, text: str, *, name: str = "text") -> Graph:
@@ -121,10 +117,7 @@ class Graph(Editable, Drawable):
         >>> Graph.loads(text) == Graph.load("fit")
         True
         """
-        draft = read_toml.read_text(cls, text, name)
-        if draft.problems:
-            raise GraphError(draft.problems, f"graph `{name}`")
-        return draft.graph
+        return read_toml.read_text(cls, text, name).sound(f"graph `{name}`")
 
     def overlay(self, *overlays: str | Path) -> Graph:
         """Add overlays, lists of edits for any graph: the names of shipped or installed ones, or paths of TOML files.
@@ -142,9 +135,7 @@ class Graph(Editable, Drawable):
         (['ema'], 'ending', ('ema', 'carry'))
         """
         draft = read_toml.read_overlays(self, overlays)
-        if draft.problems:
-            raise GraphError(draft.problems, f"graph `{self.name}` with {quoted(map(str, overlays))}")
-        return draft.graph
+        return draft.sound(f"graph `{self.name}` with {quoted(map(str, overlays))}")
 
     def save(self, path: str | Path) -> None:
         """Write TOML that loads back equal; `render` draws a picture.

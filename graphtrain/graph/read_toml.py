@@ -42,6 +42,16 @@ class Draft:
     graph: Graph
     problems: list[Problem]
 
+    def sound(self, subject: str) -> Graph:
+        """The graph.
+
+        Raises:
+            GraphError: there are problems; `subject` says of what.
+        """
+        if self.problems:
+            raise GraphError(self.problems, subject)
+        return self.graph
+
 
 @dataclass(frozen=True)
 class Reader:

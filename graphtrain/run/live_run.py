@@ -27,9 +27,9 @@ from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
 from graphtrain.run.drawing import picture_of
 from graphtrain.run.life_cycle import LifeCycle
-from graphtrain.run.memory_trend import MemoryTrend
+from graphtrain.run.memory import MemoryTrend, memory_bytes
 from graphtrain.run.monitors import Monitors
-from graphtrain.run.observer import Observer, memory_bytes
+from graphtrain.run.observer import Observer
 from graphtrain.run.watchers import OfLosses, OnDisplay, ToLoggers, Watcher, Watchers
 from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.run_files import RunFiles

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import operator
-import os
 from collections import deque
-from pathlib import Path
 from typing import final
 
 import torch
@@ -15,6 +13,7 @@ from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.metrics.recorder import Recorder
 from graphtrain.program.clock import RunClock
 from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.run.memory import memory_bytes
 
 # Rates are averaged over this much training; shorter averages jitter, longer ones hide a change.
 _RATE_SECONDS = 10.0
@@ -69,6 +68,9 @@ class Observer:
         steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
         epochs_move = run_clock.epochs_move()
         evaluation = run_clock.evaluations.now(position)
+        name, fetched, batches = (
+            (evaluation.name, evaluation.batch, evaluation.batches) if evaluation is not None else (None,) * 3
+        )
         return Snapshot(
             state=state,
             graph=graph,
@@ -82,9 +84,9 @@ class Observer:
             until_done=until_done,
             batch=int(batch) if batch is not None else None,
             epoch_batches=run_clock.epoch_length() if epochs_move else None,
-            evaluation=evaluation.name if evaluation is not None else None,
-            evaluation_batch=evaluation.batch if evaluation is not None else None,
-            evaluation_batches=evaluation.batches if evaluation is not None else None,
+            evaluation=name,
+            evaluation_batch=fetched,
+            evaluation_batches=batches,
             window=run_clock.window(),
             metrics=dict(self._recorder.latest),
             rates=self._rates(seconds, run_clock.counts()),
@@ -147,16 +149,3 @@ class Observer:
                     to_come += max(planned - now[name][0], 0.0) * spent / passes
             left.append(seconds * further + to_come)
         return min(left, default=None)
-
-
-def memory_bytes(device: torch.device) -> int | None:
-    """Memory in use: what torch has allocated on a CUDA device, what is resident of this process on a host.
-
-    None where the system does not tell.
-    """
-    if device.type == "cuda":
-        return torch.cuda.memory_allocated(device)
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None  # not Linux

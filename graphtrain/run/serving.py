@@ -14,7 +14,7 @@ from graphtrain.program.requests import Request
 from graphtrain.run.entry import go_back
 from graphtrain.run.frames import users_frames
 from graphtrain.run.live_run import LiveRun
-from graphtrain.run.out_of_memory import out_of_memory_note
+from graphtrain.run.memory import out_of_memory_note
 from graphtrain.storage.lineage import OWN
 
 Answer = Outcome | Literal["compiled"] | None

@@ -11,7 +11,7 @@ import torch
 
 from graphtrain import Graph, Trainer
 from graphtrain.run import live_run, watchers
-from graphtrain.run.memory_trend import MemoryTrend
+from graphtrain.run.memory import MemoryTrend
 
 MIB = 1 << 20
 

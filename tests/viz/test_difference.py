@@ -103,10 +103,10 @@ def test_a_mark_is_colour_line_and_sign(fit: Graph) -> None:
     looks = {}
     for mark, name in (("added", "pause"), ("removed", "log"), ("changed", "accumulate")):
         node = drawing.nodes[name]
-        assert node["class"] == mark and node["color"] == LIGHT.marked(mark) and f"{SIGNS[mark]} " in node["label"]
+        assert node["class"] == mark and node["color"] == LIGHT.look(mark)[1] and f"{SIGNS[mark]} " in node["label"]
         looks[mark] = (node["style"], node["penwidth"], node.get("peripheries"))
         colours = {edge["color"] for _, _, edge in drawing.edges if edge.get("class") == mark}
-        assert colours <= {LIGHT.marked(mark)}
+        assert colours <= {LIGHT.look(mark)[1]}
     assert len(set(looks.values())) == 3, "told apart without colour"
     assert drawing.nodes["step"]["class"] == "same"
     assert {edge["style"] for _, _, edge in drawing.edges if edge.get("class") == "removed"} == {"dotted"}
@@ -116,10 +116,10 @@ def test_it_follows_light_and_dark(fit: Graph) -> None:
     text = svg(fit.diff(edited(fit)))
     dark = text[text.index("prefers-color-scheme: dark") : text.index("</style>")]
     for mark in MARKS:
-        assert re.search(rf"\.node\.{mark} polygon[^{{]*\{{ stroke: {DARK.marked(mark)}", dark)
-        assert re.search(rf"\.edge\.{mark} text \{{ fill: {DARK.marked(mark)}", dark)
+        assert re.search(rf"\.node\.{mark} polygon[^{{]*\{{ stroke: {DARK.look(mark)[1]}", dark)
+        assert re.search(rf"\.edge\.{mark} text \{{ fill: {DARK.look(mark)[1]}", dark)
         assert f'class="node {mark}"' in text
-    assert LIGHT.marked("added") != DARK.marked("added")
+    assert LIGHT.look("added")[1] != DARK.look("added")[1]
 
 
 def test_mermaid_shows_it_too(fit: Graph) -> None:

@@ -23,11 +23,11 @@ def contrast(first: str, second: str) -> float:
 def test_text_and_lines_are_readable(scheme: Scheme) -> None:
     grounds = [
         scheme.paper,
-        *map(scheme.fill, FAMILIES),
-        *(scheme.heated(n / HEAT_LEVELS) for n in range(HEAT_LEVELS + 1)),
+        *(scheme.look(name)[0] for name in FAMILIES),
+        *(scheme.look(f"heat{n}")[0] for n in range(HEAT_LEVELS + 1)),
     ]
     assert min(contrast(scheme.ink, ground) for ground in grounds) >= 4.5
-    for ground in (scheme.paper, scheme.fill("nested")):  # where arrows and their labels are
+    for ground in (scheme.paper, scheme.look("nested")[0]):  # where arrows and their labels are
         assert contrast(scheme.faint, ground) >= 4.5
         assert contrast(scheme.line, ground) >= 3
         assert contrast(scheme.current, ground) >= 3
