@@ -290,7 +290,7 @@ def _bodies(scope: Scope, name: str) -> Iterator[str]:
 def _recorded_twice(flow: Flow) -> Iterator[Problem]:
     """Nodes that record metrics under the name under which another one records those of another evaluation."""
     plan = flow.plan
-    recording = [planned for planned in plan.nodes if planned.kind is not None and planned.kind.records]
+    recording = [planned for planned in plan.nodes if planned.kind is not None and planned.kind.roles.records]
     for number, planned in enumerate(recording):
         parameter, name = _recorded(planned)
         for other in recording[:number]:
@@ -311,7 +311,7 @@ def _recorded_twice(flow: Flow) -> Iterator[Problem]:
 def _recorded(planned: PlanNode) -> tuple[str, object]:
     """The parameter of a node with the name that it records under, and that name."""
     assert planned.kind is not None
-    return planned.kind.records, planned.parameters[planned.kind.records]
+    return planned.kind.roles.records, planned.parameters[planned.kind.roles.records]
 
 
 def _is_the_same_evaluation(flow: Flow, first: PlanNode, second: PlanNode) -> bool:

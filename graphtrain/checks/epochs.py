@@ -17,9 +17,8 @@ def check_epochs(flow: Flow) -> Iterator[Problem]:
             continue
         runs = FieldOf(begin.node.name, "runs")
         for name, kind in begin.scope.kinds.items():
-            if not hasattr(getattr(kind, "implementation", None), "epoch_fields"):
+            if kind is None or (fields := kind.epoch_fields) is None:
                 continue
-            fields = kind.implementation.epoch_fields  # type: ignore[union-attr]
             last, epoch = FieldOf(name, fields.last), FieldOf(name, fields.epoch)
             asked = [guard for point in flow.points if point.scope is begin.scope for guard in _guards(point)]
             closing = any({last, runs} <= {*walk(guard)} for guard in asked)

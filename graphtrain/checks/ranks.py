@@ -48,7 +48,7 @@ class _Differing:
         self._origins: dict[str, _Origin] = {}
         for planned in plan.nodes:
             kind = planned.kind
-            if kind is not None and (counted := getattr(kind.implementation, "epoch_fields", None)) is not None:
+            if kind is not None and (counted := kind.epoch_fields) is not None:
                 # What step functions are told of a batch, and what is not of the epoch, is of that of a rank.
                 own = [f"{planned.path}.{name}" for name in kind.step_inputs.values() if name not in counted]
                 self._add([*planned.own_writes, *own, f"{planned.path}.{IDLE}"], _Origin(planned.path, None))

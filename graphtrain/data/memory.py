@@ -145,7 +145,7 @@ class WorkerMemory:
         """The paths of what has changed, each with a hash of what it is now."""
         hashes = {}
         for name in self._roots:
-            for path, change in self._baseline.drift(name).section["changed"].items():
+            for path, change in self._baseline.drift(name).section.items():
                 reached = self._baseline.reachable.by_path.get(path)
                 if reached is not None and id(reached.value) in seeded:
                     continue

@@ -207,4 +207,4 @@ def _goes_in_rounds(bound: BoundNode) -> bool:
 
 def is_fetching(bound: BoundNode) -> bool:
     """True for a node that fetches batches."""
-    return hasattr(bound.kind.implementation, "epoch_fields")
+    return bound.kind.epoch_fields is not None

@@ -21,6 +21,7 @@ from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import difference_error
+from graphtrain.state.data_content import ComparedData
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.state.reachable import is_within
 from graphtrain.state.references import MALFORMED
@@ -145,21 +146,22 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     copies = made_resources(change.former, compiled.program.resources).keys() & state.resources.keys()  # no node's now
     fresh = hyper_parameters.reinitialised(chosen) | copies
     if state.reachable:
-        changed = {path: part for path, part in state.reachable["changed"].items() if not is_within(path, copies)}
-        state = replace(state, reachable={**state.reachable, "changed": changed})
+        changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
+        state = replace(state, reachable=changed)
     with _named_failure(checkpoint):
         not_restored = compiled.state.restore(state, Exemptions(fresh, change.replaced), sections)
     compiled.resume_at(position, change.renaming.path(manifest.get("clock_of", "")))
     with _named_failure(checkpoint):
         compiled.state.restore_after_setup(state)
         not_shared = compiled.state.share(manifest.get("aliases", {}), state.progress, change.renaming)
+        data = run.environment.changed_data(manifest) if run.environment is not None else []
+        content = compiled.state.data_content
+        compared = content.compared(manifest, state.reachable, data) if content is not None else ComparedData()
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     left_out = _not_state_changes(manifest.get("not_state", ()), compiled.state.left_out)
     lost = compiled.state.not_restored()
     lost += [] if left_out else not_shared
-    data = run.environment.changed_data(manifest) if run.environment is not None else []
-    contents = compiled.state.compared_data(manifest, state.reachable, but=data)
-    lost += contents.changed
+    lost += compared.changed
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     is_partial = bool(left_out or manifest["unknown"])
@@ -203,7 +205,7 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         (*change.below(), *passing, *compiled.run_clock.mixed_windows(change.former, change.renaming)),
         is_as_saved=is_whole and not (chosen or lost or resized or options.kept),
         resized=resized,
-        sampled=contents.sampled,
+        sampled=compared.sampled,
     )
 
 

@@ -138,7 +138,7 @@ def _is_same(saved: str, now: str) -> bool:
 
 def _restored_by(drift: Mapping[str, Any]) -> set[str]:
     restored = set()
-    for path, change in drift.get("changed", {}).items():
+    for path, change in drift.items():
         restored.add(path)
         separator = "" if path.endswith(":") else "."
         restored |= {f"{path}{separator}{name}" for name in change.get("set", ())}

@@ -1,14 +1,14 @@
-"""What values in transit share with what is saved beside them, and with each other: a batch is an item of a list.
+"""What values in transit share with what is saved otherwise: a batch is an item of a list, a row a view of a tensor.
 
-Each value in transit is saved by itself. So that what changes one in place changes the others as well after a resume,
-the places in it that hold objects of others are saved beside it, and those whose memory is another's. What is shared
-and cannot be put back is reported.
+Values in transit are saved with their contents. So that what changes one in place changes the others as well after a
+resume, the places in it that hold objects of others are saved beside it, and those whose memory is another's. What is
+shared and cannot be put back is reported.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,24 +18,29 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.printable import shorten
 from graphtrain.state.category import category_of
-from graphtrain.state.describer import MOST_BYTES, Describer, Owner, is_plain_key
+from graphtrain.state.codec import MOST_BYTES, Owner, StateReader, StateWriter, is_plain_key
+from graphtrain.state.content import content_hash
+from graphtrain.state.contents import MOST_COMPARED
+from graphtrain.state.memory import Lie, Spans, lie_of, put, view_beside, view_in, view_of, view_within
 from graphtrain.state.nested import at, replaced
-from graphtrain.state.rebuilder import Rebuilder
 from graphtrain.state.references import CHANGED_IN_PLACE, MALFORMED, shown_path
-from graphtrain.state.shared_memory import Lie, Spans, lie_of, put, view_beside, view_in, view_of, view_within
-from graphtrain.storage.encoding import UnsaveableError
-from graphtrain.storage.state_files import state_digest
 
 Reference = Any
-"""As a manifest has it: ["at", path], ["new", number], ["place", place], ["item", path, keys], ["in", name, keys], or
-["memory", one of these or ["span", number], how it lies there].
+"""As a manifest has it: ["at", path], ["new", part, number], ["place", place], ["item", path, keys], or ["memory", one
+of these or ["span", number], how it lies there].
 """
 
 _MOST_SHOWN = 100
-_UNKNOWN = "{} shares memory with {}, which a resume cannot restore"
+_UNKNOWN = "{} shares memory with {}, which a resume cannot restore: clone it"
+_MALFORMED = "what values in transit share is described as {}, which no checkpoint has"
 # What values in transit share with each other alone may lie apart.
 _MOST_SPREAD = 4
 _MOST_SPREAD_BYTES = 64 * 2**10
+# In an item of a large container, levels at which a value in transit may be.
+_MOST_LEVELS = 3
+
+Place = tuple[str, tuple[Any, ...]]
+"""The name of a value, and the keys that lead to a part of it."""
 
 
 @dataclass
@@ -55,143 +60,123 @@ class Aliases:
 class _Part:
     """A tensor or an array in a value in transit."""
 
-    name: str
-    keys: tuple[Any, ...]
+    place: Place
     value: Any
     lie: Lie
 
-    @property
-    def shown(self) -> str:
-        """For a message."""
-        return _shown(self.name, self.keys)
-
 
 def aliases_of(
-    values: Mapping[str, Any], describer: Describer, others: Iterable[tuple[str, Any]] = (), quiet: Iterable[str] = ()
+    values: Mapping[str, Any], writer: StateWriter, others: Iterable[tuple[str, Any]] = (), quiet: Collection[str] = ()
 ) -> Aliases:
-    """What values in transit share with what is saved beside them, and with each other.
+    """What values in transit share with what is saved beside them; and memory that they share with each other.
 
     What is inside of a part that is another's is not looked into.
 
     Arguments:
         values: those in transit, by name.
-        describer: has described what is reachable and has changed.
+        writer: has encoded what is reachable and has changed.
         others: path and value of what is saved in a way of its own, and in which nothing can be found again. Default:
             there is none.
         quiet: the names of values of which nothing is reported. Default: none.
     """
-    aliases = _Noted(describer)
-    parts: list[_Part] = []
-    containers: list[Any] = []
+    references: dict[int, Reference] = {}
+    places: dict[int, list[Place]] = {}
+    met: dict[int, Any] = {}
     for name, value in values.items():
 
         def note(part: Any, keys: tuple[Any, ...], name: str = name) -> Any:
-            category = category_of(type(part))
-            if category not in CHANGED_IN_PLACE:
+            if category_of(type(part)) not in CHANGED_IN_PLACE:
                 return part
-            if aliases.is_met(part, name, keys):
-                return None  # not looked into
-            if category in ("tensor", "array"):
-                if (lie := lie_of(part)) is not None:
-                    parts.append(_Part(name, keys, part, lie))
-            else:
-                containers.append(part)
-            return part
+            is_again = id(part) in places
+            places.setdefault(id(part), []).append((name, keys))
+            met[id(part)] = part
+            if not is_again and (reference := writer.identity(part)) is not None:
+                references[id(part)] = reference
+            return None if is_again or id(part) in references else part  # what is None is not looked into
 
         replaced(value, note)
-    return aliases.settled(values, parts, containers, others, frozenset(quiet))
-
-
-class _Noted:
-    """What is found while values are looked through."""
-
-    def __init__(self, describer: Describer) -> None:
-        self._describer = describer
-        self._met: dict[int, tuple[str, tuple[Any, ...]]] = {}
-        self._references: list[tuple[str, tuple[Any, ...], Reference]] = []
-        self._again: list[tuple[str, tuple[Any, ...], int]] = []  # met once more
-
-    def is_met(self, part: Any, name: str, keys: tuple[Any, ...]) -> bool:
-        """Note where a part is; True for one that is found elsewhere too."""
-        if (reference := self._describer.identity(part)) is not None:
-            self._references.append((name, keys, reference))
-            return True
-        if id(part) in self._met:
-            self._again.append((name, keys, id(part)))
-            return True
-        self._met[id(part)] = name, keys
-        return False
-
-    def settled(
-        self,
-        values: Mapping[str, Any],
-        parts: Sequence[_Part],
-        containers: Sequence[Any],
-        others: Iterable[tuple[str, Any]],
-        quiet: frozenset[str],
-    ) -> Aliases:
-        """Everything that they share."""
-        aliases = Aliases()
-        items = self._describer.items_of_large(self._met.keys()) if parts or containers else {}
-        for identity, reference in items.items():
-            self._references.append((*self._met[identity], reference))
-        self._share_memory([part for part in parts if id(part.value) not in items], others, quiet, aliases)
-        for name, keys, identity in self._again:
-            first, first_keys = self._met[identity]
-            self._references.append((name, keys, ["in", first, _plain_keys(values[first], first_keys)]))
-        for name, keys, reference in self._references:
+    for identity, reference in _found_elsewhere(writer, {key: met[key] for key in met.keys() - references.keys()}):
+        references.setdefault(identity, reference)
+    parts = [
+        _Part(places[key][0], part, lie)
+        for key, part in met.items()
+        if key not in references
+        and isinstance(part, torch.Tensor | numpy.ndarray)
+        and (lie := lie_of(part)) is not None
+    ]
+    aliases = Aliases()
+    for part, reference in _sharing_memory(parts, writer, list(others), quiet, aliases.unknown):
+        references[id(part.value)] = reference
+    for identity, reference in references.items():
+        for name, keys in places[identity]:
             aliases.places.setdefault(name, []).append([_plain_keys(values[name], keys), reference])
-        return aliases
+    return aliases
 
-    def _share_memory(
-        self, parts: Sequence[_Part], others: Iterable[tuple[str, Any]], quiet: frozenset[str], aliases: Aliases
-    ) -> None:
-        if not parts:
-            return
-        spans = Spans(part.value for part in parts)
-        owners = [(owner, lie) for owner in self._describer.owners(spans) if (lie := lie_of(owner.value)) is not None]
-        further = _in_spans(others, spans)
-        alone = []
-        for part in parts:
-            near = [owner for owner, lie in owners if lie.overlaps(part.lie)]
-            reference = next(filter(None, (_in_memory(part, owner) for owner in near)), None)
-            if reference is not None:
-                self._references.append((part.name, part.keys, reference))
-                continue
-            paths = [owner.path for owner in near] + [path for path, lie in further if lie.overlaps(part.lie)]
-            if not paths:
-                alone.append(part)
-            elif part.name not in quiet:
-                aliases.unknown.append(_UNKNOWN.format(part.shown, shown_path(paths[0])))
-        for number, group in enumerate(_overlapping(alone)):
-            self._share_span(number, group, quiet, aliases)
 
-    def _share_span(self, number: int, parts: Sequence[_Part], quiet: frozenset[str], aliases: Aliases) -> None:
-        """Parts that only they themselves overlap with are parts of one new memory."""
-        leads = [view[3] if (view := view_in(part.value, 0)) is not None else None for part in parts]
-        if None not in leads:
-            start = min(part.lie.start - (lead or 0) for part, lead in zip(parts, leads, strict=True))
-            if max(part.lie.end for part in parts) - start <= _most_bytes(part.value for part in parts):
-                for part in parts:
-                    reference = ["memory", ["span", number], view_in(part.value, start)]
-                    self._references.append((part.name, part.keys, reference))
-                return
-        first, *rest = parts
-        for part in rest:
-            if part.name not in quiet:
-                aliases.unknown.append(_UNKNOWN.format(part.shown, first.shown))
+def _found_elsewhere(writer: StateWriter, wanted: Mapping[int, Any]) -> Iterator[tuple[int, Reference]]:
+    """What large containers of data hold, and containers that objects with a `state_dict` do."""
+    if wanted:
+        for reached in writer.large():
+            if len(reached.value) <= MOST_COMPARED:
+                for keys, part in _parts_among(reached.value, wanted):
+                    yield id(part), ["item", reached.path, list(keys)]
+        containers = {key for key, part in wanted.items() if not isinstance(part, torch.Tensor | numpy.ndarray)}
+        for place, part in writer.containers() if containers else ():
+            if id(part) in containers:
+                yield id(part), ["place", list(place)]
+
+
+def _parts_among(value: Any, wanted: Mapping[int, Any], keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    """The parts of nested containers that are wanted, with the keys that lead to each."""
+    for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if id(part) in wanted and is_plain_key(key):
+            yield (*keys, key), part
+        elif type(part) in (tuple, list, dict) and len(keys) < _MOST_LEVELS and is_plain_key(key):
+            yield from _parts_among(part, wanted, (*keys, key))
+
+
+def _sharing_memory(
+    parts: Sequence[_Part],
+    writer: StateWriter,
+    others: Sequence[tuple[str, Any]],
+    quiet: Collection[str],
+    unknown: list[str],
+) -> Iterator[tuple[_Part, Reference]]:
+    if not parts:
+        return
+    spans = Spans(part.value for part in parts)
+    owners = [(owner, lie) for owner in writer.owners(spans) if (lie := lie_of(owner.value)) is not None]
+    met = spans.met_by([value for _, value in others])
+    further = [(others[number][0], lie) for number in met if (lie := lie_of(others[number][1])) is not None]
+    alone = []
+    for part in parts:
+        near = [owner for owner, lie in owners if lie.overlaps(part.lie)]
+        if (reference := next(filter(None, (_in_memory(part, owner) for owner in near)), None)) is not None:
+            yield part, reference
+        elif paths := [*(owner.path for owner in near), *(path for path, lie in further if lie.overlaps(part.lie))]:
+            if part.place[0] not in quiet:
+                unknown.append(_UNKNOWN.format(_shown(part.place), shown_path(paths[0])))
+        else:
+            alone.append(part)
+    for number, group in enumerate(_overlapping(alone)):
+        leads = [view[3] for part in group if (view := view_in(part.value, 0)) is not None]
+        start = min(part.lie.start - lead for part, lead in zip(group, leads, strict=False)) if leads else 0
+        size = max(part.lie.end for part in group) - start
+        if len(leads) == len(group) and size <= _most_bytes(part.value for part in group):
+            for part in group:  # parts of one new memory
+                yield part, ["memory", ["span", number], view_in(part.value, start)]
+        else:
+            unknown += [
+                _UNKNOWN.format(_shown(part.place), _shown(group[0].place))
+                for part in group[1:]
+                if part.place[0] not in quiet
+            ]
 
 
 def _in_memory(part: _Part, owner: Owner) -> Reference | None:
     """How a part lies in the memory of another; None where that cannot be said."""
     view = view_within(part.value, owner.value, beyond=owner.is_as_set_up)
     return ["memory", owner.reference, view] if view is not None else None
-
-
-def _in_spans(others: Iterable[tuple[str, Any]], spans: Spans) -> list[tuple[str, Lie]]:
-    listed = list(others)
-    numbers = spans.met_by([value for _, value in listed])
-    return [(listed[number][0], lie) for number in numbers if (lie := lie_of(listed[number][1])) is not None]
 
 
 def _overlapping(parts: Sequence[_Part]) -> list[list[_Part]]:
@@ -234,9 +219,13 @@ def _keys_in(value: Any, plain: Any) -> tuple[Any, ...]:
     return tuple(keys)
 
 
-def share(
-    values: dict[str, Any], aliases: Any, rebuilder: Rebuilder, name_now: Callable[[str], str] = str
-) -> list[str]:
+def _shown(place: Place) -> str:
+    name, keys = place
+    what = name if "." in name else f"slot {name}"  # else the field of a node
+    return what + "".join(f"[{shorten(repr(key), _MOST_SHOWN)}]" for key in keys)
+
+
+def share(values: dict[str, Any], aliases: Any, reader: StateReader, name_now: Callable[[str], str] = str) -> list[str]:
     """Put what values in transit share into its places in them again.
 
     A part stays where there is no such object any more, or one of another form.
@@ -252,70 +241,66 @@ def share(
     Raises:
         CheckpointError: they are not of the form that `aliases_of` gives them.
     """
-    checked = {name_now(name): places for name, places in _checked(aliases).items()}
-    return _Sharing(values, checked, rebuilder, name_now).shared()
-
-
-def _checked(aliases: Any) -> Mapping[str, list[tuple[list[Any], Reference]]]:
-    """What a manifest has, which may come from a stranger."""
+    if not isinstance(aliases, Mapping):
+        raise CheckpointError(_MALFORMED.format(shorten(repr(aliases), _MOST_SHOWN)))
     checked: dict[str, list[tuple[list[Any], Reference]]] = {}
-    for name, places in aliases.items() if isinstance(aliases, Mapping) else [("", aliases)]:
-        match places:
-            case list() if isinstance(aliases, Mapping):
-                for place in places:
-                    match place:
-                        case [list(keys), str() | list() as reference]:
-                            checked.setdefault(str(name), []).append((keys, reference))
-                        case _:
-                            raise CheckpointError(_MALFORMED.format(shorten(repr(place), _MOST_SHOWN)))
-            case _:
-                raise CheckpointError(_MALFORMED.format(shorten(repr(places), _MOST_SHOWN)))
-    return checked
-
-
-def _shown(name: str, keys: tuple[Any, ...]) -> str:
-    what = name if "." in name else f"slot {name}"  # else the field of a node
-    return what + "".join(f"[{shorten(repr(key), _MOST_SHOWN)}]" for key in keys)
-
-
-_MALFORMED = "what values in transit share is described as {}, which no checkpoint has"
+    for name, places in aliases.items():
+        for place in places if isinstance(places, list) else [places]:
+            match place:
+                case [list(keys), str() | list() as reference]:
+                    checked.setdefault(name_now(str(name)), []).append((keys, reference))
+                case _:
+                    raise CheckpointError(_MALFORMED.format(shorten(repr(place), _MOST_SHOWN)))
+    reader.look_again()
+    sharing = _Sharing(values, checked, reader)
+    return [line for name in checked if name in values for line in sharing.share(name)]
 
 
 class _Sharing:
     """Puts objects into values, once."""
 
     def __init__(
-        self,
-        values: dict[str, Any],
-        aliases: Mapping[str, list[tuple[list[Any], Reference]]],
-        rebuilder: Rebuilder,
-        name_now: Callable[[str], str],
+        self, values: dict[str, Any], aliases: Mapping[str, list[tuple[list[Any], Reference]]], reader: StateReader
     ) -> None:
-        self._values, self._aliases, self._rebuilder, self._name_now = values, aliases, rebuilder, name_now
+        self._values, self._aliases, self._reader = values, aliases, reader
         self._spans: dict[int, torch.Tensor] = {}
-        self._stay: list[str] = []
 
-    def shared(self) -> list[str]:
-        self._rebuilder.look_again()
-        # First what is found elsewhere, then what is met once more in the values themselves.
-        for is_again in (False, True):
-            for name, places in self._aliases.items():
-                if name in self._values:
-                    chosen = [place for place in places if (place[1][:1] == ["in"]) is is_again]
-                    self._values[name] = self._with_places(name, chosen)
-        return self._stay
+    def share(self, name: str) -> list[str]:
+        """Put them into one value; a line for each part that stays."""
+        value, stay = self._values[name], []
+        places: dict[tuple[Any, ...], Any] = {}
+        for plain, reference in self._aliases[name]:
+            keys = _keys_in(value, plain)
+            part = at(value, keys)
+            try:
+                other = self._find(reference, part)
+                is_found = type(part) is type(other) and content_hash(part) == content_hash(other)
+            except (CheckpointError, *MALFORMED):
+                is_found = False
+            if is_found:
+                places[keys] = other
+            else:
+                stay.append(f"{_shown((name, keys))} does not share any more what it shared when it was saved")
+        # Containers stay the same ones, which nodes may have been set up with; a tuple cannot. Looked up before
+        # anything is put there: what a stranger has written must not lead into what is found.
+        holders = {keys: at(value, keys[:-1]) for keys in places if keys}
+        for keys, holder in holders.items():
+            if isinstance(holder, list | dict | collections.deque):
+                holder[keys[-1]] = places.pop(keys)
+        if places:
+            self._values[name] = replaced(value, lambda part, keys: places.get(keys, part))
+        return stay
 
     def _find(self, reference: Reference, part: Any) -> Any:
         match reference:
-            case ["at" | "new", _]:
-                return self._rebuilder.rebuild(tuple(reference))
-            case ["in", str(name), list(keys)]:
-                value = self._values.get(self._name_now(name))
-                return at(value, _keys_in(value, keys))
+            case ["at", str(path)]:
+                return self._reader.at(path)
+            case ["new", str(path), int(number)]:
+                return self._reader.met(path, number)
             case ["place", list(place)]:
-                return self._rebuilder.rebuild(("in", *place))
+                return self._reader.in_state(tuple(place))
             case ["item", str(path), list(keys)]:
-                return at(self._rebuilder.at(path), tuple(keys))
+                return at(self._reader.at(path), tuple(keys))
             case ["memory", ["span", int(number)], list(view)]:
                 return view_of(self._span(number, part), view, part)
             case ["memory", list(owner), list(view)]:
@@ -325,13 +310,13 @@ class _Sharing:
     def _span(self, number: int, part: Any) -> torch.Tensor:
         """The memory of parts that share it with each other alone, with their values."""
         if number not in self._spans:
-            places = [
+            listed = [
                 (at(self._values.get(name), _keys_in(self._values.get(name), keys)), reference[2])
-                for name, listed in self._aliases.items()
-                for keys, reference in listed
+                for name, places in self._aliases.items()
+                for keys, reference in places
                 if isinstance(reference, list) and reference[:2] == ["memory", ["span", number]]
             ]
-            members = [(value, view) for value, view in places if isinstance(value, torch.Tensor | numpy.ndarray)]
+            members = [(value, view) for value, view in listed if isinstance(value, torch.Tensor | numpy.ndarray)]
             size = max(_end_of(value, view) for value, view in members)
             if not 0 < size <= _most_bytes(value for value, _ in members):
                 raise CheckpointError(f"what is shared takes {size} bytes")
@@ -342,43 +327,8 @@ class _Sharing:
             self._spans[number] = whole
         return self._spans[number]
 
-    def _with_places(self, name: str, aliases: Sequence[tuple[list[Any], Reference]]) -> Any:
-        value = self._values[name]
-        places: dict[tuple[Any, ...], Any] = {}
-        for plain, reference in aliases:
-            if reference[:1] == ["in"] and self._name_now(str(reference[1])) not in self._values:
-                continue  # which another graph does not have
-            keys = _keys_in(value, plain)
-            part = at(value, keys)
-            try:
-                other = self._find(reference, part)
-                is_found = other is not None and _is_alike(part, other)
-            except (CheckpointError, *MALFORMED):
-                is_found = False
-            if is_found:
-                places[keys] = other
-            else:
-                self._stay.append(f"{_shown(name, keys)} does not share any more what it shared when it was saved")
-        # Containers stay the same ones, which nodes may have been set up with; a tuple cannot. Looked up before
-        # anything is put there: what a stranger has written must not lead into what is found.
-        holders = {keys: at(value, keys[:-1]) for keys in places if keys}
-        for keys, holder in holders.items():
-            if isinstance(holder, list | dict | collections.deque):
-                holder[keys[-1]] = places.pop(keys)
-        return replaced(value, lambda part, keys: places.get(keys, part)) if places else value
-
 
 def _end_of(value: Any, view: list[Any]) -> int:
     shape, strides, offset, *_ = view
     steps = ((length - 1) * step for length, step in zip(shape, strides, strict=True))
     return int(offset) + sum(int(step) for step in steps if step > 0) + int(value.itemsize)
-
-
-def _is_alike(part: Any, other: Any) -> bool:
-    """True if one can take the place of another: it is of the same type, and equal to the last bit."""
-    if type(part) is not type(other):
-        return False
-    try:
-        return state_digest({"part": {"part": part}}) == state_digest({"part": {"part": other}})
-    except UnsaveableError:
-        return False

@@ -10,29 +10,11 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
-from graphtrain.state.content import MOST_BYTES, MOST_ITEMS, ContentHash, content_hash
+from graphtrain.state.codec import StateReader
 from graphtrain.state.drift import Drift, DriftFinder
 from graphtrain.state.initial import InitialState, States
-from graphtrain.state.reachable import REMEDY, Reached, is_within, parts_of
-from graphtrain.state.rebuilder import Rebuilder
-from graphtrain.state.references import shown_path
+from graphtrain.state.reachable import Reached, is_within, parts_of
 from graphtrain.state.restorer import Restorer
-
-Contents = dict[str, dict[str, Any]]
-"""By the name of data: `parts`, path -> hash; the `bytes` of them; `is_whole`, False if a sample was compared."""
-
-_MOST_PARTS = 1_000
-
-
-def changed_parts(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The paths of what differs between two `Contents`; of data that only one of them has, none."""
-    return [
-        path
-        for name in now
-        if name in before
-        for path, content in now[name]["parts"].items()
-        if before[name]["parts"].get(path, content) != content
-    ]
 
 
 @final
@@ -97,42 +79,11 @@ class Baseline:
         known = {path: state for path, state in (states or {}).items() if isinstance(state, Mapping)}
         return DriftFinder(self._initial, known, restored, self._redrawn).drift(data)
 
-    def changed_in_place(self, path: str) -> str:
-        """A line about data that has changed and is not saved."""
-        reached = self.reachable.by_path.get(path)
-        what = "has changed in place"
-        if reached is not None and reached.length:
-            what = f"has {reached.length:,} items, some of which have changed in place"
-        return f"{shown_path(path)} {what}, and is not saved: change copies, or {REMEDY}"
+    def listed_data(self) -> dict[str, list[Reached]]:
+        """By the name of data that does not save itself: what was reachable from it, all but what is left out."""
+        return {name: list(self._initial.listed(name)) for name in self._initial.names_of_data}
 
-    @property
-    def names_of_data(self) -> list[str]:
-        """The roots that are data, and that do not save themselves."""
-        return self._initial.names_of_data
-
-    def content_of_data(
-        self, changed: Collection[str] = (), *, most: int = MOST_ITEMS, pauses: bool = False
-    ) -> Contents:
-        """What data holds and no drift has, by the name of the data.
-
-        Arguments:
-            changed: the paths of what a drift has. Default: none.
-            most: how many items are compared. Default: a million, in a gigabyte of tensors and arrays.
-            pauses: True lets other threads run now and then.
-        """
-        contents: Contents = {}
-        content = ContentHash(self.reachable.path_of, most_items=most, most_bytes=MOST_BYTES, pauses=pauses)
-        for name in self._initial.names_of_data:
-            parts, before = {}, content.bytes
-            for reached in self._initial.listed(name):
-                if _is_compared_whole(reached) and reached.path not in changed:
-                    parts[reached.path] = content.of(reached.path, reached.value)
-            if len(parts) > _MOST_PARTS:
-                parts = {name: content_hash(parts)}
-            contents[name] = {"parts": parts, "bytes": content.bytes - before, "is_whole": content.is_whole}
-        return contents
-
-    def restore(self, section: Mapping[str, Any], data: str | None = None) -> Rebuilder:
+    def restore(self, section: Mapping[str, Any], data: str | None = None) -> StateReader:
         """Put what is not covered back to the baseline, and a drift over it.
 
         Arguments:
@@ -146,11 +97,11 @@ class Baseline:
             CheckpointError: something that had changed does not exist now, or cannot be made.
         """
         restorer = Restorer(self._initial, {})
-        rebuilder = restorer.restore(section, data)
+        reader = restorer.restore(section, data)
         self.not_restored += restorer.not_restored
         if data is None:
-            self._restored = dict(section["changed"])
-        return rebuilder
+            self._restored = dict(section)
+        return reader
 
     @contextmanager
     def kept(self, data: str) -> Iterator[None]:
@@ -160,7 +111,7 @@ class Baseline:
             data: the name of a root.
         """
         states: States = {}
-        changed = DriftFinder(self._initial, states, {}, self._redrawn).drift(data).section["changed"]
+        changed = DriftFinder(self._initial, states, {}, self._redrawn).drift(data).section
         with Restorer(self._initial, states).kept(data, changed):
             yield
 
@@ -196,10 +147,3 @@ class Baseline:
             for name, value in before.items():
                 if not self.is_left_out(f"{module}:{name}"):
                     yield module, name, value, namespace.get(name)
-
-
-def _is_compared_whole(reached: Reached) -> bool:
-    """True for what may change where it is and is not saved with every checkpoint."""
-    if not reached.is_data or reached.is_covered:
-        return False
-    return reached.category in ("tensor", "array", "buffer") or not reached.is_entered

@@ -182,7 +182,7 @@ class ContentHash:
     def _add_tensor(self, tensor: torch.Tensor) -> None:
         if type(tensor) is torch.Tensor and not tensor.requires_grad and is_usual(tensor) and tensor.nbytes < _MAPPED:
             # Nearly all in data that has very many are of this form: 3 us instead of 12.
-            self._text(tensor.dtype, tensor.shape)
+            self._text(str(tensor.dtype), tuple(tensor.shape))
             self.bytes += tensor.nbytes
             if self.bytes <= self._most_bytes and tensor.dtype is not torch.bfloat16:
                 self._hash.update(tensor.numpy().data)

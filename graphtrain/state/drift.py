@@ -15,9 +15,9 @@ from typing import Any, final
 import numpy
 
 from graphtrain.state.category import OF_A_RUN, is_left_alone, is_reopened, is_value
+from graphtrain.state.codec import StateWriter
 from graphtrain.state.content import content_hash
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
-from graphtrain.state.describer import Describer
 from graphtrain.state.equality import are_equal, is_equal, is_identical
 from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH
@@ -29,7 +29,7 @@ from graphtrain.state.references import UnknownStateError, is_saveable, shown_pa
 Section = Mapping[str, Any]
 
 OTHER_SUBMODULES = "has other submodules than it was set up with"
-NO_DRIFT: Section = {"changed": {}, "new": []}
+NO_DRIFT: Section = {}
 
 
 @dataclass
@@ -37,14 +37,14 @@ class Drift:
     """What has changed.
 
     Attributes:
-        section: as a checkpoint holds it.
+        section: as a checkpoint holds it: path -> change.
         unknown: a line for everything that has changed, or may have, and cannot be saved.
-        describer: what has described it; None if nothing was looked at.
+        writer: what has encoded it; None if nothing was looked at.
     """
 
     section: Section
     unknown: list[str] = field(default_factory=list)
-    describer: Describer | None = None
+    writer: StateWriter | None = None
 
 
 @final
@@ -66,7 +66,7 @@ class DriftFinder:
         redrawn: Collection[int],
     ) -> None:
         self._initial, self._states, self._restored, self._redrawn = initial, states, restored, redrawn
-        self._describer = Describer(
+        self._writer = StateWriter(
             initial.reachable, initial.stateful, initial.is_left_out if initial.leaves_out else None
         )
         self._unknown: list[str] = []
@@ -83,19 +83,19 @@ class DriftFinder:
             restored = self._restored.get(reached.path) if self._restored else None
             if (elsewhere and id(reached.value) in elsewhere) or (restored is None and self._has_not_changed(reached)):
                 continue
-            with self._describer.attempt(self._unknown):
+            with self._writer.attempt(self._unknown):
                 if (change := self._change(reached, restored)) is not None:
                     changed[reached.path] = change
         for module, names in self._initial.names_of_globals(data):
             if described := self._changed_globals(module, names, self._restored.get(f"{module}:")):
                 changed[f"{module}:"] = {"set": described}
-        self._describer.share_memory(self._unknown)
-        self._unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in self._describer.graphs]
+        self._unknown += self._writer.lost_memory()
+        self._unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in self._writer.graphs]
         if data is None:
             self._unknown += self._initial.imported_since()
         bounds = self._initial.reachable.bounds.items()
         self._unknown += [f"{shown_path(path)} {bound}" if path else bound for path, bound in bounds]
-        return Drift({"changed": changed, "new": self._describer.new}, self._unknown, self._describer)
+        return Drift(changed, self._unknown, self._writer)
 
     def _has_not_changed(self, reached: Reached) -> bool:
         """A quick look at what most objects are: they hold the very same as before."""
@@ -181,8 +181,8 @@ class DriftFinder:
                 continue
             if reached.is_data and is_value(before.get(name)) and is_reopened(now[name], seeks=self._seeks):
                 continue
-            with self._describer.attempt(unknown):
-                described[name] = self._describer.describe(now[name], path)
+            with self._writer.attempt(unknown):
+                described[name] = self._writer.pack(now[name], path)
         removed = sorted({*before, *taken} - set(now) - ignored)
         if not described and not removed:
             return None
@@ -192,15 +192,14 @@ class DriftFinder:
         value, path = reached.value, reached.path
         if len(reached.value if reached.category != "cell" else ()) > MOST_COMPARED:
             raise UnknownStateError(path, f"has {len(value):,} items and has changed: too many to be saved")
+        keys, parts = FORMS[reached.category].contents(value)
+        kept: Any = list(parts)
         if reached.category == "mapping":
-            pairs = dict(zip(*FORMS["mapping"].contents(value), strict=True))
-            if reached.is_data:
-                pairs = {key: part for key, part in pairs.items() if not is_reopened(part, seeks=self._seeks)}
-            return {"pairs": self._describer.pairs(pairs, path)}
-        parts = FORMS[reached.category].contents(value)[1]
-        if reached.category == "set":
-            return {"items": self._describer.describe(frozenset(parts), path)[1]}
-        return {"items": [self._describer.describe(part, f"{path}[{number}]") for number, part in enumerate(parts)]}
+            pairs = zip(keys, parts, strict=True)
+            kept = [pair for pair in pairs if not (reached.is_data and is_reopened(pair[1], seeks=self._seeks))]
+        elif reached.category == "set":
+            kept = set(parts)
+        return {"items": self._writer.pack(kept, path, f"{path}[:]")}
 
     @functools.cached_property
     def _seeks(self) -> bool:
@@ -229,9 +228,9 @@ class DriftFinder:
             return None
         if not is_saveable(tensor):
             raise UnknownStateError(path, f"is a {type(tensor).__qualname__} that has changed, and cannot be saved")
-        self._describer.count(tensor.numel() * tensor.element_size(), path)
+        self._writer.count(tensor.numel() * tensor.element_size(), path)
         if tensor.grad_fn is not self._initial.graphs.get(id(tensor)):  # else `setup` makes it again
-            self._describer.note_graph(tensor, path)
+            self._writer.note_graph(tensor, path)
         change: dict[str, Any] = {"tensor": tensor.detach()}
         if tensor.is_leaf:
             change["requires_grad"] = tensor.requires_grad
@@ -250,13 +249,13 @@ class DriftFinder:
             raise UnknownStateError(path, f"is {what} that has changed, and cannot be saved")
         if (array.shape, str(array.dtype)) != (reached.keys, reached.position):
             raise UnknownStateError(path, "has another shape or type than it had: bind a new array instead")
-        self._describer.count(array.nbytes, path)
+        self._writer.count(array.nbytes, path)
         return {"array": numpy.asarray(array)}
 
     def _changed_buffer(self, reached: Reached) -> dict[str, Any] | None:
         if reached.is_covered or is_as_marked(reached, self._initial.marks):
             return None
-        self._describer.count(len(reached.value), reached.path)
+        self._writer.count(len(reached.value), reached.path)
         return {"bytes": bytes(reached.value)}
 
     def _changed_globals(self, module: str, names: set[str], restored: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -267,8 +266,8 @@ class DriftFinder:
             is_same = name in before and name not in put and is_equal(before[name], namespace[name])
             if is_same or is_left_alone(namespace[name]) or self._initial.is_left_out(f"{module}:{name}"):
                 continue
-            with self._describer.attempt(self._unknown):
-                described[name] = self._describer.describe(namespace[name], f"{module}:{name}")
+            with self._writer.attempt(self._unknown):
+                described[name] = self._writer.pack(namespace[name], f"{module}:{name}")
         return described
 
 

@@ -18,6 +18,7 @@ from graphtrain.state.modules import (
     capture_gradients,
     capture_module,
     capture_optimizer,
+    is_lazy,
     load_optimizer,
     part_gradients,
     reshape_module,
@@ -89,6 +90,24 @@ class SavedObjects:
         for name, groups in self.groups.items():
             lines += groups.lost(name, self.optimizers[name], name_of, told)
         return lines
+
+    def is_lazy(self) -> bool:
+        """True as long as a module waits for its first batch to know what its parameters are."""
+        return any(map(is_lazy, self.modules.values()))
+
+    def weights(self) -> dict[str, set[str]]:
+        """The names of the parameters of each module."""
+        return {name: {*dict(module.named_parameters())} for name, module in self.modules.items()}
+
+    def trained_in_evaluation_mode(self) -> list[str]:
+        """The modules that an optimizer trains and that are in evaluation mode as a whole, as pretrained ones come."""
+        groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
+        trained = {id(parameter) for group in groups for parameter in group["params"]}
+        return [
+            name
+            for name, module in self.modules.items()
+            if not module.training and any(id(parameter) in trained for parameter in module.parameters())
+        ]
 
     def owned(self) -> set[int]:
         """The identities of all parameters that some module owns."""

@@ -9,14 +9,14 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.state.codec import StateReader
 from graphtrain.state.contents import FORMS
 from graphtrain.state.generators import any_generator
 from graphtrain.state.reachable import Reached
-from graphtrain.state.rebuilder import Rebuilder
 from graphtrain.storage.strides import placement_of, without_repeats
 
 
-def overwrite(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
+def overwrite(reached: Reached, change: Mapping[str, Any], reader: StateReader) -> None:
     """Put one change over an object."""
     value, category = reached.value, reached.category
     match change:
@@ -35,12 +35,11 @@ def overwrite(reached: Reached, change: Mapping[str, Any], rebuilder: Rebuilder)
             for name in (*described, *removed):
                 if not isinstance(name, str) or name in _bookkeeping(reached):
                     raise CheckpointError(f"`{name}` is no state of it")
-            parts = {name: rebuilder.rebuild(part) for name, part in described.items()}
+            parts = {name: reader.unpack(part) for name, part in described.items()}
             FORMS[category].put(value, parts, removed)
-        case {"pairs": pairs} if category == "mapping":
-            FORMS["mapping"].put(value, rebuilder.pairs(pairs), ())
-        case {"items": items} if category in ("list", "deque", "set", "cell"):
-            FORMS[category].put(value, list(map(rebuilder.rebuild, items)), ())
+        case {"items": items} if category in ("list", "deque", "set", "cell", "mapping"):
+            parts = reader.unpack(items)
+            FORMS[category].put(value, dict(parts) if category == "mapping" else parts, ())
         case _:
             raise CheckpointError("it is of another type now")
 

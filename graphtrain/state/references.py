@@ -11,16 +11,10 @@ are their attributes.
 
 from __future__ import annotations
 
-import collections
-import datetime
 import enum
-import ipaddress
-import pathlib
 import sys
 import types
-import uuid
-from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -40,30 +34,6 @@ CHANGED_IN_PLACE = frozenset({"tensor", "array", "list", "mapping", "deque", "se
 # What goes wrong where a description is not one that a `Describer` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 
-OF_TORCH = {
-    str(value).removeprefix("torch."): value
-    for value in vars(torch).values()
-    if isinstance(value, torch.layout | torch.memory_format)
-}
-MAPPINGS = {kind.__name__: kind for kind in (dict, collections.OrderedDict, collections.Counter)}
-FACTORIES = {kind.__name__: kind for kind in (bool, int, float, complex, str, bytes, list, tuple, dict, set)}
-BY_TEXT: Mapping[str, tuple[type, Callable[[str], Any]]] = {
-    "PosixPath": (pathlib.PosixPath, pathlib.PosixPath),
-    "PurePosixPath": (pathlib.PurePosixPath, pathlib.PurePosixPath),
-    "PureWindowsPath": (pathlib.PureWindowsPath, pathlib.PureWindowsPath),
-    "Decimal": (Decimal, Decimal),
-    "UUID": (uuid.UUID, uuid.UUID),
-    "date": (datetime.date, datetime.date.fromisoformat),
-    "time": (datetime.time, datetime.time.fromisoformat),
-    "datetime": (datetime.datetime, lambda text: datetime.datetime.fromisoformat(text)),
-    **{
-        kind.__name__: (kind, kind)
-        for kind in (
-            ipaddress.IPv4Address, ipaddress.IPv4Interface, ipaddress.IPv4Network,
-            ipaddress.IPv6Address, ipaddress.IPv6Interface, ipaddress.IPv6Network,
-        )
-    },
-}  # fmt: skip
 TUPLES_OF_TORCH: Mapping[str, Any] = {
     kind.__qualname__: kind for kind in (PackedSequence, *torch.return_types.all_return_types)
 }
@@ -150,30 +120,6 @@ def is_saveable(tensor: torch.Tensor) -> bool:
         and tensor.layout in (torch.strided, torch.sparse_coo)
         and not (tensor.is_meta or tensor.is_quantized or tensor.is_nested)
     )
-
-
-def methods_of(owner: Any) -> dict[str, types.FunctionType]:
-    """The methods of an object by name: those of a class of the user's own, `forward` and `step` of a library's."""
-    kind = type(owner)
-    methods: dict[str, types.FunctionType] = {}
-    if category_of(kind) == "class":
-        for base in reversed(owner.__mro__ if is_users(owner.__module__) else ()):
-            functions = {name: part.__func__ for name, part in vars(base).items() if isinstance(part, classmethod)}
-            methods |= {name: part for name, part in functions.items() if isinstance(part, types.FunctionType)}
-    elif category_of(kind) in ("object", "module", "optimizer", "list", "mapping", "deque", "set"):
-        for base in reversed(kind.__mro__[:-1]):
-            names = vars(base) if is_users(base.__module__) else {"forward", "step", "__call__"} & vars(base).keys()
-            parts = {name: vars(base)[name] for name in names}
-            methods |= {name: part for name, part in parts.items() if isinstance(part, types.FunctionType)}
-    return methods
-
-
-def name_of_method(method: types.MethodType) -> str | None:
-    """The name under which the class of its object has a method; None if it does not have it."""
-    for name, function in methods_of(method.__self__).items():
-        if function is method.__func__:
-            return name
-    return None
 
 
 def name_of(value: Any, path: str, *, is_enum: bool = False) -> tuple[str, str]:

@@ -9,13 +9,12 @@ from typing import Any, final
 
 from graphtrain.errors import CheckpointError
 from graphtrain.state.category import is_left_alone, is_value
+from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.contents import FORMS, MOST_COMPARED
-from graphtrain.state.describer import Describer
 from graphtrain.state.equality import is_identical
 from graphtrain.state.initial import InitialState, States
 from graphtrain.state.overwrite import overwrite
 from graphtrain.state.reachable import Reached, parts_of
-from graphtrain.state.rebuilder import Rebuilder
 from graphtrain.state.references import MALFORMED, UnknownStateError, shown_path
 
 # How a change of what is changed where it is, is described.
@@ -39,22 +38,22 @@ class Restorer:
         self._reachable, self._stateful = initial.reachable, initial.stateful
         self.not_restored: list[str] = []
 
-    def restore(self, section: Mapping[str, Any], data: str | None = None) -> Rebuilder:
+    def restore(self, section: Mapping[str, Any], data: str | None = None) -> StateReader:
         """Put back what is not covered, and a drift over it; as for `Baseline.restore`."""
         with _naming("the state beside the resources"):
-            changed, rebuilder = dict(section["changed"]), Rebuilder(self._reachable, self._stateful, [*section["new"]])
+            changed, reader = dict(section), StateReader(self._reachable, self._stateful, section)
         self._back_to_the_beginning(data)
         for path, change in changed.items():
             if self._initial.is_left_out(path):
                 continue
             with _naming(f"the state of `{shown_path(path)}`"):
                 if path.endswith(":"):
-                    self._restore_globals(path.removesuffix(":"), change, rebuilder)
+                    self._restore_globals(path.removesuffix(":"), change, reader)
                 elif path not in self._reachable.by_path:
                     self._is_missing(path)
                 else:
-                    overwrite(self._reachable.by_path[path], self._without_left_out(path, change), rebuilder)
-        return rebuilder
+                    overwrite(self._reachable.by_path[path], self._without_left_out(path, change), reader)
+        return reader
 
     def _without_left_out(self, path: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(change.get("set"), Mapping):
@@ -131,7 +130,7 @@ class Restorer:
         if is_value(value):
             return True
         try:
-            Describer(self._reachable, self._stateful).describe(value, "")
+            StateWriter(self._reachable, self._stateful).pack(value, "")
         except UnknownStateError:
             return False
         return True
@@ -161,13 +160,13 @@ class Restorer:
         finally:
             for path, change in values.items():
                 reached = self._reachable.by_path[path]
-                overwrite(reached, change, Rebuilder(self._reachable, self._stateful, []))
+                overwrite(reached, change, StateReader(self._reachable, self._stateful, {}))
             for reached, (keys, parts) in held:
                 self._put_contents(reached, keys, parts)
             for module, names, parts_of_module in held_globals:
                 self._put_globals(module, names, parts_of_module)
 
-    def _restore_globals(self, module: str, change: Mapping[str, Any], rebuilder: Rebuilder) -> None:
+    def _restore_globals(self, module: str, change: Mapping[str, Any], reader: StateReader) -> None:
         if module not in self._reachable.globals:
             raise CheckpointError(f"no function of the module `{module}` is reached now")
         namespace, names = self._reachable.globals[module]
@@ -176,7 +175,7 @@ class Restorer:
                 continue
             if name not in names:
                 raise CheckpointError(f"no function of the module `{module}` uses `{name}` now")
-            namespace[name] = rebuilder.rebuild(described)
+            namespace[name] = reader.unpack(described)
 
 
 def _holds(reached: Reached) -> bool:

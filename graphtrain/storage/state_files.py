@@ -17,7 +17,8 @@ import torch
 
 from graphtrain.printable import one_line
 from graphtrain.storage.collector import uncollected
-from graphtrain.storage.encoding import Decoder, Memo, Tensors, pack
+from graphtrain.storage.decoding import Decoder
+from graphtrain.storage.encoding import Memo, Tensors, pack
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
     KnownChecksum,
@@ -99,19 +100,6 @@ def _pack_part(value: Any, section: str, name: str, tensors: Tensors, memo: Memo
     if section == "resources":
         return pack(value, name, tensors, memo)
     return pack({name: value}, section, tensors, memo, with_gradients=True)
-
-
-def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, dict[str, Any]]:
-    """The state that `split` took apart.
-
-    Raises:
-        ValueError: the bytes are no such state.
-    """
-    try:
-        parts = msgpack.unpackb(data)
-    except (msgpack.UnpackException, TypeError) as error:
-        raise ValueError(f"not the state of a checkpoint ({type(error).__name__})") from error
-    return joined(parts, files)
 
 
 def joined(

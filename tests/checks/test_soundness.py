@@ -155,7 +155,7 @@ KINDS: dict[str, Kind] = {
     "maybe": undeclared("s_maybe", MaybeBackward, effects="backward?"),
     "inner": undeclared("s_inner", _inner, effects=("backward inner", "use inner", "zero_grad inner", "backward")),
     "gate": undeclared("s_gate", Gate, varying="limit"),
-    "idle": undeclared("s_idle", TickWithLimit, idle_without="limit"),
+    "idle": undeclared("s_idle", TickWithLimit, optional="limit"),
     "absent": undeclared("s_absent", TickWithExtra, optional="extra"),
     "accumulate": undeclared(
         "s_accumulate", type("Accumulate", (Accumulate,), dict(vars(Accumulate))), varying="every"

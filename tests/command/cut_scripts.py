@@ -61,7 +61,8 @@ STATEFUL_SETTINGS = ("accumulate.every=3", "clip.max_norm=1.0", "validate.every=
 
 _MUTATION = """
 
-from graphtrain.program.run_state import RunState, StatefulObjects
+from graphtrain.program.run_state import RunState
+from graphtrain.program.stateful_objects import StatefulObjects
 
 captured = StatefulObjects.capture
 

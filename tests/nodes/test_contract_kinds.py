@@ -23,7 +23,8 @@ from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
 from graphtrain.kind import DECLARED, EFFECTS, Kind
 from graphtrain.kind.declaration import FAMILIES, FROM, RANKS
 from graphtrain.kind.parameter import REQUIRED, Above, Parameter, plain_value
-from graphtrain.storage.encoding import Tensors, pack, unpack
+from graphtrain.storage.decoding import unpack
+from graphtrain.storage.encoding import Tensors, pack
 from graphtrain.viz import theme
 from tests.shipped import GALLERY, KINDS, ROOT, module_of
 
@@ -294,7 +295,7 @@ def visible(effects: tuple[str, ...]) -> set[str]:
     if {"backward", "step"} <= {*effects}:  # the rest happens between, within the visit
         return {"backward", "step"}
     names = {"clip": "alter", "divide": "alter", "exchange": "alter", "unscale": "alter"}
-    return {names.get(effect, effect.removesuffix("?")) for effect in effects if effect != "use"}
+    return {names.get(effect, effect.removesuffix("?")) for effect in effects if effect not in ("use", "forget")}
 
 
 Snapshot = tuple[torch.Tensor, torch.Tensor, bool]

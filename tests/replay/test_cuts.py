@@ -15,7 +15,7 @@ from graphtrain import Graph, Loader, Outcome, Trainer
 from graphtrain.errors import UsageError
 from graphtrain.kind.mark import node
 from graphtrain.program import run_state
-from graphtrain.program.run_state import StatefulObjects
+from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.replay.comparison import StateDifference
 from graphtrain.replay.cuts import (
     CutTraining,

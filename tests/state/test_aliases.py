@@ -14,32 +14,31 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.state.aliases import Aliases, aliases_of, share
-from graphtrain.state.describer import Describer
+from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.reachable import Reachable
-from graphtrain.state.rebuilder import Rebuilder
-from graphtrain.storage.encoding import Tensors, pack, unpack
+from graphtrain.storage.decoding import unpack
+from graphtrain.storage.encoding import Tensors, pack
 from graphtrain.storage.state_files import state_digest
 
 
-def noted(data: Any, values: dict[str, Any], new: Sequence[Any] = ()) -> tuple[dict[str, Any], Rebuilder]:
+def noted(data: Any, values: dict[str, Any], new: Sequence[Any] = ()) -> tuple[dict[str, Any], StateReader]:
     """What a manifest has of values beside data, and of other objects that are new."""
     reachable = Reachable({"train_data": data}, ["train_data"])
-    describer = Describer(reachable, {})
-    for value in new:
-        describer.describe(value, "new")
-    aliases = msgpack.unpackb(msgpack.packb(aliases_of(values, describer).places))
-    return aliases, Rebuilder(reachable, {}, describer.new)
+    writer = StateWriter(reachable, {})
+    section = {f"{number}": writer.pack(value, f"new {number}") for number, value in enumerate(new)}
+    aliases = msgpack.unpackb(msgpack.packb(aliases_of(values, writer).places))
+    return aliases, StateReader(reachable, {}, section)
 
 
 def loaded(value: Any) -> Any:
-    """A value as a checkpoint has it, which shares nothing."""
+    """A value as a checkpoint has it, which shares nothing with what is elsewhere."""
     packed = pack(value, "values", tensors := Tensors("values"))
     return unpack(packed, {"values": {name: tensor.clone() for name, tensor in tensors.named.items()}})
 
 
 def test_parts_are_the_very_objects_again() -> None:
     data = [{"inputs": torch.ones(2)}, torch.zeros(3), torch.ones(4)]
-    aliases, rebuilder = noted(data, {"batch": ([data[1], 5], {"first": data[0], "last": data[2]})})
+    aliases, reader = noted(data, {"batch": ([data[1], 5], {"first": data[0], "last": data[2]})})
     assert aliases == {
         "batch": [
             [[0, 0], ["at", "train_data[1]"]],
@@ -48,7 +47,7 @@ def test_parts_are_the_very_objects_again() -> None:
         ]
     }
     saved = ([torch.zeros(3), 5], {"first": {"inputs": torch.ones(2)}, "last": torch.ones(4)})
-    share(values := {"batch": saved}, aliases, rebuilder)
+    share(values := {"batch": saved}, aliases, reader)
     batch = values["batch"]
     assert batch[0][0] is data[1] and batch[0][1] == 5
     assert batch[1]["first"] is data[0] and batch[1]["last"] is data[2]
@@ -56,17 +55,17 @@ def test_parts_are_the_very_objects_again() -> None:
 
 def test_new_objects_are_shared() -> None:
     kept = torch.ones(2)
-    aliases, rebuilder = noted([], {"batch": {"x": kept}}, [kept])
-    assert aliases == {"batch": [[["x"], ["new", 0]]]}
-    share(values := {"batch": {"x": torch.ones(2)}}, aliases, rebuilder)
-    assert values["batch"]["x"] is rebuilder.rebuild(("new", 0))
+    aliases, reader = noted([], {"batch": {"x": kept}}, [kept])
+    assert aliases == {"batch": [[["x"], ["new", "new 0", 0]]]}
+    share(values := {"batch": {"x": torch.ones(2)}}, aliases, reader)
+    assert values["batch"]["x"] is reader.met("new 0", 0)
 
 
 def test_values_in_transit_share_with_each_other() -> None:
     part = torch.ones(4)
     before: dict[str, Any] = {"batch": [part, part], "hidden": {"h": part, "view": part[1:3]}}
-    aliases, rebuilder = noted([], before)
-    share(values := loaded(before), aliases, rebuilder)
+    aliases, reader = noted([], before)
+    share(values := loaded(before), aliases, reader)
     values["batch"][1].mul_(3)
     assert [*map(float, values["batch"][0])] == [*map(float, values["hidden"]["h"])] == [3.0] * 4
     assert [*map(float, values["hidden"]["view"])] == [3.0] * 2
@@ -81,9 +80,9 @@ def test_views_are_views_again(kind: str) -> None:
         "tensor over a view": torch.from_numpy(array[1:3]),
     }
     view = views[kind][:, ::2] if kind == "tensor over a view" else views.get(kind, kept[1:3, ::2])
-    aliases, rebuilder = noted([kept], {"batch": view})
+    aliases, reader = noted([kept], {"batch": view})
     digest = state_digest({"slots": {"batch": view}})
-    share(values := {"batch": loaded(view)}, aliases, rebuilder)
+    share(values := {"batch": loaded(view)}, aliases, reader)
     assert state_digest({"slots": values}) == digest, "it is what was saved"
     values["batch"] += 100
     assert kept.tolist() == [[0, 1, 2], [103, 4, 105], [106, 7, 108], [9, 10, 11]]
@@ -92,8 +91,8 @@ def test_views_are_views_again(kind: str) -> None:
 def test_a_part_that_differs_stays() -> None:
     """Then what was loaded is not what was saved, which is reported, not hidden."""
     data = [torch.ones(3)]
-    aliases, rebuilder = noted(data, {"batch": data[0]})
-    lost = share(values := {"batch": torch.zeros(3)}, aliases, rebuilder)
+    aliases, reader = noted(data, {"batch": data[0]})
+    lost = share(values := {"batch": torch.zeros(3)}, aliases, reader)
     assert values["batch"] is not data[0]
     assert lost == ["slot batch does not share any more what it shared when it was saved"]
 
@@ -102,9 +101,9 @@ def test_a_part_that_differs_stays() -> None:
     "part", [torch.ones(2, dtype=torch.complex64).conj(), torch.ones(2, dtype=torch.cfloat).conj().imag]
 )
 def test_what_is_conjugated_when_it_is_read_is_so_again(part: torch.Tensor) -> None:
-    aliases, rebuilder = noted([part], {"batch": part * 1, "hidden": part[:1]})
+    aliases, reader = noted([part], {"batch": part * 1, "hidden": part[:1]})
     assert list(aliases) == ["hidden"]
-    share(values := {"hidden": loaded(part[:1])}, aliases, rebuilder)
+    share(values := {"hidden": loaded(part[:1])}, aliases, reader)
     part.mul_(3)
     assert values["hidden"].tolist() == part[:1].tolist()
 
@@ -112,8 +111,8 @@ def test_what_is_conjugated_when_it_is_read_is_so_again(part: torch.Tensor) -> N
 def test_keys_that_a_manifest_cannot_have_have_a_number() -> None:
     kept = torch.ones(2)
     before = {"a": {1: 2, 2**70: kept}, "b": {torch.float32: kept}, "c": {(1, 2): [kept]}, "d": {"a\udc80": kept}}
-    aliases, rebuilder = noted([kept], before)
-    share(values := {name: loaded(value) for name, value in before.items()}, aliases, rebuilder)
+    aliases, reader = noted([kept], before)
+    share(values := {name: loaded(value) for name, value in before.items()}, aliases, reader)
     assert values["a"][2**70] is values["b"][torch.float32] is values["c"][1, 2][0] is values["d"]["a\udc80"] is kept
 
 
@@ -126,9 +125,9 @@ def test_parts_of_one_memory_that_nobody_else_has_overlap_again(kind: str) -> No
     if kind == "three, each over the next":
         parts = [memory[0:4], memory[3:8], memory[7:9]]
     before = {"batch": parts[:1], "hidden": {"a": parts[1:], "apart": memory[35:]}}
-    aliases, rebuilder = noted([], before)
+    aliases, reader = noted([], before)
     assert [keys for keys, _ in aliases["hidden"]] == [["a", number] for number in range(len(parts) - 1)]
-    share(values := loaded(before), aliases, rebuilder)
+    share(values := loaded(before), aliases, reader)
     assert state_digest({"slots": values}) == state_digest({"slots": before}), "it is what was saved"
     for parts in (before, values):
         parts["batch"][0][3:] += 100
@@ -141,7 +140,7 @@ def test_disjoint_parts_of_one_memory_are_no_alias() -> None:
     kept = [memory[:10], array[:10]]
     values = {"batch": [memory[10:20], array[10:20]], "hidden": [memory[20:30], array[20:30]]}
     reachable = Reachable({"task": kept})
-    assert aliases_of(values, Describer(reachable, {})) == Aliases()
+    assert aliases_of(values, StateWriter(reachable, {})) == Aliases()
 
 
 @pytest.mark.parametrize("kind", ["momentum", "gradient", "buffer bound again", "attribute"])
@@ -164,10 +163,10 @@ def test_what_a_state_dict_has_is_shared_again(kind: str) -> None:
     held, shared = stateful()
     reachable = Reachable({"task": []})
     before = {"whole": shared, "hidden": shared.detach()[1:], "array": shared.detach().numpy()[:2]}
-    aliases = aliases_of(before, Describer(reachable, held))
+    aliases = aliases_of(before, StateWriter(reachable, held))
     assert not aliases.unknown and len(aliases.places) == 3
     held, shared = stateful()
-    share(values := loaded(before), aliases.places, Rebuilder(reachable, held, []))
+    share(values := loaded(before), aliases.places, StateReader(reachable, held, {}))
     shared.add_(5)
     after = shared.tolist()
     assert [values["whole"].tolist(), values["hidden"].tolist(), values["array"].tolist()] == [
@@ -180,9 +179,9 @@ def test_what_a_state_dict_has_is_shared_again(kind: str) -> None:
 def test_items_of_data_too_large_to_be_looked_into_are_found() -> None:
     data = [(torch.full((2,), float(number)), {"y": [numpy.ones(1)]}) for number in range(70)]
     before = {"batch": data[66], "hidden": data[3][1]["y"]}
-    aliases, rebuilder = noted(data, before)
+    aliases, reader = noted(data, before)
     assert aliases["batch"] == [[[0], ["item", "train_data", [66, 0]]], [[1], ["item", "train_data", [66, 1]]]]
-    share(values := {name: loaded(value) for name, value in before.items()}, aliases, rebuilder)
+    share(values := {name: loaded(value) for name, value in before.items()}, aliases, reader)
     assert values["batch"][0] is data[66][0] and values["hidden"] is data[3][1]["y"]
 
 
@@ -195,8 +194,8 @@ def test_items_of_data_too_large_to_be_looked_into_are_found() -> None:
     ],
 )
 def test_views_of_any_form_are_views_again(kept: Any, view: Any) -> None:
-    aliases, rebuilder = noted([kept], {"batch": view(kept)})
-    share(values := {"batch": loaded(view(kept))}, aliases, rebuilder)
+    aliases, reader = noted([kept], {"batch": view(kept)})
+    share(values := {"batch": loaded(view(kept))}, aliases, reader)
     values["batch"] += 100
     assert view(kept).tolist() == values["batch"].tolist()
 
@@ -208,22 +207,22 @@ def test_what_cannot_be_shared_again_is_reported() -> None:
     data, memory = [torch.ones(4)], torch.ones(4)
     values = {"batch": [data[0][1:].as_subclass(Own)], "hidden": {"a": memory[1:], "b": memory[:2].as_subclass(Own)}}
     values["state"] = {"copy": (further := torch.zeros(3))[1:]}
-    describer = Describer(Reachable({"train_data": data}, ["train_data"]), {})
-    aliases = aliases_of(values, describer, [("meter.state_dict()['sum']", further)])
+    writer = StateWriter(Reachable({"train_data": data}, ["train_data"]), {})
+    aliases = aliases_of(values, writer, [("meter.state_dict()['sum']", further)])
     assert aliases.unknown == [
-        "slot batch[0] shares memory with train_data[0], which a resume cannot restore",
-        "slot state['copy'] shares memory with meter.state_dict()['sum'], which a resume cannot restore",
-        "slot hidden['a'] shares memory with slot hidden['b'], which a resume cannot restore",
+        "slot batch[0] shares memory with train_data[0], which a resume cannot restore: clone it",
+        "slot state['copy'] shares memory with meter.state_dict()['sum'], which a resume cannot restore: clone it",
+        "slot hidden['a'] shares memory with slot hidden['b'], which a resume cannot restore: clone it",
     ]
-    assert aliases_of(values, describer, quiet=values).unknown == []
+    assert aliases_of(values, writer, quiet=values).unknown == []
 
 
 def test_a_place_inside_of_another_leads_nowhere() -> None:
     inner = torch.ones(2)
     data = [[inner, inner]]
-    _, rebuilder = noted(data, {})
+    _, reader = noted(data, {})
     aliases = {"batch": [[["l"], ["at", "train_data[0]"]], [["l", 0], ["at", "train_data"]]]}
-    share(values := {"batch": {"l": [torch.ones(2), torch.ones(2)]}}, aliases, rebuilder)
+    share(values := {"batch": {"l": [torch.ones(2), torch.ones(2)]}}, aliases, reader)
     assert data[0][0] is inner and values["batch"]["l"] is data[0]
 
 
@@ -242,6 +241,7 @@ def test_what_nobody_else_holds_is_no_alias() -> None:
         [[[0], ["at", "train_data[1]"]]],  # of another shape
         [[[], ["at", "train_data[0]"]]],  # of another type
         [[[0], ["new", 3]]],
+        [[[0], ["new", "part", 0]]],
         [[[0], ["in", "batch", [1]]]],
         [[[0], ["view", ["at", "train_data[1]"], [[2], [1], 2]]]],  # beyond its end
         [[[0], ["view", ["at", "train_data[1]"], [[2], [1], -1]]]],
@@ -263,9 +263,9 @@ def test_what_nobody_else_holds_is_no_alias() -> None:
     ],
 )
 def test_what_does_not_fit_stays(aliases: Any) -> None:
-    _, rebuilder = noted([torch.ones(2), torch.ones(3), numpy.ones(3, dtype=numpy.float32)], {})
+    _, reader = noted([torch.ones(2), torch.ones(3), numpy.ones(3, dtype=numpy.float32)], {})
     part = torch.zeros(2)
-    lost = share(values := {"batch": (part,)}, {"batch": aliases}, rebuilder)
+    lost = share(values := {"batch": (part,)}, {"batch": aliases}, reader)
     assert values["batch"][0] is part and part.tolist() == [0, 0] and len(lost) == 1
 
 
@@ -274,13 +274,13 @@ def test_what_does_not_fit_stays(aliases: Any) -> None:
     [5, None, [1], "x", {"batch": 5}, {"batch": {"a": 1}}, {"batch": [[[0], {"at": 5}]]}, {"batch": [[5, 5]]}],
 )
 def test_what_no_checkpoint_has_is_an_error(aliases: Any) -> None:
-    _, rebuilder = noted([], {})
+    _, reader = noted([], {})
     with pytest.raises(CheckpointError, match=r"share is described as .*, which no checkpoint has"):
-        share({"batch": (torch.zeros(2),)}, aliases, rebuilder)
+        share({"batch": (torch.zeros(2),)}, aliases, reader)
 
 
 def test_a_mapping_with_a_default_does_not_grow() -> None:
-    _, rebuilder = noted([torch.ones(2)], {})
+    _, reader = noted([torch.ones(2)], {})
     values = {"hidden": collections.defaultdict(list)}
-    share(values, {"hidden": [[["a"], ["in", "hidden", ["b"]]]]}, rebuilder)
+    share(values, {"hidden": [[["a"], ["in", "hidden", ["b"]]]]}, reader)
     assert values == {"hidden": {}}

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from subprocess import run as run_a_program  # what the forger would like to call
 from typing import Any
 
+import msgpack
 import numpy
 import pytest
 import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.state.baseline import Baseline
+from graphtrain.storage.encoding import Code, Found, Instance, Packed, Tensors, pack
 
 
 class Task:
@@ -63,127 +65,119 @@ def baseline(task: Task) -> Baseline:
     return Baseline({"task": task, "slots": Slots(), "model": torch.nn.Linear(2, 2), "deque": collections.deque([1])})
 
 
-def changed(path: str, change: Any, new: Any = ()) -> dict[str, Any]:
-    return {"changed": {path: change}, "new": list(new)}
+class Forged:
+    """What a section has in the place of a value."""
+
+    def __init__(self, *by: Any, holds: dict[str, Any] | None = None) -> None:
+        self.by, self.holds = by, holds
 
 
-def bound(value: Any, new: Any = ()) -> dict[str, Any]:
-    return changed("task", {"set": {"call": value}}, new)
+class Forger:
+    def describe(self, value: Any, path: str) -> Found | Instance | None:
+        if not isinstance(value, Forged):
+            return None
+        return Found(value.by) if value.holds is None else Instance(value.by, value.holds)
+
+
+def packed(value: Any) -> Packed:
+    data = pack(value, "forged", tensors := Tensors("forged"), describer=Forger())
+    return Packed("forged", data, tensors.named)
+
+
+def tagged(code: Code, value: Any) -> Packed:
+    return Packed("forged", msgpack.packb(msgpack.ExtType(code, msgpack.packb(value))), {})
+
+
+def changed(path: str, change: Any) -> dict[str, Any]:
+    return {path: change}
+
+
+def bound(value: Any) -> dict[str, Any]:
+    return changed("task", {"set": {"call": value if isinstance(value, Packed) else packed(value)}})
+
+
+def instance(*by: Any, **holds: Any) -> Forged:
+    return Forged(*by, holds=holds)
 
 
 HERE = __name__
 FORGED: dict[str, tuple[Any, str]] = {
-    "bytes by their number": (
-        bound(("new", 0), [{"is": "bytearray", "values": 10**12}]),
-        "an object described as bytearray cannot be made",
+    "bytes by their number": (bound(tagged(Code.BYTEARRAY, 10**12)), "where a bytes belongs"),
+    "a pattern that is none": (bound(tagged(Code.STANDARD, ["Pattern", ["(", 0]])), "missing )"),
+    "a zone that is another file": (
+        bound(tagged(Code.STANDARD, ["ZoneInfo", ["../../../etc/passwd"]])),
+        "the state of `task` cannot be restored",
     ),
-    "a pattern that is none": (bound(("pattern", "(", 0)), "a pattern cannot be compiled"),
-    "a zone that is another file": (bound(("zone", "../../../etc/passwd")), "the state of `task` cannot be restored"),
-    "a dtype that is none": (bound(("dtype of an array", "x")), "the state of `task` cannot be restored"),
-    "a function of the system": (bound(("named", "os", "system")), "there is no module `os` of yours"),
-    "a function of Python's": (bound(("named", "subprocess", "run")), "there is no module `subprocess` of yours"),
-    "a function of torch's": (bound(("named", "torch.serialization", "load")), "no module `torch.serialization`"),
-    "a function of graphtrain's": (bound(("named", "graphtrain.errors", "GraphtrainError")), "of yours"),
-    "what a module of yours imports": (bound(("named", HERE, "run_a_program")), "does not define `run_a_program`"),
-    "a module in a module": (bound(("named", HERE, "subprocess.run")), "there is no `subprocess.run`"),
-    "a module that is not there": (bound(("named", "antigravity", "geohash")), "there is no module `antigravity`"),
-    "a path to a library": (bound(("at", "subprocess:run")), "does not exist now"),
-    "a partial of the system's": (
-        bound(
-            ("new", 0), [{"is": "partial", "function": ("named", "os", "system"), "arguments": ["ls"], "keywords": {}}]
-        ),
+    "a dtype that is none": (bound(tagged(Code.STANDARD, ["numpy.dtype", ["x"]])), "`task` cannot be restored"),
+    "a dtype of objects": (bound(tagged(Code.STANDARD, ["numpy.dtype", ["|O"]])), "a type of objects"),
+    "a type that is not standard": (bound(tagged(Code.STANDARD, ["system", ["ls"]])), "`task` cannot be restored"),
+    "a function of the system": (bound(Forged("named", "os", "system")), "there is no module `os` of yours"),
+    "a function of Python's": (bound(Forged("named", "subprocess", "run")), "there is no module `subprocess` of yours"),
+    "a function of torch's": (bound(Forged("named", "torch.serialization", "load")), "no module `torch.serialization`"),
+    "a function of graphtrain's": (bound(Forged("named", "graphtrain.errors", "GraphtrainError")), "of yours"),
+    "what a module of yours imports": (
+        bound(Forged("named", HERE, "run_a_program")),
+        "does not define `run_a_program`",
+    ),
+    "a module in a module": (bound(Forged("named", HERE, "subprocess.run")), "there is no `subprocess.run`"),
+    "a module that is not there": (
+        bound(Forged("named", "antigravity", "geohash")),
+        "there is no module `antigravity`",
+    ),
+    "a path to a library": (bound(Forged("at", "subprocess:run")), "does not exist now"),
+    "a method": (bound(Forged("method", Forged("at", "model"), "load_state_dict")), "cannot be made"),
+    "a partial of the system's": (bound(instance("partial", Forged("named", "os", "system"))), "no module `os`"),
+    "a default of the system's": (
+        bound(tagged(Code.DEFAULT, [msgpack.ExtType(Code.FOUND, msgpack.packb(["named", "os", "system"])), []])),
         "there is no module `os` of yours",
     ),
-    "a partial of nothing": (
-        bound(("new", 0), [{"is": "partial", "function": 3, "arguments": [], "keywords": {}}]),
-        "callable",
-    ),
-    "an object with __del__": (
-        bound(("new", 0), [{"is": "object", "class": [HERE, "Dangerous"], "parts": {}}]),
-        "cannot be made",
-    ),
-    "an object with __setstate__": (
-        bound(("new", 0), [{"is": "object", "class": [HERE, "Restoring"], "parts": {}}]),
-        "cannot be made",
-    ),
+    "an object with __del__": (bound(instance("object", HERE, "Dangerous")), "cannot be made"),
+    "an object with __setstate__": (bound(instance("object", HERE, "Restoring")), "cannot be made"),
     "an object of a library": (
-        bound(("new", 0), [{"is": "object", "class": ["subprocess", "Popen"], "parts": {}}]),
+        bound(instance("object", "subprocess", "Popen")),
         "there is no module `subprocess` of yours",
     ),
-    "an object of a function": (
-        bound(("new", 0), [{"is": "object", "class": [HERE, "bound"], "parts": {}}]),
-        "cannot be made",
-    ),
-    "a method of a library": (bound(("method", ("at", "model"), "load_state_dict")), "cannot be made"),
-    "the method of a value": (bound(("method", ("built-in", "str"), "join")), "cannot be made"),
-    "a special method": (bound(("method", ("at", "model"), "__setattr__")), "cannot be made"),
-    "a member of no enumeration": (bound(("member", "os", "environ", "HOME")), "there is no `environ`"),
-    "a class as a member": (bound(("member", "subprocess", "Popen", "x")), "does not define `Popen`"),
-    "another class": (changed("task", {"set": {"__class__": ("named", HERE, "Slots")}}), "`__class__` is no state"),
-    "another class in slots": (changed("slots", {"set": {"__class__": ("named", HERE, "Task")}}), "`__class__`"),
-    "an attribute in slots": (changed("slots", {"set": {"other": 1}}), "it has no slot `other`"),
-    "hooks of a module": (changed("model", {"set": {"_forward_hooks": {}}}), "`_forward_hooks` is no state"),
+    "an object of a function": (bound(instance("object", HERE, "bound")), "cannot be made"),
+    "a member of no enumeration": (bound(Forged("member", "os", "environ", "HOME")), "there is no `environ`"),
+    "a class as a member": (bound(Forged("member", "subprocess", "Popen", "x")), "does not define `Popen`"),
+    "another class": (changed("task", {"set": {"__class__": packed(1)}}), "`__class__` is no state"),
+    "another class in slots": (changed("slots", {"set": {"__class__": packed(1)}}), "`__class__`"),
+    "an attribute in slots": (changed("slots", {"set": {"other": packed(1)}}), "it has no slot `other`"),
+    "hooks of a module": (changed("model", {"set": {"_forward_hooks": packed({})}}), "`_forward_hooks` is no state"),
     "parameters taken out": (changed("model", {"set": {}, "removed": ["_parameters"]}), "`_parameters` is no state"),
-    "a method of a class": (
-        changed(f"{HERE}:Task", {"set": {"__init__": ("at", "task.call.__func__")}}),
-        "no state",
+    "a method of a class": (changed(f"{HERE}:Task", {"set": {"__init__": packed(1)}}), "no state"),
+    "code of a function": (
+        changed("task.call.__func__", {"set": {"__code__": packed(b"")}}),
+        "`__code__` of a function",
     ),
-    "code of a function": (changed("task.call.__func__", {"set": {"__code__": b""}}), "`__code__` of a function"),
-    "a global that nobody uses": (changed("os:", {"set": {"system": 1}}), "no function of the module `os`"),
-    "a global of yours": (changed(f"{HERE}:", {"set": {"HERE": 1}}), f"no function of the module `{HERE}` uses `HERE`"),
+    "a global that nobody uses": (changed("os:", {"set": {"system": packed(1)}}), "no function of the module `os`"),
+    "a global of yours": (
+        changed(f"{HERE}:", {"set": {"HERE": packed(1)}}),
+        f"no function of the module `{HERE}` uses `HERE`",
+    ),
     "no path": (changed("nothing.of.this", {"set": {}}), "`nothing.of.this` cannot be restored: it does not exist now"),
     "another type": (changed("task.values", {"pairs": []}), "it is of another type now"),
     "another type of a change": (changed("task.values", ["x"]), "`task.values` cannot be restored"),
-    "a number that is too large": (bound(("new", 10**30)), "cannot be made"),
-    "a negative number": (bound(("new", -1), [{"is": "list", "parts": []}]), "cannot be made"),
-    "no description": (bound(("new", 0), [None]), "`task` cannot be restored"),
-    "an unknown kind": (bound(("new", 0), [{"is": "process"}]), "an object described as process cannot be made"),
+    "what is not encoded": (changed("task", {"set": {"call": 5}}), "cannot be made"),
+    "a number that is too large": (bound(tagged(Code.SAME, [10**15])), "`task` cannot be restored"),
+    "a negative number": (bound(tagged(Code.SAME, [-1])), "`task` cannot be restored"),
+    "a number of another part": (bound(tagged(Code.SAME, ["other", 0])), "`task` cannot be restored"),
+    "an unknown kind": (bound(instance("process")), "cannot be made"),
     "a view beyond its memory": (
-        bound(
-            ("new", 0),
-            [
-                {
-                    "is": "tensor",
-                    "requires_grad": False,
-                    "grad": None,
-                    "of": ("at", "task.tensor"),
-                    "view": ([2**40], [1], 0),
-                    "dtype": torch.float32,
-                }
-            ],
-        ),
+        bound(instance("view", Forged("at", "task.tensor"), [[2**40], [4], 0, 0], torch.float32, False, False)),
         "a view does not fit",
     ),
     "a view before its memory": (
-        bound(
-            ("new", 0),
-            [{"is": "array", "of": ("at", "task.weights"), "view": ([4], [8], -8), "dtype": "<f8"}],
-        ),
+        bound(instance("view of an array", Forged("at", "task.weights"), [[4], [8], -8, 0], numpy.dtype("f8"))),
         "`task` cannot be restored",
     ),
-    "a view as objects": (
-        bound(("new", 0), [{"is": "array", "of": ("at", "task.weights"), "view": ([4], [8], 0), "dtype": "|O"}]),
+    "a view of nothing": (
+        bound(instance("view of an array", Forged("at", "task.table"), [[4], [8], 0, 0], numpy.dtype("f8"))),
         "`task` cannot be restored",
-    ),
-    "a view of itself": (
-        bound(
-            ("new", 0),
-            [
-                {
-                    "is": "tensor",
-                    "requires_grad": False,
-                    "grad": None,
-                    "of": ("new", 0),
-                    "view": ([1], [1], 0),
-                    "dtype": torch.float32,
-                }
-            ],
-        ),
-        "objects are nested more than 100 deep",
     ),
     "too deep": (
-        bound(("new", 0), [{"is": "list", "parts": [("new", number + 1)]} for number in range(5_000)]),
-        "objects are nested more than 100 deep",
+        bound(Packed("forged", b"\x91" * 5_000 + b"\x90", {})),
+        "`task` cannot be restored",
     ),
     "an array of another shape": (changed("task.weights", {"array": numpy.ones(1)}), "its shape is (4,) now"),
     "a position beyond the numbers of a generator": (
@@ -208,18 +202,11 @@ FORGED: dict[str, tuple[Any, str]] = {
         "at its number",
     ),
     "a state of another generator": (changed("task.generator", {"state": (1, 2)}), "`task.generator` cannot be"),
-    "a fraction of nothing": (bound(("fraction", 1, 0)), "`task` cannot be restored"),
-    "a number as text": (bound(("text", "Decimal", "no number")), "`task` cannot be restored"),
-    "a key that cannot be one": (
-        changed("task.table", {"pairs": [[("new", 0), 1]]}, [{"is": "list", "parts": []}]),
-        "",
-    ),
-    "a longest length below none": (
-        bound(("new", 0), [{"is": "deque", "parts": [], "maxlen": -1}]),
-        "`task` cannot be restored",
-    ),
-    "no section": ({"changed": 3, "new": []}, "the state beside the resources cannot be restored"),
-    "a section without new objects": ({"changed": {}}, "the state beside the resources cannot be restored"),
+    "a fraction of nothing": (bound(tagged(Code.STANDARD, ["Fraction", [1, 0]])), "`task` cannot be restored"),
+    "a number as text": (bound(tagged(Code.STANDARD, ["Decimal", ["no number"]])), "`task` cannot be restored"),
+    "a key that cannot be one": (changed("task.table", {"items": packed([([], 1)])}), ""),
+    "a longest length below none": (bound(tagged(Code.DEQUE, [-1, []])), "`task` cannot be restored"),
+    "no section": (3, "the state beside the resources cannot be restored"),
 }
 
 
@@ -234,15 +221,13 @@ def test_a_forged_section_is_an_error(name: str) -> None:
 
 
 def test_what_can_be_bound_is_of_the_users_own() -> None:
-    """A function that the step function's module defines, a method of an object that is there: nothing is called."""
+    """A function that the step function's module defines: nothing is called."""
     task = Task()
-    baseline(task).restore(bound(("method", ("at", "task"), "harmless")))
-    assert task.call() == "harmless"
-    baseline(task).restore(bound(("named", HERE, "changed")))
+    baseline(task).restore(bound(Forged("named", HERE, "changed")))
     assert task.call is changed
 
 
 def test_a_huge_range_costs_nothing() -> None:
     task = Task()
-    baseline(task).restore(bound(("range", 0, 10**30, 1)))
+    baseline(task).restore(bound(range(10**30)))
     assert task.call == range(10**30)

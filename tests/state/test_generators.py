@@ -16,7 +16,8 @@ from graphtrain import Loader
 from graphtrain.data.samplers import generators_of
 from graphtrain.state.generators import HOST, AnyGenerator, NumpyGlobal, generator_of, same_state
 from graphtrain.state.random import RandomAside, seed_all
-from graphtrain.storage.encoding import Tensors, pack, unpack
+from graphtrain.storage.decoding import unpack
+from graphtrain.storage.encoding import Tensors, pack
 from tests.data.cutting import AssertExact, batches
 
 COUNT = 14

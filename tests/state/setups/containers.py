@@ -227,7 +227,7 @@ def scaled(factor: torch.Tensor, offset: float, value: float) -> float:
     return float(factor) * value + offset
 
 
-@row()
+@row("is a new partial, which cannot be saved")
 def partial_with_a_tensor() -> dict[str, Any]:
     state = {"function": functools.partial(scaled, torch.ones(()), 0.0)}
 
@@ -246,7 +246,7 @@ class Net(torch.nn.Sequential):
         return self(x) / 2
 
 
-@row()
+@row("is the method `forward`, which is not saved")
 def bound_methods_of_a_module() -> dict[str, Any]:
     def make() -> torch.nn.Module:
         return Net(torch.nn.Linear(3, 2))
@@ -585,7 +585,7 @@ def pairs_of_a_vocabulary() -> dict[str, Any]:
     return stepped(update)
 
 
-@row()
+@row("which a resume cannot restore: clone it")
 def detached_rows_and_windows_of_one_memory() -> dict[str, Any]:
     class Windows:
         def __init__(self) -> None:
@@ -605,7 +605,7 @@ def detached_rows_and_windows_of_one_memory() -> dict[str, Any]:
     return stepped(Windows().update)
 
 
-@row()
+@row("which a resume cannot restore: clone it")
 def rows_of_a_large_memory() -> dict[str, Any]:
     recent: collections.deque[torch.Tensor] = collections.deque(maxlen=30)
     newest: dict[str, torch.Tensor] = {}
@@ -621,7 +621,7 @@ def rows_of_a_large_memory() -> dict[str, Any]:
     return stepped(update)
 
 
-@row()
+@row("which a resume cannot restore: clone it")
 def windows_of_a_new_array() -> dict[str, Any]:
     state: dict[str, Any] = {}
 
@@ -639,7 +639,7 @@ def windows_of_a_new_array() -> dict[str, Any]:
     return stepped(update)
 
 
-@row("overlaps with another array, and is of the type")
+@row("which a resume cannot restore: clone it")
 def overlapping_new_arrays_of_records() -> dict[str, Any]:
     state: dict[str, Any] = {}
 

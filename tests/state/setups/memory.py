@@ -293,7 +293,7 @@ class Parts(enum.Flag):
     C = 4
 
 
-@row()
+@row("is a combination of flags")
 def flags() -> dict[str, Any]:
     state = {"on": Parts.A}
 
@@ -425,7 +425,7 @@ class Conjugated(nn.Module):
         return out * self.part.sum() + self.state.real.sum()
 
 
-@row()
+@row("model.part shares memory with model.state")
 def lazy_conjugates() -> dict[str, Any]:
     return seeded(Conjugated)
 

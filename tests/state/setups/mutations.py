@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain.data.state import DataState
-from graphtrain.program import run_state
-from graphtrain.program.run_state import Exemptions, Handler, Section, StatefulObjects
+from graphtrain.program import run_state, stateful_objects
+from graphtrain.program.run_state import Exemptions, Handler, Section
+from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.resume import restore
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.objects import SavedObjects
@@ -39,7 +40,7 @@ def _without_reachable() -> None:
 
 
 def _without_aliases() -> None:
-    run_state.share = lambda values, aliases, rebuilder, name_now: []
+    stateful_objects.share = lambda values, aliases, rebuilder, name_now: []
 
 
 def _without_data() -> None:

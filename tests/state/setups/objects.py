@@ -176,7 +176,7 @@ def list_that_holds_itself() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row()
+@row("which is not saved: keep the object, or its name")
 def method_that_is_exchanged() -> dict[str, Any]:
     class Switch:
         def __init__(self) -> None:

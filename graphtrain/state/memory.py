@@ -1,10 +1,9 @@
-"""Tensors and arrays that lie in one memory, which none of them may have as a whole, such as rows of a batch."""
+"""Where tensors and arrays lie in memory, and views of it."""
 
 from __future__ import annotations
 
-import itertools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -13,100 +12,8 @@ import torch
 
 from graphtrain.storage.strides import without_repeats
 
-# Within a memory that starts there, a view of any type has a whole number as its offset.
-_ALIGNMENT = 16
 # Kernels are chosen by where in a cache line a tensor begins.
 _CACHE_LINE_BYTES = 64
-
-
-@dataclass(frozen=True)
-class Part:
-    """A tensor or an array in a memory.
-
-    Attributes:
-        number: of its description.
-        start, end: its first byte, and the one after its last.
-        size: of its values, in bytes.
-    """
-
-    number: int
-    value: Any
-    start: int
-    end: int
-    size: int
-
-    def view(self, start: int) -> dict[str, Any]:
-        """How it lies in what begins at a byte of the memory, as a description has it."""
-        value = self.value
-        if isinstance(value, torch.Tensor):
-            offset = value.storage_offset() - start // value.element_size()
-            return {"view": (list(value.shape), list(value.stride()), offset), "dtype": value.dtype, "apart": True}
-        offset = address_of(value) - address_of(owner_of(value)) - start
-        return {"view": (list(value.shape), list(value.strides), offset), "dtype": value.dtype.str}
-
-
-@dataclass(frozen=True)
-class Memory:
-    """A span of memory with two parts or more.
-
-    Attributes:
-        key: the identity of a tensor's storage; 0 for that of arrays.
-        start: the first byte of the whole.
-        whole: all bytes from the first to the last, as one tensor or array that shares them.
-    """
-
-    key: int
-    start: int
-    whole: Any
-    parts: Sequence[Part]
-
-    @property
-    def size(self) -> int:
-        """Its bytes."""
-        return len(self.whole)
-
-    @property
-    def size_of_parts(self) -> int:
-        """The bytes of its parts, each for itself."""
-        return sum(part.size for part in self.parts)
-
-    @property
-    def overlaps(self) -> bool:
-        """True if what is written to one part may be seen in another."""
-        ends = itertools.accumulate((part.end for part in self.parts), max)
-        return any(part.start < end for part, end in zip(self.parts[1:], ends, strict=False))
-
-
-def memories(described: Sequence[Any]) -> Iterator[Memory]:
-    """The memories that several of those have a part in that are described by their values."""
-    parts: dict[tuple[str, int], list[Part]] = {}
-    for number, description in enumerate(described):
-        value = description.get("values") if isinstance(description, dict) else None
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel() and not value.is_meta:
-            size = value.element_size()
-            start = int(value.storage_offset()) * size
-            steps = zip(value.shape, value.stride(), strict=True)
-            end = start + (1 + sum((length - 1) * step for length, step in steps)) * size
-            place = ("tensor", int(value.untyped_storage()._cdata))
-            parts.setdefault(place, []).append(Part(number, value, start, end, value.numel() * size))
-        elif isinstance(value, numpy.ndarray) and value.size and owner_of(value).flags.forc:
-            owner = owner_of(value)
-            spans = [(length - 1) * step for length, step in zip(value.shape, value.strides, strict=True)]
-            first = address_of(value) - address_of(owner)
-            start = first + sum(span for span in spans if span < 0)
-            end = first + sum(span for span in spans if span > 0) + value.itemsize
-            parts.setdefault(("array", id(owner)), []).append(Part(number, value, start, end, value.nbytes))
-    for (kind, key), members in parts.items():
-        if len(members) > 1:
-            members.sort(key=lambda part: part.start)
-            start, end = members[0].start // _ALIGNMENT * _ALIGNMENT, max(part.end for part in members)
-            value = members[0].value
-            if kind == "tensor":
-                whole = torch.empty(0, dtype=torch.uint8, device=value.device)
-                whole.set_(value.untyped_storage(), start, (end - start,), (1,))
-                yield Memory(key, start, whole, members)
-            else:
-                yield Memory(0, start, owner_of(value).ravel(order="K").view(numpy.uint8)[start:end], members)
 
 
 @dataclass(frozen=True)
@@ -186,6 +93,18 @@ def _span_of(value: Any) -> tuple[Lie | None, bool]:
         return memory, memory is None or value.untyped_storage().resizable()
     owner = owner_of(value)
     return (lie_of(owner), True) if owner.flags.owndata else (lie_of(value), False)
+
+
+def overlapping(lies: Mapping[str, Lie]) -> list[tuple[str, str]]:
+    """Pairs of names of which one may have a byte of the other: each but the first of those that meet."""
+    pairs: list[tuple[str, str]] = []
+    widest = ""
+    for name, lie in sorted(lies.items(), key=lambda item: (item[1].device, item[1].start)):
+        if widest and lie.overlaps(lies[widest]):
+            pairs.append((widest, name))
+        if not widest or lie.device != lies[widest].device or lie.end > lies[widest].end:
+            widest = name
+    return pairs
 
 
 def lie_of(value: Any) -> Lie | None:
@@ -282,6 +201,9 @@ def view_beside(owner: Any, view: Sequence[Any], like: Any) -> Any:
     if lie is None or memory is None:
         raise ValueError("what it is a view of has no memory now")
     shape, strides, offset, *rest = view
+    if isinstance(owner, numpy.ndarray) and isinstance(like, numpy.ndarray):  # so that NumPy knows it to be a view
+        flat = owner_of(owner).ravel(order="K").view(numpy.uint8)
+        return numpy.ndarray(tuple(shape), like.dtype, flat, offset + lie.start - memory.start, tuple(strides))
     return view_of(bytes_of(owner), [shape, strides, offset + lie.start - memory.start, *rest], like)
 
 

@@ -1,0 +1,505 @@
+"""Values with what they refer to: encoded as data that other objects are found by, and decoded in another process.
+
+An object that was reached from the roots is referred to by its path, a tensor in a `state_dict` by its place there, and
+what is met again by its number. So two places that held one object hold one again, and a view is a view again.
+
+What is decoded may come from a stranger. Nothing is imported and nothing is called: classes and functions are those
+that modules of the user's own, imported already, define themselves; objects are their attributes.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from graphtrain.errors import CheckpointError
+from graphtrain.state.category import category_of, is_constant, is_users
+from graphtrain.state.contents import FORMS
+from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
+from graphtrain.state.graphs import keeps_graph
+from graphtrain.state.marks import is_plain_array
+from graphtrain.state.memory import Spans, has_memory, lie_of, overlapping, owner_of, view_beside, view_within
+from graphtrain.state.nested import CONSTANTS
+from graphtrain.state.reachable import REMEDY, Reachable, Reached
+from graphtrain.state.references import (
+    TUPLES_OF_TORCH,
+    UnknownStateError,
+    found_by_name,
+    is_plain_class,
+    is_saveable,
+    name_of,
+    parts_in,
+    places,
+    shown_path,
+)
+from graphtrain.storage.decoding import Decoder
+from graphtrain.storage.encoding import FACTORIES, Found, Instance, Memo, Packed, Tensors, UnsaveableError, pack
+from graphtrain.storage.strides import placement_of
+
+MOST_BYTES = 256 * 2**20
+_SHARES = "shares memory with {}, which a resume cannot restore: clone it"
+# Of new tensors in one memory, in which a further one is looked for.
+_MOST_OWNERS = 16
+_NEW = (list, collections.deque, set, frozenset, dict, collections.OrderedDict, collections.Counter, bytearray)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A tensor or an array whose memory others may share.
+
+    Attributes:
+        reference: how it is found again.
+        path: for messages.
+        is_as_set_up: True for one that `setup` made, with all that shares its memory.
+    """
+
+    value: Any
+    reference: list[Any]
+    path: str
+    is_as_set_up: bool
+
+
+@final
+class StateWriter:
+    """Encodes values in terms of what was reached.
+
+    Attributes:
+        graphs: the paths of tensors of which more is kept than their values, the first of them.
+    """
+
+    def __init__(
+        self, reachable: Reachable, stateful: Mapping[str, Any], is_left_out: Callable[[str], bool] | None = None
+    ) -> None:
+        self.graphs: list[str] = []
+        self._reachable, self._stateful, self._is_left_out = reachable, stateful, is_left_out
+        self._memo = Memo()
+        self._new: dict[str, list[tuple[str, Any]]] = {}  # part -> path and value of new tensors and arrays
+        self._owners: dict[int, list[Any]] | None = None
+        self._places: dict[int, tuple[Any, ...]] | None = None
+        self._bytes, self._part = 0, ""
+
+    def pack(self, value: Any, path: str, part: str = "") -> Packed:
+        """A value, encoded.
+
+        Arguments:
+            path: where it is, for messages.
+            part: a name that no other has. Default: the path.
+
+        Raises:
+            UnknownStateError: it, or something in it, cannot be encoded.
+        """
+        part = part or path
+        tensors, bytes_before = Tensors(part), self._bytes
+        self._memo.begin(part)
+        self._part, self._new[part] = part, []
+        try:
+            data = pack(value, path, tensors, self._memo, with_gradients=True, describer=self)
+        except (UnsaveableError, UnknownStateError) as error:
+            self._memo.forget(part)
+            self._bytes, self._owners = bytes_before, None
+            del self._new[part]
+            if isinstance(error, UnknownStateError):
+                raise
+            raise UnknownStateError(error.path, error.message.removeprefix(error.path).strip()) from None
+        return Packed(part, data, tensors.named)
+
+    @contextmanager
+    def attempt(self, unknown: list[str]) -> Iterator[None]:
+        """A span in which something is encoded; if it cannot be, a line says why."""
+        try:
+            yield
+        except UnknownStateError as error:
+            unknown.append(str(error))
+
+    def count(self, size: int, path: str) -> None:
+        """Count bytes that are saved.
+
+        Raises:
+            UnknownStateError: they are too many.
+        """
+        self._bytes += size
+        if self._bytes > MOST_BYTES:
+            raise UnknownStateError(path, f"is beyond the {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
+
+    def note_graph(self, tensor: torch.Tensor, path: str) -> None:
+        """Note that a tensor is saved, of which the graph is not."""
+        if not self.graphs and keeps_graph(tensor):
+            self.graphs.append(path)
+
+    # ---- what is more than plain data
+
+    def describe(self, value: Any, path: str) -> Found | Instance | None:
+        """How the encoder has to take a value; None for plain data.
+
+        Raises:
+            UnknownStateError: it cannot be encoded.
+        """
+        kind, category = type(value), category_of(type(value))
+        if category == "value":
+            return self._value(value, path)
+        if (reached := self._reachable.find(value)) is not None:
+            return Found(("at", reached.path))
+        match category:
+            case "tensor":
+                return self._tensor(value, path)
+            case "array" if is_plain_array(value):
+                return self._array(value, path)
+            case "tuple":
+                return _tuple(value, path)
+            case "set" if kind in _NEW:
+                if not all(map(is_constant, value)):
+                    raise UnknownStateError(
+                        path, "is a set of objects, whose order is that of their addresses: use a list"
+                    )
+                return None
+            case "list" | "deque" | "mapping" | "buffer" if kind in _NEW or kind is collections.defaultdict:
+                self.count(len(value) * (category == "buffer"), path)
+                return None
+            case "function" | "class" if is_users(value.__module__):
+                return Found(("named", *name_of(value, path)))
+            case "class" if value in FACTORIES.values():
+                return Found(("built-in", value.__name__))
+            case "generator" if (name := kind_of_generator(value)) is not None:
+                return Instance(("generator", name), {"state": any_generator(value).get_state()})
+            case "object" if kind is types.SimpleNamespace:
+                return Instance(("namespace",), vars(value))
+            case "object" if is_plain_class(kind):
+                return Instance(
+                    ("object", *name_of(kind, path)), dict(zip(*FORMS["object"].contents(value), strict=True))
+                )
+            case "skipped" if kind is weakref.ref and (target := value()) is not None:
+                return Found(("weak reference", target))
+            case "iterator":
+                what = f"is an iterator ({kind.__name__}), whose position is not saved"
+                raise UnknownStateError(path, f"{what}: {REMEDY}")
+            case "method":
+                name = f"`{value.__func__.__name__}`"
+                raise UnknownStateError(path, f"is the method {name}, which is not saved: keep the object, or its name")
+        raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved: {REMEDY}")
+
+    def _value(self, value: Any, path: str) -> Found | None:
+        if isinstance(value, enum.Enum):
+            if value.name not in type(value).__members__:
+                raise UnknownStateError(path, f"is a combination of flags, {value!r}, which is not saved: {REMEDY}")
+            return Found(("member", *name_of(type(value), path, is_enum=True), value.name))
+        if type(value) is int and value in self._reachable.by_id:  # an `id`, as a key
+            return Found(("id", self._reachable.by_id[value].path))
+        return None
+
+    def _tensor(self, tensor: torch.Tensor, path: str) -> Found | Instance | None:
+        if self._places is None:
+            self._places = {id(value): place for place, value in places(self._stateful)}
+        # What an object with a `state_dict` holds may be encoded right now.
+        if (place := self._places.get(id(tensor))) is not None and place[1] != "attribute":
+            return Found(("in", *place))
+        if not is_saveable(tensor):
+            raise UnknownStateError(path, f"is a new {type(tensor).__qualname__} ({tensor.layout}), which is not saved")
+        # With its graph it could not be saved; whoever keeps one, as old weight_norm does, computes it again.
+        self.note_graph(tensor, path)
+        if has_memory(tensor) and (view := self._view(tensor, tensor.untyped_storage()._cdata)) is not None:
+            owner, how = view
+            form = [tensor.dtype, tensor.is_leaf and tensor.requires_grad, type(tensor) is torch.nn.Parameter]
+            return Instance(("view", owner, how, *form), {"grad": tensor.grad} if tensor.is_leaf else {})
+        self.count(tensor.numel() * tensor.element_size(), path)
+        self._note_new(tensor, path)
+        return None
+
+    def _array(self, array: Any, path: str) -> Instance | None:
+        view = self._view(array, id(owner_of(array)))
+        if view is not None and isinstance(numpy.lib.format.dtype_to_descr(array.dtype), str):
+            return Instance(("view of an array", *view, array.dtype), {})
+        self.count(array.nbytes, path)
+        self._note_new(array, path)
+        return None
+
+    def _note_new(self, value: Any, path: str) -> None:
+        self._new[self._part].append((path, value))
+        if lie_of(value) is not None and _keeps_form(value):
+            key = value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else id(owner_of(value))
+            owners = self._by_memory().setdefault(key, [])
+            if len(owners) < _MOST_OWNERS:
+                owners.append(value)
+
+    def _view(self, value: Any, key: int) -> tuple[Any, list[Any]] | None:
+        """What a tensor or an array is a view of, and how it lies there; None where that is not known."""
+        for owner in self._by_memory().get(key, ()):
+            is_as_set_up = self._reachable.find(owner) is not None
+            if (how := view_within(value, owner, beyond=is_as_set_up)) is not None:
+                return owner, how
+        return None
+
+    def _by_memory(self) -> dict[int, list[Any]]:
+        """The tensors and arrays in which others may lie, by the identity of their memory."""
+        if self._owners is None:
+            self._owners = {}
+            for reached in self._reachable.by_path.values():
+                if reached.category == "tensor" and has_memory(reached.value):
+                    self._owners.setdefault(reached.value.untyped_storage()._cdata, [reached.value])
+                elif reached.category == "array" and owner_of(reached.value) is reached.value:
+                    self._owners[id(reached.value)] = [reached.value]
+        return self._owners
+
+    def lost_memory(self) -> list[str]:
+        """A line for each new tensor and array that shares memory which a resume cannot let it share again."""
+        new = {path: value for pairs in self._new.values() for path, value in pairs}
+        lies = {path: lie for path, value in new.items() if (lie := lie_of(value)) is not None}
+        if not lies:
+            return []
+        owners = [
+            (owner.path, lie)
+            for owner in self.owners(Spans(new[path] for path in lies), with_new=False)
+            if (lie := lie_of(owner.value)) is not None
+        ]
+        pairs = [(path, other) for path, lie in lies.items() for other, of_other in owners if lie.overlaps(of_other)]
+        pairs += [(second, first) for first, second in overlapping(lies)]
+        return [str(UnknownStateError(path, _SHARES.format(shown_path(other)))) for path, other in dict(pairs).items()]
+
+    # ---- what values in transit may share
+
+    def identity(self, value: Any) -> list[Any] | None:
+        """How the very same object is found again; None for one that is not known."""
+        if (reached := self._reachable.find(value)) is not None:
+            return None if self._leaves_out(reached) else ["at", reached.path]
+        self._memo.begin("")
+        met = self._memo.met(value)
+        return ["new", *met] if met is not None else None
+
+    def containers(self) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """What objects with a `state_dict` hold, and its place there."""
+        objects = {path: held for path, held in self._stateful.items() if category_of(type(held)) == "object"}
+        yield from ((place, part) for place, part in places(objects) if all(map(is_plain_key, place)))
+
+    def large(self) -> Iterator[Reached]:
+        """The containers of data that were too large to be looked into."""
+        for reached in self._reachable.by_path.values():
+            if not reached.is_entered and reached.category != "set" and not self._leaves_out(reached):
+                yield reached
+
+    def owners(self, spans: Spans, *, with_new: bool = True) -> Iterator[Owner]:
+        """Whatever is saved, or set up again, that may have a byte in some spans of memory.
+
+        What was set up comes first, then what is new, then what a `state_dict` has.
+        """
+        listed = self._reachable.by_path.values()
+        for category in ("tensor", "array"):
+            reached = [each for each in listed if each.category == category and not self._leaves_out(each)]
+            if category == "array":  # what nobody can write to may be another's
+                reached = [each for each in reached if owner_of(each.value).flags.writeable]
+            for number in spans.met_by([each.value for each in reached]):
+                each = reached[number]
+                yield Owner(each.value, ["at", each.path], each.path, is_as_set_up=True)
+        new = [pair for pairs in self._new.values() for pair in pairs] if with_new else []
+        for number in spans.met_by([value for _, value in new]):
+            path, value = new[number]
+            if (reference := self.identity(value)) is not None:
+                yield Owner(value, reference, path, is_as_set_up=False)
+        if not spans.met_by(self._unlisted()):  # their places take a hundred times as long
+            return
+        held = [each for each in places(self._stateful) if isinstance(each[1], torch.Tensor | numpy.ndarray)]
+        for number in spans.met_by([value for _, value in held]):
+            place, value = held[number]
+            if all(map(is_plain_key, place)) and (with_new or place[1] != "attribute"):
+                yield Owner(value, ["place", list(place)], shown_place(place), is_as_set_up=False)
+
+    def _unlisted(self) -> list[Any]:
+        """The tensors and arrays that `places` gives, all but those that were reached."""
+        unlisted: list[Any] = []
+        for value in self._stateful.values():
+            if isinstance(value, torch.nn.Module):
+                for module in value.modules():
+                    unlisted += [tensor for tensor in module._buffers.values() if tensor is not None]
+                    parameters = [parameter for parameter in module._parameters.values() if parameter is not None]
+                    unlisted += parameters
+                    unlisted += [grad for parameter in parameters if (grad := parameter.grad) is not None]
+            elif isinstance(value, torch.optim.Optimizer):
+                held = [part for state in value.state.values() for part in state.values()]
+                held += [part for group in value.param_groups for part in group.values() if type(part) is not list]
+                unlisted += [part for part in held if isinstance(part, torch.Tensor)]
+                further = [part for part in held if type(part) not in CONSTANTS and not isinstance(part, torch.Tensor)]
+                unlisted += [part for each in further for _, part in parts_in(each)]
+            elif category_of(type(value)) == "object":
+                unlisted += [part for _, part in places({"": value})]
+        by_id = self._reachable.by_id
+        kinds = (torch.Tensor, numpy.ndarray)
+        return [value for value in unlisted if id(value) not in by_id and isinstance(value, kinds)]
+
+    def _leaves_out(self, reached: Reached) -> bool:
+        return self._is_left_out is not None and self._is_left_out(reached.path)
+
+
+def is_plain_key(key: Any) -> bool:
+    """True for a key that a manifest can have."""
+    return (type(key) is int and abs(key) < 2**63) or (type(key) is str and key.isprintable())
+
+
+def shown_place(place: tuple[Any, ...]) -> str:
+    """A place of `places` for a message.
+
+    >>> shown_place(("optimizer", "state", 0, "exp_avg")), shown_place(("model", "grad", "0.weight"))
+    ('optimizer.state[0].exp_avg', 'model.0.weight.grad')
+    """
+    path, kind, *keys = place
+    if kind == "grad":
+        return f"{path}.{keys[0]}.grad"
+    if kind in ("state", "group"):
+        path = f"{path}.{'state' if kind == 'state' else 'param_groups'}[{keys.pop(0)}]"
+    name, *inner = keys
+    return f"{path}.{name}" + "".join(f"[{key!r}]" for key in inner)
+
+
+def _keeps_form(value: Any) -> bool:
+    """True for a tensor or an array of which a part lies in it as before once it is decoded."""
+    if isinstance(value, torch.Tensor):
+        return value.is_contiguous() or placement_of(value) is not None
+    return bool(value.flags.forc)
+
+
+def _tuple(value: tuple[Any, ...], path: str) -> Found | None:
+    kind = type(value)
+    if kind in (tuple, torch.Size):
+        return None
+    if kind in TUPLES_OF_TORCH.values():
+        return Found(("tuple of torch", kind.__qualname__, tuple(value)))
+    if kind.__mro__[1] is tuple and hasattr(value, "_fields") and is_users(kind.__module__):
+        return Found(("named tuple", *name_of(kind, path), tuple(value)))
+    raise UnknownStateError(path, f"is a {kind.__qualname__}, a tuple of another class: {REMEDY}")
+
+
+@final
+class StateReader:
+    """Finds or makes the values that a `StateWriter` has encoded.
+
+    Arguments:
+        section: holds the parts that it has packed.
+    """
+
+    def __init__(self, reachable: Reachable, stateful: Mapping[str, Any], section: Any) -> None:
+        self._reachable, self._stateful = reachable, stateful
+        self._packed = {packed.part: packed for packed in _packed_in(section)}
+        self._decoder = Decoder({}, self)
+        self._values: dict[str, Any] = {}
+        self._places: dict[tuple[Any, ...], Any] | None = None
+
+    def unpack(self, packed: Any) -> Any:
+        """The value of a part.
+
+        Raises:
+            CheckpointError: it refers to something that is not there, or that must not be made.
+        """
+        if not isinstance(packed, Packed):
+            raise CheckpointError(f"a value described as {str(packed)[:100]} cannot be made")
+        if packed.part not in self._values:
+            self._values[packed.part] = self._decoder.unpack_part(packed)
+        return self._values[packed.part]
+
+    def look_again(self) -> None:
+        """Look for what objects with a `state_dict` hold where it is now."""
+        self._places = None
+
+    def at(self, path: str) -> Any:
+        """The object at a path."""
+        if path not in self._reachable.by_path:
+            raise CheckpointError(f"`{path}`, which the saved run had, does not exist now")
+        return self._reachable.by_path[path].value
+
+    def met(self, part: str, number: int) -> Any:
+        """What has a number in a part."""
+        self.need(part)
+        return self._decoder.met(part, number)
+
+    def need(self, part: str) -> None:
+        """Decode a part to which another one refers."""
+        if part in self._packed:
+            self.unpack(self._packed[part])
+
+    def in_state(self, place: tuple[Any, ...]) -> Any:
+        """What an object with a `state_dict` holds at a place."""
+        if self._places is None:
+            self._places = dict(places(self._stateful))
+        if place not in self._places:
+            raise CheckpointError(f"`{'.'.join(map(str, place))}`, which the saved run had, does not exist now")
+        return self._places[place]
+
+    # ---- for the decoder
+
+    def find(self, by: Sequence[Any]) -> Any:
+        """What a `Found` stands for."""
+        match by:
+            case ["at", str(path)]:
+                return self.at(path)
+            case ["id", str(path)]:
+                return id(self.at(path))
+            case ["in", *place]:
+                return self.in_state(tuple(place))
+            case ["tuple of torch", str(name), tuple(members)] if name in TUPLES_OF_TORCH:
+                kind = TUPLES_OF_TORCH[name]
+                return kind(*members) if kind is PackedSequence else kind(members)
+            case ["named tuple", str(module), str(name), tuple(members)]:
+                kind = found_by_name(module, name)
+                fields = getattr(kind, "_fields", ())
+                if isinstance(kind, type) and kind.__mro__[1] is tuple and len(fields) == len(members):
+                    return tuple.__new__(kind, members)
+            case ["named", str(module), str(name)]:
+                return found_by_name(module, name)
+            case ["member", str(module), str(name), str(member)]:
+                kind = found_by_name(module, name, is_enum=True)
+                if member in kind.__members__:
+                    return kind.__members__[member]
+            case ["built-in", str(name)] if name in FACTORIES:
+                return FACTORIES[name]
+            case ["weak reference", target]:
+                return weakref.ref(target)
+        raise CheckpointError(f"a value described as {str(by)[:100]} cannot be made")
+
+    def make(self, by: Sequence[Any]) -> Any:
+        """The object that an `Instance` stands for, empty first, for what it holds may refer to it."""
+        match by:
+            case ["generator", str(kind)]:
+                return new_generator(kind)
+            case ["namespace"]:
+                return types.SimpleNamespace()
+            case ["object", str(module), str(name)]:
+                kind = found_by_name(module, name)
+                if isinstance(kind, type) and is_plain_class(kind):
+                    return object.__new__(kind)
+            case ["view", owner, list(view), torch.dtype() as dtype, bool(requires_grad), bool(is_parameter)]:
+                tensor = view_beside(owner, view, torch.empty(0, dtype=dtype))
+                if is_parameter:
+                    return torch.nn.Parameter(tensor, requires_grad)
+                return tensor.requires_grad_(requires_grad)
+            case ["view of an array", owner, list(view), numpy.dtype() as dtype] if not dtype.hasobject:
+                return view_beside(owner, view, numpy.empty(0, dtype))
+        raise CheckpointError(f"an object described as {str(by)[:100]} cannot be made")
+
+    def fill(self, made: Any, holds: Mapping[str, Any]) -> None:
+        """Let an object hold what it held."""
+        match made:
+            case types.SimpleNamespace():
+                vars(made).update(holds)
+            case torch.Tensor():
+                made.grad = holds.get("grad")
+            case numpy.ndarray():
+                pass
+            case _ if category_of(type(made)) == "generator":
+                any_generator(made).set_state(holds["state"])
+            case _:
+                FORMS["object"].put(made, holds, ())
+
+
+def _packed_in(section: Any) -> Iterator[Packed]:
+    """The parts in nested mappings."""
+    if isinstance(section, Packed):
+        yield section
+    elif isinstance(section, Mapping):
+        for part in section.values():
+            yield from _packed_in(part)

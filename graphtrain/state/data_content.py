@@ -1,0 +1,135 @@
+"""What data holds and no checkpoint does, compared whole: with the start of the run, and with what was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from graphtrain.state.baseline import Baseline
+from graphtrain.state.content import MOST_BYTES, MOST_ITEMS, ContentHash, content_hash
+from graphtrain.state.reachable import REMEDY, Reached
+from graphtrain.state.references import shown_path
+
+Contents = dict[str, dict[str, Any]]
+"""By the name of data: `parts`, path -> hash; the `bytes` of them; `is_whole`, False if a sample was compared."""
+
+# To compare more would delay the start; then only a resume tells that data was changed.
+_MOST_AT_START = 20_000
+_MOST_PARTS = 1_000
+_OTHER = (
+    "holds other values than when it was saved: training changed them in place, or `setup` makes others; "
+    "change copies, or seed `setup`"
+)
+
+
+@dataclass(frozen=True)
+class ComparedData:
+    """What has become of data.
+
+    Attributes:
+        changed: a line for each that holds something else.
+        sampled: those of which a sample was compared, in words; empty for none.
+    """
+
+    changed: list[str] = field(default_factory=list)
+    sampled: str = ""
+
+
+@final
+class DataContent:
+    """What the data of a run holds; of what is too much to be compared at the start, only a resume tells of changes."""
+
+    def __init__(self, baseline: Baseline) -> None:
+        self._baseline = baseline
+        at_start = self._now((), most=_MOST_AT_START)
+        self._at_start = {name: content for name, content in at_start.items() if content["is_whole"]}
+
+    def _now(self, changed: Collection[str], *, most: int = MOST_ITEMS, pauses: bool = False) -> Contents:
+        contents: Contents = {}
+        content = ContentHash(self._baseline.reachable.path_of, most_items=most, most_bytes=MOST_BYTES, pauses=pauses)
+        for name, listed in self._baseline.listed_data().items():
+            before = content.bytes
+            parts = {
+                reached.path: content.of(reached.path, reached.value)
+                for reached in listed
+                if _is_compared(reached) and reached.path not in changed
+            }
+            if len(parts) > _MOST_PARTS:
+                parts = {name: content_hash(parts)}
+            contents[name] = {"parts": parts, "bytes": content.bytes - before, "is_whole": content.is_whole}
+        return contents
+
+    def comparison(self, changed: Collection[str]) -> Callable[[], tuple[Contents, list[str]]]:
+        """A function, for another thread, that compares what data holds then with the start.
+
+        It gives what data holds, and a line for all that was changed and is not saved.
+
+        Arguments:
+            changed: the paths of what is saved.
+        """
+
+        def compare() -> tuple[Contents, list[str]]:
+            try:
+                now = self._now(changed, pauses=True)
+            except RuntimeError:  # a dictionary has changed its size, for instance
+                return {}, [f"{name} was changed while it was compared" for name in self._baseline.listed_data()]
+            return now, list(map(self._in_place, _differing(self._at_start, now)))
+
+        return compare
+
+    def compared(self, manifest: Mapping[str, Any], changed: Collection[str], but: Collection[str]) -> ComparedData:
+        """What data holds now, compared with what it held when a checkpoint was made.
+
+        Arguments:
+            changed: the paths of what it has saved.
+            but: the names of data that is reported already.
+        """
+        saved = manifest.get("data_content", {})
+        if not saved:
+            return ComparedData()
+        now = self._now(changed)
+        reported = [line.partition(" ")[0] for line in manifest["unknown"]]
+        lines = [
+            f"{shown_path(path)} {_OTHER}"
+            for path in _differing(saved, {name: content for name, content in now.items() if name not in but})
+            if shown_path(path) not in reported
+        ]
+        sampled = [name for name in now if name in saved and not (saved[name]["is_whole"] and now[name]["is_whole"])]
+        sizes = ", ".join(f"{name} ({_shown_size(now[name]['bytes'])})" for name in sampled)
+        return ComparedData(lines, f"{sizes} compared by sample" if sampled else "")
+
+    def _in_place(self, path: str) -> str:
+        """A line about data that has changed and is not saved."""
+        reached = self._baseline.reachable.by_path.get(path)
+        what = "has changed in place"
+        if reached is not None and reached.length:
+            what = f"has {reached.length:,} items, some of which have changed in place"
+        return f"{shown_path(path)} {what}, and is not saved: change copies, or {REMEDY}"
+
+
+def _is_compared(reached: Reached) -> bool:
+    """True for what may change where it is and is not saved with every checkpoint."""
+    if not reached.is_data or reached.is_covered:
+        return False
+    return reached.category in ("tensor", "array", "buffer") or not reached.is_entered
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The paths of what differs; of what only one of them has, none."""
+    return [
+        path
+        for name in now
+        if name in before
+        for path, content in now[name]["parts"].items()
+        if before[name]["parts"].get(path, content) != content
+    ]
+
+
+def _shown_size(size: int) -> str:
+    """Bytes, for a message.
+
+    >>> _shown_size(40_200_000_000)
+    '40 GB'
+    """
+    return f"{size / 1e9:.0f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
