@@ -10,10 +10,7 @@ from graphtrain.errors import GraphtrainError as GraphtrainError
 from graphtrain.errors import GuardError as GuardError
 from graphtrain.errors import LifeCycleError as LifeCycleError
 from graphtrain.errors import UsageError as UsageError
-from graphtrain.graph import Graph as Graph
-from graphtrain.graph.elements import Edge as Edge
-from graphtrain.graph.elements import Node as Node
-from graphtrain.graph.problem import Problem as Problem
+from graphtrain.kind import Repeated as Repeated
 from graphtrain.kind import StepFunction as StepFunction
 from graphtrain.kind import copy_of as copy_of
 from graphtrain.kind import derived_clock as derived_clock
@@ -22,6 +19,7 @@ from graphtrain.kind import progress as progress
 from graphtrain.kind.ask import END_EPOCH as END_EPOCH
 from graphtrain.kind.ask import STOP as STOP
 from graphtrain.kind.parameter import Above as Above
+from graphtrain.kind.parameter import Metric as Metric
 from graphtrain.kind.trigger import Trigger as Trigger
 from graphtrain.lazy import lazy_import as lazy_import
 from graphtrain.outcome import Outcome as Outcome
@@ -33,6 +31,10 @@ if TYPE_CHECKING:
     from graphtrain.data.rank_local import rank_local as rank_local
     from graphtrain.display.snapshot import Display as Display
     from graphtrain.display.snapshot import Snapshot as Snapshot
+    from graphtrain.graph import Graph as Graph
+    from graphtrain.graph.elements import Edge as Edge
+    from graphtrain.graph.elements import Node as Node
+    from graphtrain.graph.problem import Problem as Problem
     from graphtrain.metrics.logger import Histogram as Histogram
     from graphtrain.metrics.logger import Image as Image
     from graphtrain.metrics.logger import RunLogger as RunLogger
@@ -51,17 +53,21 @@ if TYPE_CHECKING:
     from graphtrain.program.planned_run import PlannedRun as PlannedRun
     from graphtrain.run.trainer import Trainer as Trainer
 
-# Imported on first use: some need torch, whose import takes about a second, and one the command line.
+# Imported on first use: some need torch, whose import takes about a second, one the command line, some read TOML.
 _LATE = {
     "CallsTrainingStep": "graphtrain.nodes._training_step",
     "Display": "graphtrain.display.snapshot",
+    "Edge": "graphtrain.graph.elements",
     "Factory": "graphtrain.program.factories",
+    "Graph": "graphtrain.graph",
     "Histogram": "graphtrain.metrics.logger",
     "Image": "graphtrain.metrics.logger",
     "Loader": "graphtrain.data.loader",
     "Max": "graphtrain.metrics.values",
     "Min": "graphtrain.metrics.values",
+    "Node": "graphtrain.graph.elements",
     "PlannedRun": "graphtrain.program.planned_run",
+    "Problem": "graphtrain.graph.problem",
     "RunLogger": "graphtrain.metrics.logger",
     "Snapshot": "graphtrain.display.snapshot",
     "Sum": "graphtrain.metrics.values",

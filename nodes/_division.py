@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, final
 
 from torch.utils.data import DistributedSampler
 
+from graphtrain.data import NOTHING
 from graphtrain.data.batch import tensors_held, traces
 from graphtrain.data.common import Common
 from graphtrain.data.length import length_of
@@ -20,7 +21,6 @@ from graphtrain.data.source import Indexed, Ordered, Source
 from graphtrain.distributed import Record
 from graphtrain.errors import DataError, RanksDivergedError
 from graphtrain.kind.batch_limit import BatchLimit
-from graphtrain.nodes.next_batch import NOTHING
 from graphtrain.program.agreement import Agreement
 from graphtrain.state.content import content_hash
 

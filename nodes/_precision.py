@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.data.batch import cast
 from graphtrain.errors import UsageError
+from graphtrain.kind.precision import MODEL_DTYPES, Precision
 from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
@@ -20,12 +20,9 @@ else:
     torch = lazy_import("torch")
 
 
-Precision = Literal["32-true", "64-true", "bf16-true", "bf16-mixed", "16-mixed"]
 Around = Callable[[Any, Any, Any], Any]
 """Calls a step function with a model and a batch."""
 
-# The types that `Trainer` gives models before they are trained; those of other precisions stay as they are.
-MODEL_DTYPES: Mapping[str, str] = MappingProxyType({"64-true": "float64", "bf16-true": "bfloat16"})
 _MIXED = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.kind import progress
 from graphtrain.kind.ask import Ask
+from graphtrain.kind.precision import Precision
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
+from graphtrain.nodes._precision import Around, around
 from graphtrain.nodes._step_result import loss_and_metrics, metrics_of, without_ask
 
 if TYPE_CHECKING:
@@ -43,11 +44,9 @@ class CallsTrainingStep:
 
     precision: Precision = "32-true"
 
-    asking: str = progress("", in_digest=False)
+    asking: str = progress("", in_digest=False)  # of this rank
 
     row_prefixes: ClassVar[tuple[str, ...]] = ()
-
-    model_dtypes: ClassVar[Mapping[str, str]] = MODEL_DTYPES
 
     _means: Means
     _prefix: str  # of the names of metrics

@@ -33,18 +33,10 @@ class Accumulate:
     every: Annotated[int, Above(0)] = 1
 
     # The engine counts, from the effects that the other nodes declare.
-    count: int = progress(
-        0,
-        counts="backward",
-        target="every",
-        last="last_count",
-        window="window",
-        full="full",
-        exchanged="exchanged",
-    )
+    count: int = progress(0, counts="backward", target="every")
     last_count: int = progress(0)
-    exchanged: bool = progress(False, in_digest=False)  # which runs of one process, and of earlier versions, need not
-    window: int = progress(0, in_digest=False)  # what runs of earlier versions do not have; losses depend on it
+    exchanged: bool = progress(False)
+    window: int = progress(0)
 
     def __call__(self) -> None:
         self.last_count = self.count

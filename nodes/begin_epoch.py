@@ -5,7 +5,7 @@ from __future__ import annotations
 from graphtrain.kind import node
 
 
-@node(family="bookkeeping", begins_epoch=True)
+@node(effects="forget")
 def begin_epoch() -> None:
     """Mark the beginning of an epoch, or of what does not continue what was before it; guards count its runs.
 

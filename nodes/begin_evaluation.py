@@ -23,7 +23,7 @@ else:
     random = lazy_import("graphtrain.state.random")
 
 
-@node(writes=("split", "training_state"), effects="eval", records="split", synchronises=True)
+@node(writes=("split", "training_state"), effects="eval", synchronises=True)
 class BeginEvaluation:
     """Put `model` into evaluation mode, and set its training modes and the random numbers aside.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from graphtrain.kind import node, progress
 from graphtrain.kind.mode import Mode
-from graphtrain.kind.parameter import Above
+from graphtrain.kind.parameter import Above, Metric
 from graphtrain.kind.trigger import Trigger
 from graphtrain.program.requests import SavePolicy
 from graphtrain.storage.retention import Retention
@@ -60,16 +60,13 @@ class Checkpoint:
     []
     """
 
-    monitors: ClassVar[str] = "best"
-    monitor_mode: ClassVar[str] = "best_mode"
-
     every: Trigger = Trigger("1 epochs")
     keep: Annotated[int, Above(0)] = 2
     mode: Literal["async", "sync"] = "async"
     if_busy: Literal["wait", "skip"] = "wait"
     if_failed: Literal["stop", "continue"] = "stop"
     slim: bool = False
-    best: str | None = None
+    best: Annotated[str, Metric()] | None = None
     best_mode: Mode | None = None
     keep_best: Annotated[int, Above(0)] = 1
 

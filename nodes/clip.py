@@ -16,7 +16,7 @@ else:
     torch = lazy_import("torch")
 
 
-@node(effects="clip", idle_without="max_norm", varying=("max_norm", "norm_type"))
+@node(effects="clip", optional="max_norm", varying=("max_norm", "norm_type"))
 class Clip:
     """Scale the gradients of `optimizer` so that their total norm is at most `max_norm`.
 

@@ -18,7 +18,7 @@ else:
     torch = lazy_import("torch")
 
 
-@node(effects="clip", idle_without="max_ratio")
+@node(effects="clip", optional="max_ratio")
 class ClipAdaptive:
     """Scale the gradient of each unit so that its norm is at most `max_ratio` times the norm of its weights.
 

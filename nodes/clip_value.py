@@ -16,7 +16,7 @@ else:
     torch = lazy_import("torch")
 
 
-@node(effects="clip", idle_without="max_value")
+@node(effects="clip", optional="max_value")
 class ClipValue:
     """Limit each component of the gradients of `optimizer` to ``-max_value .. max_value``.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from graphtrain.kind import node, progress
 from graphtrain.kind.mode import Mode
-from graphtrain.kind.parameter import Above
+from graphtrain.kind.parameter import Above, Metric
 
 
 @node(family="bookkeeping")
@@ -43,10 +43,7 @@ class EarlyStop:
     []
     """
 
-    monitors: ClassVar[str] = "monitor"
-    monitor_mode: ClassVar[str] = "mode"
-
-    monitor: str = "val/loss"
+    monitor: Annotated[str, Metric()] = "val/loss"
     mode: Mode | None = None
     min_delta: float = 0.0
     patience: Annotated[int, Above(0)] = 3

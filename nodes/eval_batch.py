@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.ask import Ask
+from graphtrain.kind.precision import Precision
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
+from graphtrain.nodes._precision import Around, around
 from graphtrain.nodes._step_result import count_and_metrics, metrics_of, without_ask
 from graphtrain.nodes.end_evaluation import of_loader
 
@@ -55,9 +56,7 @@ class EvalBatch:
     precision: Precision | None = None
     per: str | None = None
 
-    asking: str = progress("", in_digest=False)  # which runs of earlier versions do not have
-
-    model_dtypes: ClassVar[Mapping[str, str]] = MODEL_DTYPES
+    asking: str = progress("", in_digest=False)  # of this rank
 
     _recorder: Recorder
     _loader: Callable[[], str] | None  # the name of that which the batch is of, where there are several

@@ -57,7 +57,7 @@ class GradientNorm:
         if self.per_parameter:
             names += [f"gradient_norm/{name}" for name in names_of(parameters, self._model, self._optimizers)]
             values = torch.cat([values, norms])
-        self._means.add_vector(names, values, 1)
+        self._means.add((names, values), 1)
 
 
 def norms_of(tensors: list[torch.Tensor], norm_type: float) -> torch.Tensor:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.mode import Mode
+from graphtrain.kind.parameter import Metric
 from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
@@ -43,10 +44,7 @@ class Plateau:
     []
     """
 
-    monitors: ClassVar[str] = "monitor"
-    monitor_mode: ClassVar[str] = "mode"
-
-    monitor: str = "val/loss"
+    monitor: Annotated[str, Metric()] = "val/loss"
     mode: Mode | None = None
 
     recorded: bool = progress(False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
+from graphtrain.kind.precision import Precision
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._precision import MODEL_DTYPES, Around, Precision, around
+from graphtrain.nodes._precision import Around, around
 
 if TYPE_CHECKING:
     import torch
@@ -39,8 +39,6 @@ class PredictBatch:
     """
 
     precision: Precision | None = None
-
-    model_dtypes: ClassVar[Mapping[str, str]] = MODEL_DTYPES
 
     _around: Around | None  # calls the step function; None for a plain call
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from graphtrain.program.factories import Renewals
 
 
-@node(renews="resource", family="update")
+@node(family="update")
 class Renew:
     """Make a resource again by its `Factory`, and then what is made of it: an optimizer, a scheduler.
 

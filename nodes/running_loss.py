@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from graphtrain.kind import node, progress
-from graphtrain.kind.parameter import Above
+from graphtrain.kind.parameter import Above, Metric
 
 if TYPE_CHECKING:
     from graphtrain.metrics.recorder import Means, Recorder
@@ -37,10 +37,9 @@ class RunningLoss:
     """
 
     windows: Annotated[int, Above(0)] = 20
-    metric: str = "loss"
+    metric: Annotated[str, Metric(followed=True)] = "loss"
 
     row_prefixes: ClassVar[tuple[str, ...]] = ("running/",)
-    follows: ClassVar[str] = "metric"
 
     ended: int = progress(0, adds=1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.data.batch import mapped
 from graphtrain.errors import UsageError
@@ -63,15 +63,13 @@ class SplitBatch:
     []
     """
 
-    unknown_ahead: ClassVar[str] = "how many splits a batch has"
-
     dimension: int = 1
     length: Annotated[int, Above(0)] | None = None
 
     index: int = progress(0)
     count: int = progress(0)
     left: bool = progress(False)
-    size: int = progress(0, in_digest=False)  # `length` when the batch was begun; 0: there was none
+    size: int = progress(0)  # `length` when the batch was begun; 0: there was none
     # Of several ranks: up to which of them have a batch, and whether this one has no split.
     round_batches: int = progress(1, in_digest=False)
     idle: bool = progress(False, in_digest=False)

@@ -32,7 +32,7 @@ else:
     torch = lazy_import("torch")
 
 
-@node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))
+@node(writes="loss", effects="backward", varying=("unfrozen", "turn"))
 class TrainBatch(CallsTrainingStep):
     """Call ``training_step(model, batch)``, divide its loss by `window`, and run backward.
 
@@ -110,9 +110,8 @@ class TrainBatch(CallsTrainingStep):
     on_out_of_memory: Literal["stop", "halve"] = "stop"
     skip_none: bool = False
 
-    # Which runs of earlier versions do not have.
-    counted: float = progress(0.0, with_gradients=True, in_digest=False)
-    parts: int = progress(1, in_digest=False)
+    counted: float = progress(0.0, restarts="gradients", in_digest=False)  # each rank has counted its own
+    parts: int = progress(1)
 
     _notify: Callable[[str], None] | None  # None once it is reported that batches differ in size
     _size: int | None  # samples of the batch before

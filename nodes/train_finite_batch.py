@@ -21,7 +21,7 @@ class _NotFiniteLoss(Exception):  # noqa: N818 - it is no error: the batch is sk
         self.loss = loss
 
 
-@node(writes="loss", effects="backward?", keeps="keep", varying=("unfrozen", "turn"))
+@node(writes="loss", effects="backward?", varying=("unfrozen", "turn"))
 class TrainFiniteBatch(TrainBatch):
     """Do what `train_batch` does, and skip batches whose loss is infinite or no number.
 

@@ -53,8 +53,7 @@ GALLERY = "graphs.gallery"
 LATE = {
     ("graph.graph", "checks"): "`Graph.check` is a method, and reading a graph costs no import of the checks",
     ("graph.graph", "storage.saved_graph"): "`Graph.load` takes a run directory",
-    ("graph.graph", "viz.render"): "`Graph.render` and `_repr_svg_` are methods",
-    ("graph.difference", "viz.render"): "`Difference.render` and `_repr_svg_` are methods",
+    ("graph.elements", "viz.render"): "graphs and differences draw themselves: `render` and `_repr_svg_` are methods",
     (
         "run.drawing",
         "viz.render",
@@ -138,7 +137,15 @@ def statements_at_import(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def imports_at_top(tree: ast.Module) -> set[str]:
-    return set().union(
+    """The modules of ours that a module imports when it is imported, or, by `lazy_import`, at their first use."""
+    at_first_use = {
+        str(call.args[0].value).removeprefix("graphtrain.")
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func) == "lazy_import"
+        and isinstance(call.args[0], ast.Constant)
+    }
+    return (at_first_use & MODULES.keys()).union(
         *(
             imports_of_ours(statement)
             for statement in statements_at_import(tree)

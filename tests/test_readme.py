@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from graphtrain import Graph, node
-from graphtrain.command.app import app
+from graphtrain.command.cli import app
 from graphtrain.viz.render import render
 from tests.docs.execution import Page
 

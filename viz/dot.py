@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from graphtrain.viz.picture import END_MARK, START_MARK, Arrow, Box, Picture
-from graphtrain.viz.theme import FAMILIES, HEAT_LEVELS, LIGHT, MARKS, SIGNS
-from graphtrain.viz.wording import runs_line
+from graphtrain.viz.theme import FAMILIES, HEAT_LEVELS, LIGHT, MARKS
 
 if TYPE_CHECKING:
     from graphviz import Digraph
@@ -76,11 +75,11 @@ def to_dot(picture: Picture) -> str:
     else:
         _add_level(digraph, picture, "", touching)
     rows = _rows(picture)
-    for source in {arrow.source for arrow in rows}:
+    for source in dict.fromkeys(arrow.source for arrow in rows):
         digraph.node(source, ordering="out")
-    bodies = {cluster.node.key for cluster in picture.clusters}
-    for arrow in picture.arrows:
-        digraph.edge(picture.tail(arrow), picture.head(arrow), **_arrow_attributes(arrow, rows, bodies))
+    bodies = {box.key for box in picture.bodies}
+    for arrow, tail, head in picture.ends():
+        digraph.edge(tail, head, **_arrow_attributes(arrow, rows, bodies))
     for upper, lower in _hidden_edges(picture):
         digraph.edge(upper, lower, **HIDDEN)
     return str(digraph.source)
@@ -89,24 +88,23 @@ def to_dot(picture: Picture) -> str:
 def _hidden_edges(picture: Picture) -> Iterator[tuple[str, str]]:
     """What stands above what though no arrow says so: the start is the highest point, the end of a body its lowest."""
     led_to = {arrow.target for arrow in picture.arrows if not arrow.back}
-    for box in (*picture.boxes, *(cluster.node for cluster in picture.clusters)):
+    for box in picture.boxes:
         prefix = f"{box.inside}/" if box.inside else ""
         if box.family == "return":
             if box.inside:
                 yield box.key, prefix + END_MARK
         elif box.family != "start" and box.key not in led_to:
-            yield prefix + START_MARK, picture.head(Arrow(prefix + START_MARK, box.key))
+            yield prefix + START_MARK, f"{box.key}/{START_MARK}" if box.is_body else box.key
 
 
 def _add_level(digraph: Digraph, picture: Picture, inside: str, touching: Counter[str]) -> None:
-    for box in picture.boxes:
-        if box.inside == inside:
-            digraph.node(box.key, **_box_attributes(box, touching[box.key]))
-    for cluster in picture.clusters:
-        if cluster.node.inside == inside:
-            with digraph.subgraph(name=f"cluster_{cluster.node.key}") as inner:
-                inner.attr("graph", **_cluster_attributes(cluster.node))
-                _add_level(inner, picture, cluster.node.key, touching)
+    boxes, bodies = picture.inside(inside)
+    for box in boxes:
+        digraph.node(box.key, **_box_attributes(box, touching[box.key]))
+    for body in bodies:
+        with digraph.subgraph(name=f"cluster_{body.key}") as inner:
+            inner.attr("graph", **_cluster_attributes(body))
+            _add_level(inner, picture, body.key, touching)
 
 
 def _box_attributes(box: Box, touching: int) -> dict[str, str]:
@@ -149,29 +147,21 @@ def _cluster_attributes(box: Box) -> dict[str, str]:
 
 def _paint(box: Box) -> dict[str, str]:
     """Colours, thickness and classes: the family's, warmer the more often a node runs, thick where it runs next."""
-    classes, fill, line, width = [box.family], LIGHT.fill(box.family), LIGHT.outline(box.family), 1.2
-    if box.heat is not None:
-        level = round(box.heat * HEAT_LEVELS)
-        classes.append(f"heat{level}")
-        fill, width = LIGHT.heated(level / HEAT_LEVELS), 1 + 1.5 * box.heat
-    if box.mark:
-        classes, fill, line, width = [box.mark], LIGHT.mark_fill(box.mark), LIGHT.line, 1.0
-        if box.family == "nested":
-            fill = LIGHT.paper
-        if (mark := MARKS.get(box.mark)) is not None:
-            line, width = LIGHT.marked(box.mark), mark.width
+    fill, line = LIGHT.look(box.mark or box.family)
+    width = 1.2 if not box.mark else MARKS[box.mark].width if box.mark in MARKS else 1.0
+    if box.mark and box.family == "nested":
+        fill = LIGHT.paper
+    elif box.heat is not None and not box.mark:
+        fill, width = LIGHT.heated(round(box.heat * HEAT_LEVELS) / HEAT_LEVELS), 1 + 1.5 * box.heat
     if box.current:
-        classes.append("current")
         line, width = LIGHT.current, 4.0
-    return {"fillcolor": fill, "color": line, "penwidth": f"{width:.1f}", "class": " ".join(classes)}
+    return {"fillcolor": fill, "color": line, "penwidth": f"{width:.1f}", "class": " ".join(box.classes)}
 
 
 def _label(box: Box) -> str:
     """An HTML-like label, in which Graphviz knows no escapes but those of HTML."""
-    lines = [f'<font point-size="10">{html.escape(line)}</font>' for line in (*box.lines, *runs_line(box.runs))]
-    sign = f"{SIGNS[box.mark]} " if box.mark in SIGNS else ""
-    title = f"<b>{sign}{html.escape(box.title)}</b>"
-    return _table([title, *lines])
+    lines = [f'<font point-size="10">{html.escape(line)}</font>' for line in box.text]
+    return _table([f"<b>{html.escape(box.heading)}</b>", *lines])
 
 
 def _caption(lines: tuple[str, ...]) -> str:

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from graphtrain.viz.picture import Arrow, Box, Picture
-from graphtrain.viz.theme import FAMILIES, HEAT_LEVELS, LIGHT, MARKS, SIGNS
-from graphtrain.viz.wording import runs_line
+from graphtrain.viz.theme import FAMILIES, LIGHT, MARKS
 
 
 def to_mermaid(picture: Picture) -> str:
@@ -21,12 +20,11 @@ def to_mermaid(picture: Picture) -> str:
     >>> print([line for line in to_mermaid(picture(Graph.load("evaluate"))).splitlines() if "last_batch" in line][0])
       n_eval_batch -. "1 last_batch" .-> n_end_evaluation
     """
-    keys = [box.key for box in picture.boxes] + [cluster.node.key for cluster in picture.clusters]
-    names = _identifiers(keys)
+    names = _identifiers([box.key for box in picture.boxes])
     title = " \N{MIDDLE DOT} ".join(filter(None, picture.caption))
     lines = ["---", f'title: "{_escaped(title)}"', "---"] if title else []
     lines += ["flowchart TB", *_level(picture, names, "", "  ")]
-    lines += [f"  {names[picture.tail(arrow)]} {_line(arrow)} {names[picture.head(arrow)]}" for arrow in picture.arrows]
+    lines += [f"  {names[tail]} {_line(arrow)} {names[head]}" for arrow, tail, head in picture.ends()]
     lines += [f"  {line}" for line in _styles(picture, names)]
     if picture.guards:  # there is nothing below a flowchart but what stands unconnected in it
         rows = "<br>".join(_escaped(f"{name} = {text}") for name, text in picture.guards)
@@ -49,14 +47,13 @@ def _identifiers(keys: list[str]) -> dict[str, str]:
 
 
 def _level(picture: Picture, names: dict[str, str], inside: str, indent: str) -> Iterator[str]:
-    for box in picture.boxes:
-        if box.inside == inside:
-            yield indent + names[box.key] + _shape(box)
-    for cluster in picture.clusters:
-        if cluster.node.inside == inside:
-            yield f'{indent}subgraph {names[cluster.node.key]}["{_label(cluster.node, " · ")}"]'
-            yield from _level(picture, names, cluster.node.key, indent + "  ")
-            yield f"{indent}end"
+    boxes, bodies = picture.inside(inside)
+    for box in boxes:
+        yield indent + names[box.key] + _shape(box)
+    for body in bodies:
+        yield f'{indent}subgraph {names[body.key]}["{_label(body, " · ")}"]'
+        yield from _level(picture, names, body.key, indent + "  ")
+        yield f"{indent}end"
 
 
 def _shape(box: Box) -> str:
@@ -70,8 +67,7 @@ def _shape(box: Box) -> str:
 
 def _label(box: Box, between: str = "<br/>") -> str:
     """Title and lines; the title of a subgraph must be one line, or it lies under the first node."""
-    sign = f"{SIGNS[box.mark]} " if box.mark in SIGNS else ""
-    return between.join(_escaped(line) for line in (sign + box.title, *box.lines, *runs_line(box.runs)))
+    return between.join(_escaped(line) for line in (box.heading, *box.text))
 
 
 def _line(arrow: Arrow) -> str:
@@ -84,13 +80,8 @@ def _line(arrow: Arrow) -> str:
 def _styles(picture: Picture, names: dict[str, str]) -> Iterator[str]:
     """One class per family that occurs; heat and position on top of it."""
     members: dict[str, list[str]] = {}
-    for box in (*picture.boxes, *(cluster.node for cluster in picture.clusters)):
-        kinds = ["return" if box.family == "return" else "mark"] if box.is_mark else [box.mark or box.family]
-        if box.heat is not None:
-            kinds.append(f"heat{round(box.heat * HEAT_LEVELS)}")
-        if box.current:
-            kinds.append("current")
-        for kind in kinds:
+    for box in picture.boxes:
+        for kind in box.classes:
             members.setdefault(kind, []).append(names[box.key])
     for kind in sorted(members, key=_layer):
         yield f"classDef {kind} {_declarations(kind)}"
@@ -106,19 +97,13 @@ def _layer(kind: str) -> int:
 
 
 def _declarations(kind: str) -> str:
-    if kind == "mark":
-        return f"fill:{LIGHT.line},stroke:{LIGHT.line}"
     if kind == "return":
         return f"fill:none,stroke:none,color:{LIGHT.faint}"
-    if kind == "current":
-        return f"stroke:{LIGHT.current},stroke-width:4px"
-    if kind in MARKS:
-        return f"fill:{LIGHT.mark_fill(kind)},{_stroke(kind)},color:{LIGHT.ink}"
-    if kind == "same":
-        return f"fill:{LIGHT.mark_fill(kind)},stroke:{LIGHT.line},color:{LIGHT.ink}"
-    if kind.startswith("heat"):
-        return f"fill:{LIGHT.heated(int(kind[4:]) / HEAT_LEVELS)}"
-    return f"fill:{LIGHT.fill(kind)},stroke:{LIGHT.outline(kind)},color:{LIGHT.ink}"
+    fill, line = LIGHT.look(kind)
+    stroke = _stroke(kind) if kind in MARKS else f"stroke:{line}" if line else ""
+    width = "stroke-width:4px" if kind == "current" else ""
+    ink = f"color:{LIGHT.ink}" if fill and line and kind != "mark" else ""
+    return ",".join(filter(None, (fill and f"fill:{fill}", stroke, width, ink)))
 
 
 def _stroke(mark: str) -> str:

@@ -1,4 +1,4 @@
-"""What a picture shows, as a value: boxes, arrows and clusters taken from a graph, before any format is chosen."""
+"""What a picture shows, as a value: boxes and arrows taken from a graph, before any format is chosen."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from typing import Any
 from urllib.parse import quote
 
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Node
+from graphtrain.graph.elements import END, Edge, Node
 from graphtrain.graph.layers import Layers, overlays_text
 from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.registry import effects_of, family_of_node
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.viz.flow import back_edges, main_line, returns
-from graphtrain.viz.theme import SIGNS
-from graphtrain.viz.wording import LINE_LENGTH, kind_line, one_line, parameter_lines, seconds_line, tooltip
+from graphtrain.viz.theme import HEAT_LEVELS, SIGNS
+from graphtrain.viz.wording import (
+    LINE_LENGTH,
+    kind_line,
+    one_line,
+    parameter_lines,
+    runs_line,
+    seconds_line,
+    tooltip,
+)
 
 # In an encoded name two hexadecimal digits follow every `+`, so no node can have these keys. (`%` would not do: a name
 # that begins with it belongs to Graphviz.)
@@ -34,7 +42,7 @@ class Box:
 
     Arguments:
         key: the path of the node, its names encoded by `key_of`; identifiers are their own encoding.
-        inside: the key of the cluster that holds it; empty at the outermost level.
+        inside: the key of the body that holds it; empty at the outermost level.
         family: the group of kinds that decides colour and shape; of a mark ``"start"``, ``"end"`` or ``"return"``.
         title: the name of the node, or of the hub.
         lines: the text below it, in smaller type.
@@ -43,6 +51,7 @@ class Box:
         runs: how often it ran, in a heat picture.
         heat: `runs` on a logarithmic scale from 0 to 1.
         current: it runs next.
+        is_body: other boxes are inside of it: those of the body of its node.
         mark: in a picture of a difference, ``"added"``, ``"removed"``, ``"changed"`` or ``"same"``; of a node that a
             run bypasses ``"same"`` too, which is pale.
     """
@@ -57,7 +66,26 @@ class Box:
     runs: int | None = None
     heat: float | None = None
     current: bool = False
+    is_body: bool = False
     mark: str = ""
+
+    @property
+    def heading(self) -> str:
+        """Its title, behind the sign of how it differs."""
+        return f"{SIGNS[self.mark]} {self.title}" if self.mark in SIGNS else self.title
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """What stands below the title."""
+        return (*self.lines, *runs_line(self.runs))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of its looks; a later one is drawn over those before it."""
+        if self.is_mark:
+            return ("return" if self.family == "return" else "mark",)
+        heat = (f"heat{round(self.heat * HEAT_LEVELS)}",) if self.heat is not None else ()
+        return (self.mark or self.family, *heat, *(("current",) if self.current else ()))
 
     @property
     def words(self) -> str:
@@ -70,18 +98,12 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """A node with a body: `node` says what it is; its start and end marks are where arrows into and out of it lead."""
+class MarkedEdge(Edge):
+    """An edge of two graphs together: its number in its own graph, how it differs, and what it was."""
 
-    node: Box
-
-    @property
-    def entry(self) -> str:
-        return f"{self.node.key}/{START_MARK}"
-
-    @property
-    def leave(self) -> str:
-        return f"{self.node.key}/{END_MARK}"
+    number: int | None = None
+    mark: str = ""
+    former: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,8 +111,8 @@ class Arrow:
     """A declared edge, or the arrow from the start mark.
 
     Arguments:
-        source: the key of a box or cluster.
-        target: the key of a box or cluster.
+        source: the key of a box.
+        target: the key of a box.
         number: its priority among the edges of its source, from 1; None where there is only one.
         guard: the name of the guard; None if it is taken always.
         expression: the expression of the guard; None if it is unguarded or the guard is not declared.
@@ -122,7 +144,9 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Picture:
-    """Boxes, arrows and clusters in the order of the graph; all text in it is one line without control characters.
+    """Boxes and arrows in the order of the graph, bodies last; all text is one line without control characters.
+
+    An arrow out of a body begins at its end mark, one into it ends at its start mark.
 
     Arguments:
         caption: lines above it.
@@ -131,26 +155,30 @@ class Picture:
 
     name: str
     boxes: tuple[Box, ...]
-    clusters: tuple[Cluster, ...]
     arrows: tuple[Arrow, ...]
     caption: tuple[str, ...] = ()
     guards: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def bodies(self) -> tuple[Box, ...]:
+        return tuple(box for box in self.boxes if box.is_body)
+
+    def inside(self, key: str) -> tuple[list[Box], list[Box]]:
+        """The boxes directly inside of a body (or of none, for the empty key), and the bodies there."""
+        boxes = [box for box in self.boxes if box.inside == key]
+        return [box for box in boxes if not box.is_body], [box for box in boxes if box.is_body]
+
     def map_boxes(self, change: Callable[[Box], Box]) -> Picture:
-        """The same picture with a change made to every box and cluster that stands for a node."""
-        boxes = tuple(box if box.is_mark else change(box) for box in self.boxes)
-        clusters = tuple(replace(cluster, node=change(cluster.node)) for cluster in self.clusters)
-        return replace(self, boxes=boxes, clusters=clusters)
+        """The same picture with a change made to every box that stands for a node."""
+        return replace(self, boxes=tuple(box if box.is_mark else change(box) for box in self.boxes))
 
-    def tail(self, arrow: Arrow) -> str:
-        """The key of the box where an arrow is drawn to begin: the end mark of a cluster."""
-        leaves = {cluster.node.key: cluster.leave for cluster in self.clusters}
-        return leaves.get(arrow.source, arrow.source)
-
-    def head(self, arrow: Arrow) -> str:
-        """The key of the box where an arrow is drawn to end: the name of a hub, or the start mark of a cluster."""
-        entries = {cluster.node.key: cluster.entry for cluster in self.clusters}
-        return arrow.returns_by or entries.get(arrow.target, arrow.target)
+    def ends(self) -> Iterator[tuple[Arrow, str, str]]:
+        """Each arrow with the keys of the boxes where it is drawn to begin and to end."""
+        bodies = {box.key for box in self.bodies}
+        for arrow in self.arrows:
+            tail = f"{arrow.source}/{END_MARK}" if arrow.source in bodies else arrow.source
+            head = f"{arrow.target}/{START_MARK}" if arrow.target in bodies else arrow.target
+            yield arrow, tail, arrow.returns_by or head
 
 
 def picture(
@@ -186,7 +214,12 @@ def picture(
     legend = _legend(whole, heat, position is not None)
     default = (f"optimizer {graph.optimizer}",) if graph.optimizer else ()
     rows = tuple(_guard_rows(graph)) if guards else ()
-    whole = replace(whole, caption=(whole.name, *overlays, *default, *legend), guards=rows)
+    whole = replace(
+        whole,
+        boxes=tuple(sorted(whole.boxes, key=lambda box: box.is_body)),
+        caption=(whole.name, *overlays, *default, *legend),
+        guards=rows,
+    )
     if position is not None:
         whole = whole.map_boxes(lambda box: replace(box, current=box.key == key_of(position.split("/"))))
     if counts is not None:
@@ -274,20 +307,17 @@ def _level(graph: Graph, inside: str) -> Picture:
     on_main = {graph.start, *(graph.edges[source][position].target for source, position in main)}
     returning = returns(graph, back)
 
-    boxes, clusters = [Box(prefix + START_MARK, inside, "start", "", main=True)], []
+    boxes = [Box(prefix + START_MARK, inside, "start", "", main=True)]
     arrows = [Arrow(prefix + START_MARK, _target(prefix, graph.start), main=True)]
     for name, node in _used(graph).items():
         key = prefix + key_of([name])
         box = _box(node, key, inside, graph.layers, declared=name in graph.nodes, main=name in on_main)
         used = [one_line(text, LINE_LENGTH) for role, text in roles.get(name, {}).items() if role in several]
-        box = replace(box, lines=(*box.lines, *used))
-        if node.body is None:
-            boxes.append(box)
-            continue
-        body = _level(node.body, key)
-        clusters += [Cluster(box), *body.clusters]
-        boxes += body.boxes
-        arrows += body.arrows
+        boxes.append(replace(box, lines=(*box.lines, *used)))
+        if node.body is not None:
+            body = _level(node.body, key)
+            boxes += body.boxes
+            arrows += body.arrows
     for source, edges in graph.edges.items():
         for position, edge in enumerate(edges):
             guard = None if edge.when is None else one_line(edge.when, TITLE_LENGTH)
@@ -298,21 +328,25 @@ def _level(graph: Graph, inside: str) -> Picture:
             returns_by = f"{key}{RETURN_MARK}{position + 1}" if (source, position) in returning else ""
             if returns_by:
                 boxes.append(Box(returns_by, inside, "return", one_line(edge.target, TITLE_LENGTH)))
+            if not isinstance(edge, MarkedEdge):
+                edge = MarkedEdge(edge.target, edge.when, number=position + 1 if len(edges) > 1 else None)
             arrows.append(
                 Arrow(
                     source=key,
                     target=_target(prefix, edge.target),
-                    number=position + 1 if len(edges) > 1 else None,
+                    number=edge.number,
                     guard=guard,
                     expression=None if expression is None else one_line(expression),
                     back=(source, position) in back,
                     main=(source, position) in main,
                     returns_by=returns_by,
+                    mark=edge.mark,
+                    former=one_line(edge.former, LINE_LENGTH),
                 )
             )
     if inside or any(arrow.target == END_MARK for arrow in arrows):
         boxes.append(Box(prefix + END_MARK, inside, "end", ""))
-    return Picture(one_line(graph.name), tuple(boxes), tuple(clusters), tuple(arrows))
+    return Picture(one_line(graph.name), tuple(boxes), tuple(arrows))
 
 
 def _target(prefix: str, name: str) -> str:
@@ -340,4 +374,5 @@ def _box(node: Node, key: str, inside: str, layers: Layers, declared: bool, main
         lines=tuple(line for line in lines if line),
         tooltip=one_line(tooltip(node) + changed),
         main=main,
+        is_body=node.body is not None,
     )

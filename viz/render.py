@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.graph import PICTURE_SUFFIXES
+from graphtrain.graph.write_toml import PICTURE_SUFFIXES
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.layout import draw
 from graphtrain.viz.mermaid import to_mermaid
@@ -61,9 +61,8 @@ def render(
             f"use a file name that ends in {', '.join(PICTURE_SUFFIXES)}"
             + ("; `graph.save` writes TOML" if path.suffix == ".toml" else ""),
         )
-    content = _content(
-        _drawn(graph, counts, position, seconds, bypassed, guards), path.suffix.lower().removeprefix(".")
-    )
+    shown = {"counts": counts, "position": position, "seconds": seconds, "bypassed": bypassed, "guards": guards}
+    content = drawing(graph, path.suffix.lower().removeprefix("."), **shown)
     try:
         path.write_bytes(content)
     except OSError as error:
@@ -79,27 +78,13 @@ def svg(graph: Graph | Difference, counts: Mapping[str, int] | None = None, posi
     >>> svg(Graph.load("evaluate")).startswith("<svg")
     True
     """
-    text = draw(to_dot(_drawn(graph, counts, position)), "svg").decode()
+    text = draw(to_dot(_picture(graph, counts=counts, position=position)), "svg").decode()
     return adaptive(text[text.index("<svg") :], panel=True)
 
 
-def _drawn(
-    graph: Graph | Difference,
-    counts: Mapping[str, int] | None,
-    position: str | None,
-    seconds: Mapping[str, float] | None = None,
-    bypassed: Collection[str] = (),
-    guards: bool = False,
-) -> Picture:
-    if isinstance(graph, Graph):
-        return picture(graph, counts, position, seconds, bypassed, guards)
-    # Imported with the first difference: 7 ms of the 260 that `graphtrain render fit` takes of the processor.
-    from graphtrain.viz.difference import difference_picture
-
-    return difference_picture(graph)
-
-
-def _content(drawn: Picture, format: str) -> bytes:
+def drawing(graph: Graph | Difference, format: str, **shown: Any) -> bytes:
+    """The content of a file with the picture of a graph; `shown` as in `render`, whose errors it has."""
+    drawn = _picture(graph, **shown)
     if format == "mmd":
         return to_mermaid(drawn).encode()
     if format == "dot":
@@ -107,3 +92,12 @@ def _content(drawn: Picture, format: str) -> bytes:
     if format == "svg":
         return adaptive(draw(to_dot(drawn), "svg").decode()).encode()
     return draw(to_dot(drawn), "png" if format == "png" else "pdf")
+
+
+def _picture(graph: Graph | Difference, **shown: Any) -> Picture:
+    if isinstance(graph, Graph):
+        return picture(graph, **shown)
+    # Imported with the first difference: 7 ms of the 260 that `graphtrain render fit` takes of the processor.
+    from graphtrain.viz.difference import difference_picture
+
+    return difference_picture(graph)

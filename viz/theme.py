@@ -87,6 +87,18 @@ class Scheme:
         """The background of a node that differs; that of an equal node is nearly the colour of the paper."""
         return mix(self.paper, MARKS[mark].colour if mark in MARKS else self.line, self.tint if mark in MARKS else 0.06)
 
+    def look(self, name: str) -> tuple[str, str]:
+        """The colours of the fill and of the lines of everything of a class; empty for one that it leaves as it is."""
+        if name == "current":
+            return "", self.current
+        if name.startswith("heat"):
+            return self.heated(int(name[4:]) / HEAT_LEVELS), ""
+        if name == "mark":
+            return self.line, self.line
+        if name in FAMILIES:
+            return self.fill(name), self.outline(name)
+        return self.mark_fill(name), self.marked(name) if name in MARKS else self.line
+
     def heated(self, heat: float) -> str:
         """The fill of a node that runs rarely (0: the colour of the paper) or most often (1)."""
         return mix(self.paper, self.heat, heat)
@@ -143,17 +155,14 @@ def _style(panel: bool) -> str:
         dark.append(("", f"background: {DARK.paper}"))
     shapes = ("path", "polygon", "polyline", "ellipse")
     # Only what is filled is painted: the second strokes of a cylinder or a folded corner are lines with no fill.
-    for name in FAMILIES:
-        dark += [(f".{name} {shape}", f"stroke: {DARK.outline(name)}") for shape in shapes]
-        dark += [(f'.{name} {shape}:not([fill="none"])', f"fill: {DARK.fill(name)}") for shape in shapes]
-    for level in range(HEAT_LEVELS + 1):
-        colour = DARK.heated(level / HEAT_LEVELS)
-        dark += [(f'.heat{level} {shape}:not([fill="none"])', f"fill: {colour}") for shape in shapes]
-    dark += [(f".current {shape}", f"stroke: {DARK.current}") for shape in shapes]
+    for name in (*FAMILIES, *(f"heat{level}" for level in range(HEAT_LEVELS + 1)), "current"):
+        fill, line = DARK.look(name)
+        dark += [(f".{name} {shape}", f"stroke: {line}") for shape in shapes if line]
+        dark += [(f'.{name} {shape}:not([fill="none"])', f"fill: {fill}") for shape in shapes if fill]
     for name in (*MARKS, "same"):
-        colour = DARK.marked(name) if name in MARKS else DARK.line
-        dark += [(f".node.{name} {shape}, .cluster.{name} {shape}", f"stroke: {colour}") for shape in shapes]
-        dark += [(f'.node.{name} {shape}:not([fill="none"])', f"fill: {DARK.mark_fill(name)}") for shape in shapes]
+        fill, line = DARK.look(name)
+        dark += [(f".node.{name} {shape}, .cluster.{name} {shape}", f"stroke: {line}") for shape in shapes]
+        dark += [(f'.node.{name} {shape}:not([fill="none"])', f"fill: {fill}") for shape in shapes]
         dark += [(f'.cluster.{name} {shape}:not([fill="none"])', f"fill: {DARK.paper}") for shape in shapes]
     for name in MARKS:
         colour = DARK.marked(name)

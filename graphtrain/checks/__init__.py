@@ -141,7 +141,7 @@ def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: 
         GraphError: it has some; warnings do not count.
         UsageError: there is no such graph.
     """
-    draft = Draft(source, []) if isinstance(source, Graph) else read_graph(source)
+    draft = Draft(source, []) if isinstance(source, Graph) else read_graph(Graph, source)
     problems = draft.problems or check_graph(draft.graph, all_kinds_known=True, ranks=ranks, supplied=supplied)
     if any(problem.severity == "error" for problem in problems):
         raise GraphError(problems, f"graph `{draft.graph.name}`")

@@ -56,7 +56,7 @@ CODES: dict[str, str] = {
     "G414": "gradients are unscaled, and no loss was scaled",
     "G415": "a backward pass in evaluation mode, or a body that leaves it on",
     "G501": "the run can loop forever",
-    "G502": "a loop is left only by an answer that nothing in it brings about",
+    "G502": "no node in a loop can change the guard that leaves it",
     "G503": "whether a loop ends is not checked",
     "G504": "the run has no end that can come, or a minimum above its maximum",
     "G505": "an amount decides nothing",
@@ -67,7 +67,7 @@ CODES: dict[str, str] = {
     "G702": "several ranks: a step with gradients that were not exchanged",
     "G703": "several ranks: gradients are clipped before they are exchanged",
     "G704": "several ranks: gradients are exchanged twice in a window",
-    "G705": "several ranks: a circle in which they never synchronise",
+    "G705": "several ranks: a cycle without a synchronization point",
     "G706": "several ranks: the window of one of them is read as that of all",
 }
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
-from graphtrain.plan.flow import Flow, FlowPoint, names_on
+from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     ExpressionTarget,
@@ -60,7 +60,7 @@ def written_before(slots: Slots, until: FlowPoint | None = None) -> Before:
 def _written_after(slots: Slots, point: FlowPoint, before: int) -> int:
     """What is written after a visit; a body hands out what is written inside, and nothing where that is not."""
     use = slots.uses[point]
-    after = (before & ~use.forgets) | use.writes
+    after = (before & ~use.kills) | use.defines
     for inner, outer in slots.handed_out(point):
         if inner and not before & inner:
             after &= ~outer
@@ -74,7 +74,7 @@ def _surely_after(slots: Slots, point: FlowPoint, before: int) -> int:
 
 def _needs(slots: Slots, point: FlowPoint) -> int:
     """What a visit cannot do without; what a body hands out may be absent, which is asked of those who read it."""
-    return 0 if slots.handed_out(point) else slots.uses[point].needs
+    return 0 if slots.handed_out(point) else slots.uses[point].requires
 
 
 def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
@@ -155,7 +155,7 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
     writers = [
         writer.path
         for writer in slots.flow.points
-        if slots.uses[writer].writes & sources and not slots.handed_out(writer) and not writer.is_unknown
+        if slots.uses[writer].defines & sources and not slots.handed_out(writer) and not writer.is_unknown
     ]
     writing = _listed(list(dict.fromkeys(writers)))
     reads = (
@@ -178,12 +178,11 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
         hint += ", or give the read a default (`= None`) where it may be absent"
     elif reading.verb == "guard":
         hint += f", or move the edge to where {shown} was written"
-    return point.scope.problem(
+    return point.problem(
         "G304" if when == "sometimes" else "G303",
-        point.node.place,
-        f"nodes.{point.node.name}" if reading.verb != "guard" else f"edges.{point.node.name}",
         problem,
         hint,
+        thing="edges" if reading.verb == "guard" else "nodes",
         severity="warning" if when == "sometimes" else "error",
         path=_path_without(slots, point, names[0], inside=reading.verb == "guard"),
     )
@@ -202,7 +201,7 @@ def _sources(slots: Slots, bits: int) -> int:
     return bits
 
 
-def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> tuple[str, ...]:
+def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> list[FlowPoint]:
     """A shortest path to a point on which a slot is neither written nor read before.
 
     Arguments:
@@ -219,8 +218,8 @@ def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> 
     ways = Ways([(slots.flow.start, 0)], following)
     for point, written in ways:
         if point is goal and not (_surely_after(slots, point, written) if inside else written) & bit:
-            return names_on(before for before, _ in ways.to((point, written)))
-    return ()
+            return [before for before, _ in ways.to((point, written))]
+    return []
 
 
 def _set_up_with(flow: Flow, slot: str) -> str:
@@ -235,11 +234,11 @@ def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
     flow, after = slots.flow, alive(slots).after
     read_somewhere = 0
     for point in flow.points:
-        read_somewhere |= slots.uses[point].reads | slots.guards[point]
+        read_somewhere |= slots.uses[point].uses | slots.guards[point]
     for point in flow.points:
         if point not in before.always or point.node is None or point.is_unknown:
             continue
-        unread = slots.uses[point].writes & read_somewhere & ~after[point]
+        unread = slots.uses[point].defines & read_somewhere & ~after[point]
         names = [name for name in slots.named(unread) if name not in missed]
         if names:
             bits = slots.bits(names)
@@ -247,15 +246,13 @@ def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
                 {
                     reader.path
                     for reader in flow.points
-                    if slots.uses[reader].reads & bits and not reader.is_unknown and reader is not point
+                    if slots.uses[reader].uses & bits and not reader.is_unknown and reader is not point
                 }
             )
             shown = f"`{point.path}` does not lead to {_listed(readers)}" if readers else "a guard reads it elsewhere"
             it = "it" if len(names) == 1 else "them"
-            yield point.scope.problem(
+            yield point.problem(
                 "G305",
-                point.node.place,
-                f"nodes.{point.node.name}",
                 f"`{point.path}` writes {_listed(names)}, and nothing reads {it} before the next write or the end: "
                 f"{shown}",
                 f"route a path from `{point.path}` to a reader, or remove the node",
@@ -274,10 +271,8 @@ def _kept_inside(flow: Flow) -> Iterator[Problem]:
                 if not read.required or "." in name or point.scope.may_hold(name):
                     continue
                 for inner in _bodies(point.scope, name):
-                    yield point.scope.problem(
+                    yield point.problem(
                         "G306",
-                        point.node.place,
-                        f"nodes.{point.node.name}",
                         f"`{point.path}` reads `{name}`; inside `{inner}` it is written, and does not leave that graph",
                         f'let it out: outputs = ["{name}"] in the graph of `{inner}`',
                         severity="warning",
@@ -295,7 +290,7 @@ def _bodies(scope: Scope, name: str) -> Iterator[str]:
 def _recorded_twice(flow: Flow) -> Iterator[Problem]:
     """Nodes that record metrics under the name under which another one records those of another evaluation."""
     plan = flow.plan
-    recording = [planned for planned in plan.nodes if planned.kind is not None and planned.kind.records]
+    recording = [planned for planned in plan.nodes if planned.kind is not None and planned.kind.roles.records]
     for number, planned in enumerate(recording):
         parameter, name = _recorded(planned)
         for other in recording[:number]:
@@ -316,7 +311,7 @@ def _recorded_twice(flow: Flow) -> Iterator[Problem]:
 def _recorded(planned: PlanNode) -> tuple[str, object]:
     """The parameter of a node with the name that it records under, and that name."""
     assert planned.kind is not None
-    return planned.kind.records, planned.parameters[planned.kind.records]
+    return planned.kind.roles.records, planned.parameters[planned.kind.roles.records]
 
 
 def _is_the_same_evaluation(flow: Flow, first: PlanNode, second: PlanNode) -> bool:

@@ -41,8 +41,7 @@ class _Endings:
         self._empty = {
             FieldOf(planned.node.name, epoch.empty)
             for planned in plan.nodes_in(scope)
-            if planned.kind is not None
-            and (epoch := getattr(planned.kind.implementation, "epoch_fields", None)) is not None
+            if planned.kind is not None and (epoch := planned.kind.epoch_fields) is not None
         }
         self._counters = {scope.counter(unit) for unit in scope.graph.units}
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, walk
-from graphtrain.plan.flow import Flow, FlowPoint, names_on
+from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.solve import Ways
 
 
@@ -17,9 +17,8 @@ def check_epochs(flow: Flow) -> Iterator[Problem]:
             continue
         runs = FieldOf(begin.node.name, "runs")
         for name, kind in begin.scope.kinds.items():
-            if not hasattr(getattr(kind, "implementation", None), "epoch_fields"):
+            if kind is None or (fields := kind.epoch_fields) is None:
                 continue
-            fields = kind.implementation.epoch_fields  # type: ignore[union-attr]
             last, epoch = FieldOf(name, fields.last), FieldOf(name, fields.epoch)
             asked = [guard for point in flow.points if point.scope is begin.scope for guard in _guards(point)]
             closing = any({last, runs} <= {*walk(guard)} for guard in asked)
@@ -27,8 +26,6 @@ def check_epochs(flow: Flow) -> Iterator[Problem]:
             if way is None:
                 continue
             path, guard_name = way
-            node = path[-1].node
-            assert node is not None
             message = (
                 f"the guard `{guard_name}` reads `{name}.{last.field}` before `{name}` has fetched a batch of the "
                 "epoch: it is about the epoch before, whose end would close this one too"
@@ -37,7 +34,7 @@ def check_epochs(flow: Flow) -> Iterator[Problem]:
                 f"let `{begin.node.name}` lead to `{name}` first, and take the other turns after that; or ask whose "
                 f"epoch it is, as in `{name}.{last.field} and {name}.{epoch.field} == end_epoch.runs`"
             )
-            yield begin.scope.problem("G506", node.place, f"edges.{node.name}", message, hint, path=names_on(path))
+            yield path[-1].problem("G506", message, hint, thing="edges", path=path)
 
 
 def _guards(point: FlowPoint) -> Iterator[Expression]:

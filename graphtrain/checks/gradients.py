@@ -9,185 +9,33 @@ asks may be so or not.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from graphtrain.checks.answers import ANY, Table, Values, values_of
+from graphtrain.checks.divisions import check_divisions
+from graphtrain.checks.gradient_rules import (
+    NEVER_CLEARED,
+    OPEN,
+    RULES,
+    RULES_OF_RANKS,
+    STEP_WITHIN,
+    UNUSED,
+    Fault,
+    State,
+)
 from graphtrain.graph import layers
 from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, walk
 from graphtrain.names import quoted
 from graphtrain.plan.facts import changers, conjuncts
-from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
+from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
 from graphtrain.plan.plan import PlanAction
 from graphtrain.plan.scope import Scope, named_by
 from graphtrain.plan.solve import Ways
 
-# "clean", "fresh", "exchanged", "scaled", "clipped", "used"; of several ranks "scaled apart" and "clipped apart" too.
-State = str
-# Gradients that are there, and that no step has used.
-UNUSED: tuple[State, ...] = ("fresh", "exchanged", "scaled", "clipped", "scaled apart", "clipped apart")
 # The field of a kind that divides by it the gradients of a loss which was multiplied by it.
 _SCALE = "scale"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What is wrong with an effect in a state; `{node}` and `{optimizer}` are filled in."""
-
-    code: str
-    message: str
-    hint: str
-
-
-# The state that an effect leaves, for each state before it; where something is wrong, with the code of that.
-_TABLE = """
-           clean       fresh      exchanged       scaled       clipped       used
-backward   fresh       fresh      fresh G413      fresh G413   fresh G402    fresh G405
-exchange   clean G411  exchanged  exchanged G412  scaled G412  clipped G412  used G406
-scale      clean G411  scaled     scaled          scaled G412  clipped G412  used G406
-clip       clean G411  clipped    clipped         clipped      clipped       used G406
-divide     clean G411  fresh      exchanged       scaled       clipped G412  used G406
-use        clean G411  used       used            used         used          used
-step       clean G401  used       used            used         used          used G403
-zero_grad  clean       clean G404 clean G404      clean G404   clean G404    clean
-"""
-# What is otherwise among several ranks: gradients that were not exchanged are unscaled, clipped and used *apart*.
-_TABLE_OF_RANKS = """
-           fresh          scaled apart       clipped apart       exchanged       scaled       clipped
-backward   fresh          fresh G413         fresh G402          fresh G413      fresh G413   fresh G402
-exchange   exchanged      scaled G412        clipped G703        exchanged G704  scaled G704  clipped G704
-scale      scaled apart   scaled apart G412  clipped apart G412  scaled          scaled G412  clipped G412
-clip       clipped apart  clipped apart      clipped apart       clipped         clipped      clipped
-divide     fresh          scaled apart       clipped apart G412  exchanged       scaled       clipped G412
-use        used           used               used                used            used         used
-step       used G702      used G702          used G702           used            used         used
-zero_grad  clean G404     clean G404         clean G404          clean G404      clean G404   clean G404
-"""
-# Effect, or state -> what a node does; what was done.
-_DOES = {"exchange": "exchanges", "scale": "unscales", "clip": "clips", "divide": "divides", "use": "uses"}
-_DONE = {"exchanged": "exchanged", "scaled": "unscaled", "clipped": "clipped"}
-# Code -> the message, and what to do; `{why}` and `{advice}` are those below.
-_FAULTS = {
-    "G401": (
-        "`{node}` steps {optimizer}, which has no gradients since they were cleared",
-        "route every path to it through a backward pass, or guard it by a count of backward passes, as "
-        "`accumulation_reached` does",
-    ),
-    "G402": (
-        "`{node}` adds gradients of {optimizer} to some that were clipped already: the sum is not clipped",
-        "clip once, after the last backward pass of a window and before the step",
-    ),
-    "G403": (
-        "`{node}` steps {optimizer} a second time with the same gradients",
-        "put a backward pass between the two steps, or remove one of them",
-    ),
-    "G404": (
-        "`{node}` clears gradients of {optimizer} that no step has used",
-        "clear them after the step; where no step is meant to be taken with them, as where another optimizer shares "
-        "the parameters, put a node of the kind `use` for {optimizer} before it; the kind `discard` throws them away",
-    ),
-    "G405": (
-        "`{node}` adds gradients of {optimizer} to those of the step before, which were not cleared",
-        "route every path from the step to here through a node that clears them, such as `zero_grad`",
-    ),
-    "G406": (
-        "`{node}` {does} gradients of {optimizer} after the step was taken with them",
-        "put it between the last backward pass and the step",
-    ),
-    "G411": (
-        "`{node}` {does} gradients of {optimizer} where there are none",
-        "route every path to it through a backward pass, or guard it by a count of backward passes",
-    ),
-    "G412": ("`{node}` {does} gradients of {optimizer} that were {done} already: {why}", "{advice}"),
-    "G413": (
-        "`{node}` adds gradients of {optimizer} to some that were {done} already: {why}",
-        "{advice} once, after the last backward pass of a window and before the step",
-    ),
-    "G702": (
-        "`{node}` steps {optimizer} with gradients that were not exchanged: weights would diverge between ranks",
-        'sum them over ranks before: insert("exchange", before="clip")',
-    ),
-    "G703": (
-        "`{node}` exchanges gradients of {optimizer} that were clipped already: each rank has clipped its own part",
-        "exchange after the last backward pass of a window, and clip after that",
-    ),
-    "G704": (
-        "`{node}` exchanges gradients of {optimizer} that were exchanged already: they would be multiplied by the "
-        "number of ranks",
-        "exchange once a window: after its last backward pass, and before anything else",
-    ),
-}
-# (effect, state) -> why it is wrong, and what to do.
-_REASONS = {
-    ("backward", "exchanged"): ("part of the sum is of one process alone", "exchange"),
-    ("backward", "scaled"): ("the sum is of two scales", "unscale"),
-    ("exchange", "exchanged"): ("they would be summed a second time", "exchange once a window"),
-    ("exchange", "scaled"): (
-        "what overflowed in one process was looked for in its own part alone",
-        "exchange before that",
-    ),
-    ("exchange", "clipped"): ("each process has clipped its own part", "exchange before clipping"),
-    ("scale", "scaled"): ("they would be divided by the scale twice", "unscale once a window"),
-    ("scale", "clipped"): ("they were clipped while scaled", "unscale before clipping"),
-    ("divide", "clipped"): ("what was clipped is not what is stepped with", "divide before clipping"),
-}
-
-
-def _rules(table: str) -> dict[tuple[str, State], tuple[State, Fault | None]]:
-    """(effect, state) -> the state after it, and what is wrong, if anything is."""
-    rules: dict[tuple[str, State], tuple[State, Fault | None]] = {}
-    first, *rows = table.strip("\n").splitlines()
-    for row in rows:
-        effect, *cells = re.findall(r"[a-z_]+(?: apart)?(?: G\d+)?", row)
-        for state, cell in zip(re.findall(r"[a-z]+(?: apart)?", first), cells, strict=True):
-            after, _, code = cell.partition(" G")
-            rules[effect, state] = after, _fault(f"G{code}", effect, state.removesuffix(" apart")) if code else None
-    return rules
-
-
-def _fault(code: str, effect: str, state: str) -> Fault:
-    why, advice = _REASONS.get((effect, state), ("", ""))
-    words = {"does": _DOES.get(effect, ""), "done": _DONE.get(state, ""), "why": why, "advice": advice}
-    message, hint = _FAULTS[code]
-    for word, text in words.items():
-        message, hint = message.replace(f"{{{word}}}", text), hint.replace(f"{{{word}}}", text)
-    return Fault(code, message, hint)
-
-
-_RULES = _rules(_TABLE)
-_RULES_OF_RANKS = _RULES | _rules(_TABLE_OF_RANKS)
-
-_NEVER_CLEARED = Fault(
-    "G405",
-    "the gradients of {optimizer} are never cleared: those of `{node}` add up over all steps",
-    'add a node of the kind `zero_grad` after the step: insert("zero_grad", after="{step}")',
-)
-_STEP_WITHIN = Fault(
-    "G702",
-    _FAULTS["G702"][0],
-    "they are computed within the same visit: train in one process, or let the kind of `{node}` sum them over ranks "
-    "before its step, as `closure_step` does",
-)
-_OPEN = Fault(
-    "G407",
-    "the run can end after `{node}` with gradients of {optimizer} that no step has used",
-    'let the edge to the end ask that the window is closed, as in `finished = "finish.due and accumulate.count == 0"`, '
-    "or route it through a step or a `discard`",
-)
-
-
-def actions_of(point: FlowPoint) -> tuple[PlanAction, ...]:
-    """What a visit does to gradients, in order."""
-    return point.planned.actions if point.acts and point.planned is not None else ()
-
-
-def effects_of(point: FlowPoint) -> tuple[str, ...]:
-    """What a visit does to gradients, in order, whatever the optimizers."""
-    return tuple(action.effect for action in actions_of(point))
 
 
 class Gradients:
@@ -205,15 +53,29 @@ class Gradients:
 
     def __init__(self, flow: Flow, *, ranks: bool = False) -> None:
         self.flow = flow
-        self.rules = _RULES_OF_RANKS if ranks else _RULES
-        self.actions = {point: actions for point in flow.points if (actions := actions_of(point))}
+        self.rules = RULES_OF_RANKS if ranks else RULES
+        self.actions = {point: actions for point in flow.points if (actions := point.actions)}
         self.counting = {
             point: point.planned.optimizers for point in flow.points if point.planned is not None and counters_of(point)
         }
         self.optimizers = list(
             dict.fromkeys(name for actions in self.actions.values() for action in actions for name in action.optimizers)
         )
+        self._counters_read: dict[tuple[int, str], frozenset[tuple[str, str, str]]] = {}
         self._automata = {name: _Automaton(self, name) for name in self.optimizers}
+
+    def counters_read(self, scope: Scope, guard: Expression) -> frozenset[tuple[str, str, str]]:
+        """The counters of windows that a guard reads, or of whose windows it reads something: (path, node, field)."""
+        key = id(guard), scope.path
+        if key not in self._counters_read:
+            counters = (
+                (part.node, kind.counter(part.field))
+                for part in walk(guard)
+                if isinstance(part, FieldOf) and (kind := scope.kinds.get(part.node)) is not None
+            )
+            read = frozenset((scope.path, node, field.name) for node, field in counters if field is not None)
+            self._counters_read[key] = read
+        return self._counters_read[key]
 
     def acting(self, optimizer: str) -> list[tuple[FlowPoint, list[PlanAction]]]:
         """The points that act on the gradients of an optimizer, and what they do."""
@@ -308,15 +170,14 @@ class Gradients:
             used = {effect for _, effect in effects}
             if "backward" in used and not used & {"step", "use"} and not self.flow.scope.has_unknown:
                 point = next(point for point, effect in effects if effect == "backward")
-                yield _problem(
-                    point,
+                yield point.problem(
                     "G408",
                     f"`{name}` is never stepped: `{point.path}` computes gradients for it, and no node uses them",
                     'add a node of the kind `step`, as in insert("step", after=...)',
                 )
             else:
                 yield from self._automata[name].problems()
-        yield from _divided(self)
+        yield from check_divisions(self)
 
 
 # Beyond so many moments, of several optimizers and answers, they are not told apart.
@@ -326,7 +187,7 @@ _Moment = tuple[FlowPoint, tuple[State, ...], frozenset[tuple[Expression, bool]]
 
 def _is_unbound(point: FlowPoint) -> bool:
     """True where nobody said which optimizer a node is for, neither at the node nor at one around it."""
-    if not counters_of(point) and all(action.slot != "optimizer" for action in actions_of(point)):
+    if not counters_of(point) and all(action.slot != "optimizer" for action in point.actions):
         return False  # its kind names the optimizers by slots of their own
     scope: Scope | None = point.scope
     node = point.node
@@ -363,6 +224,7 @@ class _Automaton:
         }
         # Bodies that are entered while there are gradients: counting starts again in there, so their 0 says nothing.
         self._entered_late: set[str] = set()
+        self._tables: dict[tuple[str, State, bool], Table] = {}
         late = -1
         while late != len(self._entered_late):  # what was held of a body turned out to be wrong
             late = len(self._entered_late)
@@ -388,14 +250,14 @@ class _Automaton:
             states, faults = self.acted(point, state)
             unused = [after for after in states if after in UNUSED]
             if any(arrow.target is self._flow.end for after in unused for arrow in self.open(point, after)):
-                faults.append(_OPEN)
+                faults.append(OPEN)
             for fault in faults:
                 faults_at.setdefault((fault.code, point.path), (fault, point, state))
         # Gradients that are never cleared are met again by everything that comes: reported once.
         kept = {self._after_step(point, state) for fault, point, state in faults_at.values() if fault.code == "G405"}
         for fault, point, state in faults_at.values():
             way = self._way(point, state)
-            if fault is _OPEN and not (way := self._gradients.way_to_end(self._optimizer, point)):
+            if fault is OPEN and not (way := self._gradients.way_to_end(self._optimizer, point)):
                 continue
             if fault.code not in ("G403", "G406") or self._after_step(point, state) not in kept:
                 yield self._reported(fault, point, way)
@@ -434,13 +296,15 @@ class _Automaton:
 
     def _outcomes(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
         """What a guard may answer in a state."""
-        key = (id(guard), scope.path, state)  # the plan keeps the guards; to hash one takes as long as this answer
+        key = id(guard), scope.path, state  # the plan keeps the guards; to hash one takes as long as this answer
         if key not in self._answers:
             self._answers[key] = self._answered(scope, guard, state)
         return self._answers[key]
 
     def _answered(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
-        is_late = scope.path in self._entered_late
+        if not any(counter in self._counters for counter in self._gradients.counters_read(scope, guard)):
+            state = ""  # it is the same in all of them
+        is_late = bool(state) and scope.path in self._entered_late
 
         def known(read: FieldOf) -> Constant | Values:
             kind = scope.kinds.get(read.node)
@@ -451,19 +315,25 @@ class _Automaton:
                 return Constant(0) if state == "clean" else Values(least=0 if is_late else 1, whole=True)
             return Constant(False) if read.field == counter.full and state == "clean" and not is_late else ANY
 
-        ways = Table().ways_to_answer(guard, known)
+        table = self._tables.setdefault((scope.path, state, is_late), Table())
+        ways = table.ways_to_answer(guard, known)
         return frozenset(answer for answer, found in ways.items() if found != ())
 
     def _reported(self, fault: Fault, point: FlowPoint, way: list[FlowPoint]) -> Problem:
         clears = any(action.effect == "zero_grad" for actions in self._actions.values() for action in actions)
         if fault.code == "G405" and not clears and not self._flow.scope.has_unknown:
-            fault = _NEVER_CLEARED
+            fault = NEVER_CLEARED
         if fault.code == "G702" and any(action.effect == "backward" for action in self._actions[point]):
-            fault = _STEP_WITHIN
+            fault = STEP_WITHIN
         steps = (each.path for each, actions in self._actions.items() if any(act.effect == "step" for act in actions))
         names = {"node": point.path, "optimizer": f"`{self._optimizer}`", "step": next(steps, "step")}
-        witness = names_on(way) + ((END,) if fault is _OPEN else ())
-        return _problem(point, fault.code, fault.message.format(**names), fault.hint.format(**names), path=witness)
+        return point.problem(
+            fault.code,
+            fault.message.format(**names),
+            fault.hint.format(**names),
+            severity="warning" if fault.code == "G411" else "error",
+            path=[*way, END] if fault is OPEN else way,
+        )
 
 
 def counters_of(point: FlowPoint) -> tuple[str, ...]:
@@ -496,164 +366,9 @@ def _unscaled(gradients: Gradients) -> Iterator[Problem]:
         kind = point.scope.kinds.get(point.node.name)
         has_scale = kind is not None and _SCALE in kind.fields and any(action.effect == "scale" for action in actions)
         if has_scale and (point.path, _SCALE) not in gradients.flow.plan.fields_read:
-            yield _problem(
-                point,
+            yield point.problem(
                 "G414",
                 f"`{point.path}` divides the gradients by `{point.path}.{_SCALE}`, and no loss is multiplied by that",
                 f'let the node that runs backward do so: reads = {{ loss_scale = "{point.node.name}.{_SCALE}" }}, as '
                 "the overlay fp16 has it",
             )
-
-
-def _divided(gradients: Gradients) -> Iterator[Problem]:
-    """A loss divided by a window, where nobody asks before the next backward pass or step whether that is complete."""
-    for point in gradients.actions:
-        assert point.node is not None
-        optimizers = gradients.acted_on("backward", point)
-        window = _window_of(point)
-        if not optimizers or not isinstance(window, str) or "." not in window:
-            continue
-        owner, _, size = window.partition(".")
-        kind = point.scope.kinds.get(owner)
-        if kind is None:
-            continue
-        node = point.scope.graph.nodes[owner]
-        counters = [declared for declared in kind.fields.values() if declared.counts == "backward"]
-        # As large as a window is when it opens is what the parameter says, unless that is given by an expression.
-        parameter = next((counter.target for counter in counters if counter.window == size), size) or size
-        varies = parameter in node.reads
-        if varies and size == parameter and any(counter.target == size and counter.window for counter in counters):
-            keeps = next(counter.window for counter in counters if counter.target == size)
-            yield _problem(
-                point,
-                "G409",
-                f"`{point.path}` divides the loss by `{window}`, an expression, whose value may change while a window "
-                "is open",
-                f'read the size with which the window opened: window = "{owner}.{keeps}"',
-            )
-            continue
-        sizes = {size} if varies else {size, parameter}
-        declared = kind.parameters.get(parameter)
-        value = None if varies or declared is None else node.parameters.get(parameter, declared.default)
-        alike = {other for other in gradients.actions if other.scope is point.scope and _window_of(other) == window}
-        others = alike - {point}
-        size_of_window = value if isinstance(value, int) else 0
-        if size_of_window % 2 == 0:  # of which two passes at a time are a part
-            others.clear()
-        path = _unasked(point, optimizers, owner, sizes, others, whole=value == 1) if counters else []
-        is_second = bool(path) and path[-1] in others
-        # A window of one that nobody has asked for divides nothing.
-        if not path or (value == 1 and not is_second and "window" not in point.node.reads):
-            continue
-        if is_second:
-            message = (
-                f"`{path[-1].path}` adds to the window before anything asks whether it is full: "
-                f"{size_of_window + 1} backward passes would be divided by {value}"
-            )
-            hint = (
-                f"{owner}.{parameter} counts backward passes: set an even number of them for a mean; for a sum return "
-                'one loss from one step function; or allow = ["G409"] if that is meant'
-            )
-        elif path[-1] is not point and "step" not in effects_of(path[-1]):
-            message = f"`{path[-1].path}` clears the gradients before anything asks whether so many are there"
-            hint = (
-                "let one node with the effect `backward` do both passes, and keep the gradients of the window aside "
-                "meanwhile; to throw a window away, use the kind `discard`"
-            )
-        else:
-            message = f"on the way to `{path[-1].path}` nothing asks whether so many gradients are there"
-            hint = (
-                f"route the path through `{owner}`, where `accumulation_reached` asks that; or do not divide: "
-                f'reads = {{ window = "1" }} of `{point.path}`'
-            )
-        yield _problem(
-            point,
-            "G409",
-            f"`{point.path}` divides the loss by `{window}`, and {message}",
-            hint,
-            path=names_on(path),
-            severity="warning" if value == 1 else "error",
-        )
-
-
-def _window_of(point: FlowPoint) -> str | tuple[str, ...] | None:
-    """What a node divides its loss by; None if it reads no window."""
-    if point.node is None or point.kind is None or "window" not in point.kind.slots:
-        return None
-    return named_by(point.scope.graph, point.node, "window")
-
-
-def _unasked(
-    start: FlowPoint,
-    optimizers: frozenset[str],
-    owner: str,
-    sizes: set[str],
-    others: set[FlowPoint],
-    *,
-    whole: bool,
-) -> list[FlowPoint]:
-    """A shortest path from a backward pass back to it, or to a step, past no guard that asks whether a window is full.
-
-    Arguments:
-        owner: the node that counts the backward passes of the window.
-        sizes: its fields and parameters that hold the size of the window.
-        others: further points with a backward pass in the same window, which end the path.
-        whole: True if one pass is the whole window, which any node may clear; else only `discard` may, as what comes
-            after it begins a new one. Another node that clears, as between two passes on one batch, ends the path too.
-    """
-
-    def effects(point: FlowPoint) -> set[str]:
-        return {action.effect for action in actions_of(point) if optimizers & set(action.optimizers)}
-
-    def following(point: FlowPoint) -> list[FlowPoint]:
-        is_over = point is not start and "zero_grad" in effects(point)
-        is_asked = point.is_unknown or _asks(point, start.scope, owner, sizes)
-        return [] if is_over or is_asked else [arrow.target for arrow in point.arrows]
-
-    def ends(point: FlowPoint) -> bool:
-        is_thrown_away = whole or (point.kind is not None and point.kind.name == "discard")
-        done = effects(point)
-        return point is start or point in others or "step" in done or ("zero_grad" in done and not is_thrown_away)
-
-    ways = Ways([start], following)
-    for point in ways:
-        for after in filter(ends, following(point)):
-            return [*ways.to(point), after]
-    return []
-
-
-def _asks(point: FlowPoint, home: Scope, owner: str, sizes: set[str]) -> bool:
-    """True if a guard at a point asks whether the window is full: by that field, or by the count and its size."""
-    if point.scope.path != home.path:
-        return False
-    kind = home.kinds[owner]
-    assert kind is not None, "asked before"
-    counters = [declared for declared in kind.fields.values() if declared.counts == "backward"]
-    for arrow in point.arrows:
-        parts = walk(arrow.guard) if arrow.guard is not None else ()
-        fields = {part.field for part in parts if isinstance(part, FieldOf) and part.node == owner}
-        if {counter.full for counter in counters} & fields:
-            return True
-        if fields & sizes and {counter.name for counter in counters} <= fields:
-            return True
-    return False
-
-
-def _problem(
-    point: FlowPoint,
-    code: str,
-    message: str,
-    hint: str,
-    path: tuple[str, ...] = (),
-    severity: Literal["error", "warning"] = "error",
-) -> Problem:
-    assert point.node is not None
-    return point.scope.problem(
-        code,
-        point.node.place,
-        f"nodes.{point.node.name}",
-        message,
-        hint,
-        severity="warning" if code == "G411" else severity,
-        path=path,
-    )

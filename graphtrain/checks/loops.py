@@ -19,22 +19,22 @@ from typing import Literal
 from graphtrain.checks.answers import NO_ANSWERS, Answers, Table, together
 from graphtrain.checks.changes import NOWHERE, Changes, Points
 from graphtrain.checks.gradients import Gradients
+from graphtrain.checks.loop_counts import COUNTED, Counting
+from graphtrain.checks.trap import Targets, Trap, circle, within
 from graphtrain.checks.windows import by_count
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.trigger import AT_END
-from graphtrain.names import quoted
-from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
+from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
 from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves
-from graphtrain.plan.solve import Ways, solve
+from graphtrain.plan.solve import Ways
 
 MOST_SETS = 20_000
 # Points in all of those sets: a set of a thousand takes as long as fifty of twenty.
 MOST_POINTS = 1_000_000
 
-_COUNTED = ("backward", "zero_grad")
 # Beyond so many ways in which the guards before an edge can have failed, what a further one leaves is not looked at.
 MOST_TOGETHER = 64
 
@@ -128,8 +128,6 @@ class _Way:
 
 Exit = tuple[FlowPoint, int]
 """A point, and the number of a way to leave it."""
-Targets = Mapping[FlowPoint, Sequence[FlowPoint | None]]
-"""Where the ways that can be taken lead."""
 
 
 @dataclass(eq=False)
@@ -140,99 +138,8 @@ class _Candidate:
     answers: Answers
 
 
-@dataclass(eq=False)
-class _Trap:
-    """Points that a run may never leave.
-
-    Attributes:
-        targets: where the ways lead that can be taken.
-        closed: the points with a way out, and the guards that keep it closed.
-        is_still: nothing that a guard in it reads changes.
-    """
-
-    points: list[FlowPoint]
-    targets: Targets
-    closed: list[tuple[FlowPoint, tuple[str, ...]]]
-    is_still: bool
-
-    def problem(self, scope: Scope, without: Sequence[str] = ()) -> Problem:
-        nodes = list(dict.fromkeys(point.path for point in self.points))
-        names = quoted(nodes, most=16)
-        path = names_on(_circle(self.points, self.targets))
-        absent = f"without {quoted(without)} " if without else ""
-        hint = ""
-        if without:
-            hint = "; or, if it is always supplied, take it out of the `optional` of the body or the kind"
-        if self.is_still:
-            node = self.points[0].node
-            assert node is not None
-            around = f"stay at {names}" if len(nodes) == 1 else f"go round {names}"
-            return scope.problem(
-                "G501",
-                node.place,
-                f"nodes.{node.name}",
-                f"{absent}the run can {around} forever: no guard there reads anything that changes on the way",
-                "route the loop through a node whose progress a guard in it reads, such as `next_batch`, or guard an "
-                f"edge that leads back by something that changes{hint}",
-                path=path if len(path) > 1 else path * 2,
-            )
-        asks = list(dict.fromkeys(name for _, names in self.closed for name in names))
-        point = next((point for point, names in self.closed if names), self.points[0])
-        node = point.node
-        assert node is not None
-        decide = "decides" if len(asks) == 1 else "decide"
-        return scope.problem(
-            "G502",
-            node.place,
-            f"edges.{node.name}",
-            f"{absent}the loop of {names} can be left only as {quoted(asks)} {decide}, and nothing in the loop brings "
-            "about the answer that leads out",
-            f"let the guard read progress of a node of the loop, such as `runs`{hint}",
-            path=path if len(path) > 1 else path * 2,
-        )
-
-
 class _TooManySetsError(Exception):
     pass
-
-
-class _Counting:
-    """Where backward passes are counted for some optimizers, in a graph and in its bodies.
-
-    Attributes:
-        clearing: the points after which the count begins at 0.
-        entries: where a body is entered in which something counts.
-    """
-
-    def __init__(self, flow: Flow, points: Sequence[FlowPoint], changes: Changes, optimizers: frozenset[str]) -> None:
-        acting = set(changes.acting.values())
-        bodies = {point: f"{point.path}/" for point in acting if point.node is not None and point.node.body is not None}
-        self._actions = {
-            point: doing
-            for point, actions in changes.gradients.actions.items()
-            if (point in acting or point.path.startswith(tuple(bodies.values())))
-            and (doing := [a for a in actions if a.effect in _COUNTED and optimizers & set(a.optimizers)])
-        }
-        self._bodies = {
-            point: frozenset(inner for inner in flow.points if inner.path.startswith(prefix))
-            for point, prefix in bodies.items()
-            if any(inner.path.startswith(prefix) for inner in self._actions)
-        }
-        self.clearing = [point for point, doing in self._actions.items() if any(a.effect == "zero_grad" for a in doing)]
-        self.entries = {point for point in points for body in self._bodies if point.opens and point.path == body.path}
-
-    def inside(self, points: Points) -> Points:
-        """The points of the bodies among some points."""
-        return NOWHERE.union(*(inner for body, inner in self._bodies.items() if body in points))
-
-    def after(self, point: FlowPoint, count: int | None) -> int | None:
-        """The count after a visit, if it was `count` before; None where it varies."""
-        for action in self._actions.get(point, ()):
-            if action.effect == "zero_grad":
-                count = 0
-            elif count is not None:
-                count = None if action.is_reported else count + 1
-        return count
 
 
 @dataclass(eq=False)
@@ -307,7 +214,7 @@ class _Search:
             for field_name in ("due", *(key for key, declared in heard if declared.default is False)):
                 self._hold(FieldOf(name, field_name), False)
         self._breaking: dict[int, Points] = {}
-        self._countings: dict[frozenset[str], _Counting] = {}
+        self._countings: dict[frozenset[str], Counting] = {}
 
     def _hold(self, read: FieldOf | Name, answer: bool) -> None:
         """Note that something that guards read always has an answer."""
@@ -374,7 +281,7 @@ class _Search:
 
     # ---- the search
 
-    def traps(self, bypassed: frozenset[str]) -> Iterator[_Trap]:
+    def traps(self, bypassed: frozenset[str]) -> Iterator[Trap]:
         """A trap in each part of the graph in which a run can go round, if there is one.
 
         Arguments:
@@ -386,7 +293,7 @@ class _Search:
             if trap is not None:
                 yield trap
 
-    def _first_trap(self, part: Points) -> _Trap | None:
+    def _first_trap(self, part: Points) -> Trap | None:
         waiting = [_Candidate(part, self._always)]
         seen: set[tuple[Points, int]] = set()
         sets = sizes = 0
@@ -481,14 +388,14 @@ class _Search:
     def _with_steady_counts(self, point: FlowPoint, way: _Way, candidate: _Candidate) -> Iterator[_Candidate]:
         """What is left without a circle that adds backward passes and never clears them: a count may return then."""
         for optimizers in {self._changes.counted(read) for read in way.counters}:
-            adding, clearing = (self._acting_on(optimizers, effect) & candidate.points for effect in _COUNTED)
+            adding, clearing = (self._acting_on(optimizers, effect) & candidate.points for effect in COUNTED)
             if not adding or not clearing:
                 continue
             for part in self._parts(candidate.points - clearing, self._every_way):
                 if adding & part:
                     first = min(adding & part, key=self._order.__getitem__)
-                    circle = _circle([first, *(part - {first})], _within(part, self._every_way))
-                    for on_circle in circle[1:]:
+                    around = circle([first, *(part - {first})], within(part, self._every_way))
+                    for on_circle in around[1:]:
                         if on_circle is not point:
                             yield from self._without(candidate.points, frozenset({on_circle}), frozenset({point}))
                     break
@@ -548,8 +455,6 @@ class _Search:
             way.answers[key] = self._table.ways_to_answer(way.guard, self._changes.known(counts))
         return way.answers[key][answer]
 
-    # ---- counts of backward passes
-
     def _acting_on(self, optimizers: frozenset[str], effect: str) -> Points:
         """The points of which a visit adds to the gradients of some optimizers, or clears them."""
         doing = self._changes.adding if effect == "backward" else self._changes.clearing
@@ -558,46 +463,31 @@ class _Search:
     def _add_known_counts(self, known: dict[FlowPoint, Counts], answers: Answers, targets: Targets) -> None:
         """Add the counts that are the same at every visit of a point, as long as the run stays where it is.
 
+        Only the ways that these counts allow are followed. `_uncleared` is what a run may do that clears nothing.
+
         Arguments:
             known: of each point, what is known of other counts.
             targets: of each point, where the ways lead that can be taken as far as that is known.
         """
         for optimizers, reads in self._counters.items():
-            for point, count in self._counts_of(optimizers, known, answers, targets).items():
+            if optimizers not in self._countings:
+                self._countings[optimizers] = Counting(self._flow, self._in_order, self._changes, optimizers)
+
+            def taken(
+                point: FlowPoint, count: int | None, reads: Mapping[FieldOf, None] = reads
+            ) -> Sequence[FlowPoint | None]:
+                if len(targets[point]) < 2 or not self._counters_at[point] or count is None:
+                    return targets[point]
+                counted = {**known.get(point, {}), **dict.fromkeys(reads, count)}
+                return [self._ways[point][number].target for number in self._taken_at(point, answers, counted)]
+
+            for point, count in self._countings[optimizers].counts(targets, taken).items():
                 if count is not None and self._counters_at.get(point):
                     known[point] = {**known.get(point, {}), **dict.fromkeys(reads, count)}
 
-    def _counts_of(
-        self, optimizers: frozenset[str], known: Mapping[FlowPoint, Counts], answers: Answers, targets: Targets
-    ) -> Mapping[FlowPoint, int | None]:
-        """The backward passes since the gradients were cleared, after each point; None where it varies.
-
-        Only the ways that these counts allow are followed. `_uncleared` is what a run may do that clears nothing.
-        """
-        if optimizers not in self._countings:
-            self._countings[optimizers] = _Counting(self._flow, self._in_order, self._changes, optimizers)
-        counting = self._countings[optimizers]
-        reads = self._counters[optimizers]
-        inside = counting.inside(frozenset(targets))
-
-        def transfer(point: FlowPoint, count: int | None) -> Iterator[tuple[FlowPoint, int | None]]:
-            if point in inside or (inside and point.opens is not None and point in counting.entries):
-                following: Sequence[FlowPoint | None] = [arrow.target for arrow in point.arrows]
-            elif len(following := targets[point]) > 1 and self._counters_at[point] and count is not None:
-                counted = {**known.get(point, {}), **dict.fromkeys(reads, count)}
-                taken = self._taken_at(point, answers, counted)
-                following = [self._ways[point][number].target for number in taken]
-            for after in following:
-                if after is not None and after not in start and (after in targets or after in inside):
-                    yield after, counting.after(after, count)
-
-        clearing = (point for point in counting.clearing if point in targets or point in inside)
-        start = {point: counting.after(point, None) for point in clearing}
-        return solve(start, transfer, lambda one, other: one if one == other else None)
-
     # ---- what is reported
 
-    def _found(self, points: Points, is_open: _Open) -> _Trap:
+    def _found(self, points: Points, is_open: _Open) -> Trap:
         ordered = sorted(points, key=self._order.__getitem__)
         asked = {arrow.guard for point in ordered for arrow in point.arrows if arrow.guard is not None}
         guards = map(self._meaning, asked)
@@ -609,7 +499,7 @@ class _Search:
                 if way.target not in points:
                     # Behind a guard that stays true it is that guard which decides.
                     closed.append((point, last.asks if number > ways.index(last) else way.asks))
-        return _Trap(ordered, _within(points, is_open.targets), closed, is_still=not changing & points)
+        return Trap(ordered, within(points, is_open.targets), closed, is_still=not changing & points)
 
     def _parts(self, points: Points, targets: Targets) -> list[Points]:
         """The strongly connected parts in which a run can go round, in the order of the graph."""
@@ -650,14 +540,3 @@ class _Search:
 def _is_due_at_end_alone(planned: PlanNode) -> bool:
     trigger = planned.trigger
     return trigger is not None and trigger.texts == [AT_END] and not planned.also_due
-
-
-def _within(points: Points, targets: Targets) -> Targets:
-    return {point: [target for target in targets[point] if target in points] for point in points}
-
-
-def _circle(points: Sequence[FlowPoint], targets: Targets) -> list[FlowPoint]:
-    """A shortest way from the first point back to itself, in points that are strongly connected."""
-    first = points[0]
-    ways = Ways([first], lambda point: (after for after in targets[point] if after is not None))
-    return [*next(ways.to(point) for point in ways if first in targets[point]), first]

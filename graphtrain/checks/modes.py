@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphtrain.graph.problem import Problem
-from graphtrain.plan.flow import Flow, FlowPoint, names_on
+from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import optimizers_of
 from graphtrain.plan.solve import Ways
 
@@ -45,7 +45,8 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
         point, _ = at
         if not point.is_unknown:  # whatever comes after that is not judged
             state, _ = _after(at, is_acting=point in acting)
-            yield from ((arrow.target, state) for arrow in point.arrows)
+            for arrow in point.arrows:
+                yield arrow.target, state
 
     start: _State = flow.start, (False,)
     ways = Ways([start], following)
@@ -61,14 +62,12 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
             place = way[-2]
             message = f"`{point.path}` can end after `{place.path}` with `{model}` in evaluation mode"
         if place.node is not None:
-            yield place.scope.problem(
+            yield place.problem(
                 "G415",
-                place.node.place,
-                f"nodes.{place.node.name}",
                 message,
                 "route every path from where the evaluation begins through a node that puts the training mode back, "
                 "such as `end_evaluation`",
-                path=names_on(way),
+                path=way,
             )
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from graphtrain.checks.gradients import effects_of
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression, FieldOf, walk
 from graphtrain.kind.fields import IDLE, ROUND, Field
-from graphtrain.plan.flow import Flow, FlowPoint, names_on
+from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, SlotTarget, Target, leaves, outputs_of
 
@@ -49,7 +48,7 @@ class _Differing:
         self._origins: dict[str, _Origin] = {}
         for planned in plan.nodes:
             kind = planned.kind
-            if kind is not None and (counted := getattr(kind.implementation, "epoch_fields", None)) is not None:
+            if kind is not None and (counted := kind.epoch_fields) is not None:
                 # What step functions are told of a batch, and what is not of the epoch, is of that of a rank.
                 own = [f"{planned.path}.{name}" for name in kind.step_inputs.values() if name not in counted]
                 self._add([*planned.own_writes, *own, f"{planned.path}.{IDLE}"], _Origin(planned.path, None))
@@ -179,21 +178,18 @@ def _never_synchronising(flow: Flow) -> Iterator[Problem]:
     network.add_edges_from((point, arrow.target) for point in apart for arrow in point.arrows if arrow.target in inside)
     reached = {flow.start, *networkx.descendants(_all_ways(flow), flow.start)}
     for part in networkx.strongly_connected_components(network):
-        trained = [point for point in flow.points if point in part and {"backward", "step"} & {*effects_of(point)}]
+        trained = [point for point in flow.points if point in part and {"backward", "step"} & {*point.effects}]
         within = network.subgraph(part)
         if not trained or not within.number_of_edges() or trained[0] not in reached or _is_left_by_a_window(part):
             continue
         point = trained[0]
-        assert point.node is not None
         back = min((networkx.shortest_path(within, after, point) for after in within.successors(point)), key=len)
-        yield point.scope.problem(
+        yield point.problem(
             "G705",
-            point.node.place,
-            f"nodes.{point.node.name}",
             "the run can keep training while ranks never synchronise: they would not agree on a signal to stop, or on "
             "a checkpoint",
             "put a node on the way in which ranks synchronise, such as `next_batch`, `agree` or `exchange`",
-            path=names_on([point, *back]),
+            path=[point, *back],
         )
 
 
@@ -209,7 +205,7 @@ def _all_ways(flow: Flow) -> object:
 def _is_left_by_a_window(part: Iterable[FlowPoint]) -> bool:
     """True if a guard on the count of backward passes leads out of a part in which nothing clears them."""
     points = set(part)
-    if any("zero_grad" in effects_of(point) for point in points):
+    if any("zero_grad" in point.effects for point in points):
         return False
     return any(
         arrow.target not in points and arrow.guard is not None and _reads_a_window(point.scope, arrow.guard)

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Iterator
 
 from graphtrain.checks.data_flow import Before
-from graphtrain.checks.gradients import effects_of
 from graphtrain.graph.problem import Problem
 from graphtrain.names import quoted
-from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
+from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
 from graphtrain.plan.save_points import SavePoints
 from graphtrain.plan.slots import Slots
 
@@ -36,11 +35,10 @@ def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint
     )
     for part in networkx.strongly_connected_components(network):
         inside = network.subgraph(part)
-        trained = [point for point in flow.points if point in part and "backward" in effects_of(point)]
+        trained = [point for point in flow.points if point in part and "backward" in point.effects]
         if trained and inside.number_of_edges():
             point = trained[0]
             # In a part that has edges every point is on a circle.
-            assert point.node is not None
             back = min((networkx.shortest_path(inside, after, point) for after in inside.successors(point)), key=len)
             circle = [point, *back]
             arrows = [
@@ -50,14 +48,12 @@ def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint
                 if arrow.target is after
             ]
             names = next(late for before, arrow in arrows if (late := points.late(arrow, before)))
-            yield point.scope.problem(
+            yield point.problem(
                 "G601",
-                point.node.place,
-                f"nodes.{point.node.name}",
                 f"the run can keep training without ever reaching a save point: {quoted(names)} cannot "
                 "be saved and is always still needed",
                 "read it before the loop closes, or keep it as progress of its node",
-                path=names_on(circle),
+                path=circle,
             )
 
 
@@ -68,18 +64,15 @@ def _cannot_save(points: SavePoints, source: FlowPoint, arrow: FlowEdge) -> bool
 
 def _late(point: FlowPoint, points: SavePoints) -> Iterator[Problem]:
     """A node that asks for a checkpoint where none can be made."""
-    assert point.node is not None
     for arrow in point.arrows:
         if names := points.late(arrow, point):
-            yield point.scope.problem(
+            yield point.problem(
                 "G602",
-                point.node.place,
-                f"nodes.{point.node.name}",
                 f"after `{point.path}` {quoted(names)} is still needed and cannot be saved: the checkpoint is made "
                 "later, where it can be",
                 "ask for checkpoints where it was read already",
                 severity="warning",
-                path=names_on([point, arrow.target]),
+                path=[point, arrow.target],
             )
             return
 

@@ -155,7 +155,7 @@ def _inside(scope: Scope, node: Node, parameter: str) -> str:
 
 def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
     """A metric of which nobody says whether small or large values are good."""
-    monitors, mode = (getattr(kind.implementation, name, "") for name in ("monitors", "monitor_mode"))
+    monitors, mode = kind.roles.monitor, kind.roles.mode
     if not mode or node.parameters.get(mode) is not None:
         return
     metric = node.parameters.get(monitors, kind.parameters[monitors].default)
@@ -255,12 +255,13 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
                     hint = "it calls its step function several times a visit: what that returns cannot go to a slot"
                 message = f"`{node.name}` {verb} no slot `{slot}`"
                 yield scope.problem("G115", node.place, f"nodes.{node.name}.{verb}", message, hint)
-    kept = node.parameters.get(kind.keeps, ()) if kind.keeps else ()
+    kept = node.parameters.get(kind.roles.keeps, ()) if kind.roles.keeps else ()
     for name in kept if isinstance(kept, list | tuple) else ():
         if name not in (returned := scope.returned_by(node)):
-            message = f"`{node.name}.{kind.keeps}` names `{name}`, which the node does not write for its step function"
+            keeps = f"{node.name}.{kind.roles.keeps}"
+            message = f"`{keeps}` names `{name}`, which the node does not write for its step function"
             hint = suggestion(str(name), returned) or f'write it: writes = {{ {name} = "{name}" }}'
-            yield scope.problem("G115", node.place, f"nodes.{node.name}.{kind.keeps}", message, hint)
+            yield scope.problem("G115", node.place, f"nodes.{keeps}", message, hint)
     for slot, written in node.writes.items():
         if not written.isidentifier():
             message = f"`{written}` is not a valid name for a slot"

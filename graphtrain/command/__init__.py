@@ -8,9 +8,9 @@ import sys
 
 def main() -> None:
     """Run the command with the arguments of this process, and exit with its code."""
-    from graphtrain.command.stopping import stoppable
+    from graphtrain.command.failure import stoppable
 
     with stoppable(["graphtrain", *sys.argv[1:]]) if sys.argv[1:2] == ["run"] else contextlib.nullcontext():
-        from graphtrain.command.app import app
+        from graphtrain.command.cli import app
 
         app(prog_name="graphtrain")

@@ -1,71 +1,99 @@
-"""`graphtrain diff`."""
+"""`graphtrain diff`: how two graphs differ, and two saved runs: their set-up and what they came to. Needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import typer
-from rich.console import Console
-from rich.table import Table
+import click
 
-from graphtrain.command.output import escaped, notify
-from graphtrain.command.run_difference import ChangedValue, SavedRun, sections
+from graphtrain.command.cli import command
+from graphtrain.command.graphs import ON_GRAPHS
+from graphtrain.command.output import console, counted, escaped, notify, shown, table
 from graphtrain.command.script_graph import load_graph
 from graphtrain.command.settings import renamings
+from graphtrain.display.numbers import metric
 from graphtrain.graph import Graph
 from graphtrain.graph.difference import Change, Difference
 from graphtrain.graph.registry import find_graph
 from graphtrain.graph.renaming import Renaming
+from graphtrain.plain import is_equal
+from graphtrain.resume.provenance import code_changes
+from graphtrain.storage.run_directory import last_rows
 from graphtrain.storage.saved_graph import graph_of, holds_a_graph, saved_manifest
-from graphtrain.viz.render import render
 
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
+_MOST_CHARACTERS = 60
 
 
-def diff_command(
+@command(
+    "graphtrain diff fit my_fit.toml",
+    "graphtrain diff runs/first runs/second",
+    "graphtrain diff runs/first my_fit.toml -o difference.svg",
+    "graphtrain diff fit fit --overlay ema",
+    "graphtrain diff runs/first/checkpoints/000001-step-60 runs/second",
+    shared=ON_GRAPHS,
+)
+def diff(
     before: str,
     after: str,
-    output: Path | None,
-    rename: list[str],
     *,
+    output: Path | None = None,
+    rename: Sequence[str] = (),
     exit_code: bool = False,
-    overlays: Sequence[str] = (),
+    overlay: Sequence[str] = (),
     contained: bool = False,
 ) -> int:
-    """Print the difference between two graphs, or between two runs; draw that of the graphs. Returns the exit code.
+    """Show how two graphs, or two runs, differ.
+
+    Of graphs: nodes, edges and their order, guards, parameters, clock. Of two run directories or checkpoints also:
+    arguments of setup, hyper-parameters, code, data, versions and flags, and the last metrics. A + was added, a -
+    removed, a ~ changed from A to B.
+
+    Exit codes: 0 shown, different or not; 1 different, with --exit-code; 2 there is no such graph.
 
     Arguments:
-        overlays: overlays that are added to the second graph. Default: none.
+        before (A): A shipped graph, a TOML file, a script (which is imported), a run directory (its newest checkpoint),
+            or a checkpoint.
+        after (B): What to compare it with, likewise.
+
+    Options:
+        output (FILE): Draw both in one picture: .svg, .png, .pdf, .dot or .mmd (mermaid).
+        rename (OLD=NEW): The node OLD of A is the node NEW of B.
+        exit_code: Exit with 1 if anything that is compared differs.
     """
     (graph, run), (other, other_run) = _read(before, contained), _read(after, contained)
-    if overlays:
-        other = load_graph(other, overlays=overlays, contained=contained)
+    if overlay:
+        other = load_graph(other, overlays=overlay, contained=contained)
     difference = Renaming(renamings(rename), graph, other).graph(graph).diff(other)
-    rows_of_runs = sections(run, other_run) if run is not None and other_run is not None else {}
-    console = Console(highlight=False)
-    count = len(difference.changes) + sum(map(len, rows_of_runs.values()))
-    summary = f"{count} difference{'s' if count > 1 else ''}" if count else "no difference"
+    of_runs = sections(run, other_run) if run is not None and other_run is not None else {}
+    count = len(difference.changes) + sum(map(len, of_runs.values()))
+    summary = counted(count, "difference") if count else "no difference"
     if difference and not difference.matters and count == len(difference.changes):
         summary += ", none of which changes what the graph does"
-    console.print(f"[bold]{escaped(before)} -> {escaped(after)}[/bold]: {summary}", soft_wrap=True)
+    printed = console()
+    printed.print(f"[bold]{escaped(before)} -> {escaped(after)}[/bold]: {summary}", soft_wrap=True)
     if difference:
-        if rows_of_runs:
-            console.print("\n[bold]graph[/bold]")
-        console.print(_table(difference))
+        if of_runs:
+            printed.print("\n[bold]graph[/bold]")
+        _print_changes(difference)
     for old, new in difference.renamings:
         suggestion = f"`{old}` and `{new}` are alike: a renaming? --rename {old}={new}"
-        console.print(escaped(suggestion), soft_wrap=True, style="dim")
-    for title, rows in rows_of_runs.items():
-        if rows:
-            console.print(f"\n[bold]{title}[/bold]")
-            console.print(_table_of_rows(rows))
-    same = [title for title, rows in {"graph": difference.changes, **rows_of_runs}.items() if not rows]
-    if rows_of_runs and count and same:
-        console.print(f"\nthe same: {', '.join(same)}", soft_wrap=True)
+        printed.print(escaped(suggestion), soft_wrap=True, style="dim")
+    for title, values in of_runs.items():
+        if values:
+            printed.print(f"\n[bold]{title}[/bold]")
+            _print_table(["", "what", "before", "after"], [value.how for value in values], values)
+    same = [title for title, rows in {"graph": difference.changes, **of_runs}.items() if not rows]
+    if of_runs and count and same:
+        printed.print(f"\nthe same: {', '.join(same)}", soft_wrap=True)
     if output is not None:
-        typer.echo(f"wrote {render(difference, output)}")
+        from graphtrain.viz.render import render
+
+        click.echo(f"wrote {render(difference, output)}")
     return int(exit_code and bool(count))
 
 
@@ -80,28 +108,120 @@ def _read(source: str, contained: bool) -> tuple[Graph, SavedRun | None]:
     return load_graph(source, contained=contained), None
 
 
-def _table_of_rows(rows: list[ChangedValue]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("", "what", "before", "after"):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        how = "changed" if row.before and row.after else "removed" if row.before else "added"
-        table.add_row(*(escaped(text) for text in (_SIGNS[how], *row)), style=_STYLES[how])
-    return table
+def _print_changes(difference: Difference) -> None:
+    width = 6 if any(change.overlay for change in difference.changes) else 5
+    rows = [(change.what, _where(change), *change.values, change.overlay)[: width - 1] for change in difference.changes]
+    columns = ["", "what", "where", "before", "after", "overlay"][:width]
+    _print_table(columns, [change.how for change in difference.changes], rows)
 
 
-def _table(difference: Difference) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    has_overlays = any(change.overlay for change in difference.changes)
-    for column in ("", "what", "where", "before", "after", *(("overlay",) if has_overlays else ())):
-        table.add_column(column, overflow="fold")
-    for change in difference.changes:
-        before, after = change.values
-        cells = [_SIGNS[change.how], change.what, _where(change), before, after]
-        cells += [change.overlay] if has_overlays else []
-        table.add_row(*(escaped(text) for text in cells), style=_STYLES[change.how])
-    return table
+def _print_table(columns: Sequence[str], hows: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    signed = [(_SIGNS[how], *row) for how, row in zip(hows, rows, strict=True)]
+    console().print(table(columns, signed, styles=[_STYLES[how] for how in hows]))
 
 
 def _where(change: Change) -> str:
     return change.path if change.what not in ("start", "outputs", "optional", "allow", "name") else change.inside
+
+
+# ---- runs
+
+
+class ChangedValue(NamedTuple):
+    """One thing that differs, as text; empty where one of the runs does not have it."""
+
+    name: str
+    before: str
+    after: str
+
+    @property
+    def how(self) -> str:
+        """Whether it was added, removed or changed."""
+        return "changed" if self.before and self.after else "removed" if self.before else "added"
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A checkpoint of a run, as it is compared.
+
+    Attributes:
+        manifest: of the checkpoint.
+        metrics: the last values, with their step and epoch.
+    """
+
+    manifest: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, checkpoint: Path, manifest: Mapping[str, Any]) -> SavedRun:
+        """The run that made a checkpoint; its metrics are the rows beside it, as far as they were recorded by then."""
+        rows = last_rows(checkpoint.parent.parent, manifest["metrics_bytes"])
+        latest = {name: value for row in rows for name, value in row.items()}
+        return cls(manifest, latest or manifest["metrics"])
+
+
+def sections(before: SavedRun, after: SavedRun) -> dict[str, list[ChangedValue]]:
+    """What differs, by section; one without differences is empty.
+
+    >>> fields = {"about": {"arguments": {"lr": "0.1"}}, "origin": {}, "data": {}, "environment": {"threads": 1}}
+    >>> other = {**fields, "about": {"arguments": {"lr": "0.2"}}}
+    >>> sections(SavedRun(fields, {"loss": 0.51}), SavedRun(other, {"loss": 0.25}))["arguments of setup"]
+    [ChangedValue(name='lr', before='0.1', after='0.2')]
+    """
+    one, two = before.manifest, after.manifest
+    common = one["environment"].keys() & two["environment"].keys()
+    flags = [{name: run["environment"][name] for name in run["environment"] if name in common} for run in (one, two)]
+    return {
+        "arguments of setup": list(_rows(one["about"].get("arguments", {}), two["about"].get("arguments", {}))),
+        "hyper-parameters": list(_rows(_hyper_parameters(one), _hyper_parameters(two))),
+        "code": list(_code(one["origin"], two["origin"])),
+        "data": list(_data(one["data"], two["data"])),
+        "versions and flags": list(_rows(*flags)),
+        "last metrics": list(_metrics(before.metrics, after.metrics)),
+    }
+
+
+def _rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:
+    """The entries of two tables that differ, in the order of the first."""
+    for name in dict.fromkeys([*before, *after]):
+        if name not in before or name not in after or not is_equal(before[name], after[name]):
+            texts = (shown(run[name], _MOST_CHARACTERS) if name in run else "" for run in (before, after))
+            yield ChangedValue(name, *texts)
+
+
+def _hyper_parameters(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    in_force = manifest.get("hyper_parameters_in_force", manifest.get("hyper_parameters", {}))
+    return {f"{name}.{field}": value for name, fields in in_force.items() for field, value in fields.items()}
+
+
+def _code(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:
+    """The files that differ, with the beginning of the hash of each."""
+    for name in code_changes(before, after) or ():
+        scripts = before.get("script", ""), after.get("script", "")
+        if name == " -> ".join(scripts):
+            yield ChangedValue("program", *scripts)
+        else:
+            yield ChangedValue(name, *(origin["code"].get(name, "")[:8] for origin in (before, after)))
+
+
+def _data(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:
+    """Lengths; and where these are equal, the samples that were looked at, by their hash."""
+    for name in dict.fromkeys([*before, *after]):
+        if name not in before or name not in after:
+            yield ChangedValue(name, *("supplied" if name in run else "" for run in (before, after)))
+            continue
+        one, two = before[name], after[name]
+        sizes = [size for size in ("length", "samples") if one.get(size) != two.get(size)]
+        for size in sizes:
+            yield ChangedValue(f"{name}.{size}", *(shown(run.get(size), _MOST_CHARACTERS) for run in (one, two)))
+        hashes = one.get("hash"), two.get("hash")
+        if not sizes and all(hashes) and hashes[0] != hashes[1]:
+            yield ChangedValue(f"{name} (its samples)", *(str(value)[:8] for value in hashes))
+
+
+def _metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:
+    for row in _rows(before, after):
+        numbers = [value for run in (before, after) if isinstance(value := run.get(row.name), int | float)]
+        texts = [metric(number) for number in numbers]
+        # Where four digits do not tell two values apart, all of them are shown.
+        yield ChangedValue(row.name, *texts) if len(set(texts)) == 2 else row

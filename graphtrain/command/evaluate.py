@@ -1,219 +1,114 @@
-"""`graphtrain test` and `graphtrain predict`: other graphs, with the weights of a checkpoint of a run.
-
-The run directory is read, and nothing in it changes but what these commands write beside it: the rows of tests, and a
-run directory of its own for each prediction.
-"""
+"""`graphtrain test` and `graphtrain predict`: other graphs, with the weights of a checkpoint of a run."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import typer
+from graphtrain.command.cli import command
+from graphtrain.command.run import ScriptCommand
+from graphtrain.distributed.launcher import launched
+from graphtrain.errors import UsageError
 
-from graphtrain.command.failure import STOPPED
-from graphtrain.command.output import ignore, notify
-from graphtrain.command.rebuild import TrainerFactory
-from graphtrain.command.script_graph import load_graph
-from graphtrain.command.status import ACTIVE, present_status
-from graphtrain.display.choose import display_for
-from graphtrain.display.numbers import metric
-from graphtrain.distributed import current_ranks, on_all_ranks
-from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.graph import Graph
-from graphtrain.metrics.values import ROW_POSITION
-from graphtrain.outcome import Outcome
-from graphtrain.plain import json_value
-from graphtrain.replay.history import SavedCheckpoint
-from graphtrain.run.trainer import Trainer
-from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
-from graphtrain.storage.named import BEST, NEWEST
-from graphtrain.storage.own_files import replace_file
-from graphtrain.storage.ranking import BEST_FILE
-from graphtrain.storage.regular import NotAsAgreedError, parsed_json, read_regular
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, readable_failure
-from graphtrain.storage.run_files import named_folder
-from graphtrain.storage.saved_graph import graph_of
+_SHARED = """
+Arguments:
+    script (SCRIPT[:FUNCTION]): The Python file that the run was started with.
+    settings (NAME=VALUE): NAME=VALUE sets an argument of setup, in place of the one that the run had; NODE.PARAM=VALUE
+        a parameter of a node, as in next_batch.limit=10.
 
-TESTS_FILE = "test.jsonl"
-PREDICTIONS_FOLDER = "predict"
-_PREDICTIONS_FILE = "predictions.safetensors"
-_MOST_BYTES_OF_TESTS = 256 << 20
-_SECONDS_BETWEEN_LOOKS = 2.0
+Options:
+    weights (WHAT): Whose: best, newest, the name of a checkpoint of the run, or the path of another one. Default: the
+        best, or the newest of a run that has ranked none by checkpoint.best.
+    model (NAME): The model in the checkpoint whose weights `model` is given, as in average. Default: the one that the
+        run validates.
+    device: Where: auto, cpu, cuda, ... Default: where the run was trained.
+    processes (NUMBER): Evaluate in this many processes, each with its own part of the batches. Default: one, or those
+        that torchrun has started.
+    quiet: Print the result and errors only.
+"""
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Which weights are evaluated, and how.
+@command(
+    "graphtrain test train.py --run-dir runs/first",
+    "graphtrain test train.py --run-dir runs/first --weights newest",
+    "graphtrain test train.py --follow runs/first",
+    cls=ScriptCommand,
+    shared=_SHARED,
+)
+def test(
+    script: str,
+    settings: Sequence[str],
+    *,
+    run_dir: Path | None = None,
+    weights: str | None = None,
+    follow: Path | None = None,
+    model: str | None = None,
+    graph: str = "test",
+    device: str | None = None,
+    processes: int | None = None,
+    quiet: bool = False,
+) -> int:
+    """Evaluate `test_data` of a script with the weights of a checkpoint of a run.
 
-    Attributes:
-        run_dir: the run.
-        name: "best", "newest", the name of a checkpoint of the run, or a path. Default: the best, or the newest where
-            none was ranked.
-        model: the model in the checkpoint whose weights `model` is given. Default: the one that the run validates.
-        device: where. Default: where the run was trained.
-        quiet: True prints errors only.
+    It calls `test_step`, else `validation_step`, else `training_step`. The means are printed, and are a row of
+    RUN_DIR/test.jsonl with the step and the name of the checkpoint. setup() is called with the arguments of the run.
+
+    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal.
+
+    Options:
+        run_dir: The run whose weights are tested; it is not changed.
+        follow (RUN_DIR): Test every checkpoint of this run that was not tested yet, and each that comes, until it is
+            over.
+        graph: Another graph: evaluate, for the validation data, or a TOML file.
     """
+    named = run_dir or follow
+    if named is None or (run_dir is not None and follow is not None):
+        raise UsageError(
+            "name one run, with --run-dir or with --follow", "graphtrain test train.py --run-dir runs/first"
+        )
+    if follow is not None and weights is not None:
+        raise UsageError("--follow tests every checkpoint", "leave --weights out")
+    if (code := launched(processes)) is not None:
+        return code
+    from graphtrain.command.evaluation import Weights, run_test
 
-    run_dir: Path
-    name: str | None = None
-    model: str | None = None
-    device: str | None = None
-    quiet: bool = False
-
-    @property
-    def path(self) -> Path:
-        """The checkpoint.
-
-        Raises:
-            UsageError: there is none.
-        """
-        folder = self.run_dir / CHECKPOINTS_FOLDER
-        if not folder.is_dir():
-            raise UsageError(f"there is no run in `{self.run_dir}`", "name the directory of a run with --run-dir")
-        if self.name is None:
-            return named_folder(BEST if (self.run_dir / BEST_FILE).exists() else NEWEST, folder)
-        path = named_folder(self.name, folder)
-        if not path.is_dir():
-            names = ", ".join(other.name for other in own_checkpoint_paths(folder))
-            raise UsageError(f"--weights: there is no checkpoint `{self.name}`", f"best, newest, or one of: {names}")
-        return path
-
-    @property
-    def report(self) -> Callable[[str], None]:
-        """Receives lines for a person."""
-        return ignore if self.quiet or current_ranks().rank else notify
-
-    def trainer(self, trainers: TrainerFactory, path: Path, **options: Any) -> Trainer:
-        """A trainer of another graph, in which `model` has these weights."""
-        report, is_first = self.report, trainers.changes is None
-        checkpoint = SavedCheckpoint.read(path)
-        options |= {"device": self.device} if self.device is not None else {}
-        display = None if self.quiet else display_for(report)
-        options |= {"display": display, "notify": report}
-        trainer = trainers.trainer(checkpoint, from_the_beginning=False, **options)
-        if is_first and trainers.changes:
-            report(f"changed since the run: {trainers.changes}")
-        source = self.model or _validated_model(graph_of(path, checkpoint.manifest))
-        trainer.load(path, **({"model": source} if source != "model" else {}))
-        report(f"weights: `{source}` of {path}")
-        return trainer
+    return run_test(script, settings, Weights(named, weights, model, device, quiet), graph, follow=follow is not None)
 
 
-def _validated_model(graph: Graph) -> str:
-    """The name of the model that a run validates, by which its best checkpoint is the best: an average, for one."""
-    node = graph.nodes.get("validate")
-    source = node.reads.get("model") if node is not None else None
-    return source if isinstance(source, str) and source.isidentifier() else "model"
+@command(
+    "graphtrain predict train.py --run-dir runs/first",
+    "graphtrain predict train.py --run-dir runs/first --weights newest --output predictions.jsonl",
+    cls=ScriptCommand,
+    shared=_SHARED,
+)
+def predict(
+    script: str,
+    settings: Sequence[str],
+    *,
+    run_dir: Path,
+    weights: str | None = None,
+    output: Path | None = None,
+    model: str | None = None,
+    graph: str = "predict",
+    device: str | None = None,
+    processes: int | None = None,
+    quiet: bool = False,
+) -> int:
+    """Write what the model predicts for `predict_data` of a script, with the weights of a checkpoint of a run.
 
+    It calls `predict_step`, or else the model with the batch. Every sample is written once, in the order of the data.
+    Stopped or killed, the same command continues where it was, with the weights that it has begun with.
 
-def test_command(script: str, settings: list[str], weights: Weights, graph: str, *, follow: bool) -> int:
-    """Test the weights of one checkpoint of a run, or of each that comes until it is over; the exit code."""
-    with on_all_ranks(f"in {script}"):
-        trainers = TrainerFactory(script, settings, ignore, load_graph(graph))
-        _recorded(weights.run_dir / TESTS_FILE)  # refused before it is tested
-        if not follow:
-            return _tested(trainers, weights, weights.path)
-        if current_ranks().world_size > 1:
-            raise UsageError("--follow: checkpoints are tested by one process", "leave --processes out")
-        for path in _coming(weights.run_dir):
-            try:
-                code = _tested(trainers, weights, path)
-            except CheckpointError:
-                if path.is_dir():
-                    raise
-                notify(f"{path} was removed before it was tested; a larger checkpoint.keep leaves more time")
-                continue
-            if code:
-                return code
-        return 0
+    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
 
-
-def _tested(trainers: TrainerFactory, weights: Weights, path: Path) -> int:
-    trainer = weights.trainer(trainers, path)
-    if trainer.run() is Outcome.STOPPED:
-        return STOPPED
-    values = {name: value for row in trainer.metrics for name, value in row.items() if name not in ROW_POSITION}
-    manifest = read_manifest(path)
-    row = {"step": manifest["step"], "epoch": manifest.get("epoch", 0), "checkpoint": path.name, **values}
-    if not current_ranks().rank:
-        _record(weights.run_dir / TESTS_FILE, row)
-        shown = "  ".join(f"{name} {metric(value)}" for name, value in values.items())
-        typer.echo(f"{path.name}  {shown}")
-    return 0
-
-
-def _record(file: Path, row: dict[str, Any]) -> None:
-    """Add a row, in the place of one of the same checkpoint."""
-    rows = [*(other for other in _recorded(file) if other["checkpoint"] != row["checkpoint"]), row]
-    with readable_failure(file):
-        replace_file(file, "".join(json.dumps(json_value(each)) + "\n" for each in rows).encode())
-
-
-def _recorded(file: Path) -> list[dict[str, Any]]:
-    """The rows of tests so far.
-
-    Raises:
-        UsageError: the file is somebody else's.
+    Options:
+        run_dir: The run whose weights are used; it is not changed.
+        output (FILE): The file to write, .safetensors or .jsonl; it must not exist. Default: predictions.safetensors in
+            RUN_DIR/predict/CHECKPOINT.
+        graph: Another graph, a TOML file.
     """
-    try:
-        rows = [parsed_json(line) for line in read_regular(file, _MOST_BYTES_OF_TESTS).splitlines()]
-        if all(isinstance(row, dict) and isinstance(row.get("checkpoint"), str) for row in rows):
-            return rows
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, NotAsAgreedError):
-        pass
-    raise UsageError(f"`{file}` does not hold the rows of tests", "move it away")
+    if (code := launched(processes)) is not None:
+        return code
+    from graphtrain.command.evaluation import Weights, run_predict
 
-
-def _coming(run_dir: Path) -> Iterator[Path]:
-    """Every checkpoint of a run that has no row so far, the oldest first, until the run is over."""
-    is_over = False
-    if not (run_dir / STATUS_FILE).exists():
-        notify(f"waiting for a run in `{run_dir}` to begin")
-    while True:
-        tested = {row["checkpoint"] for row in _recorded(run_dir / TESTS_FILE)}
-        new = [path for path in own_checkpoint_paths(run_dir / CHECKPOINTS_FOLDER) if path.name not in tested]
-        yield from new
-        if is_over and not new:
-            return
-        # Asked before the folder is looked into for the last time.
-        is_over = _is_over(run_dir)
-        if not new and not is_over:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-
-
-def _is_over(run_dir: Path) -> bool:
-    """True for a run that nobody trains any more; one that has not begun may begin."""
-    return (run_dir / STATUS_FILE).exists() and present_status(run_dir).get("state") not in ACTIVE
-
-
-def predict_command(script: str, settings: list[str], weights: Weights, graph: str, output: Path | None) -> int:
-    """Write what a model predicts, with the weights of a checkpoint of a run; the exit code."""
-    with on_all_ranks(f"in {script}"):
-        report = weights.report
-        trainers = TrainerFactory(script, settings, ignore, load_graph(graph))
-        path = weights.path
-        run_dir = weights.run_dir / PREDICTIONS_FOLDER / path.name
-        file = run_dir / _PREDICTIONS_FILE
-        if output is not None:  # each file is a run of its own
-            file = output.absolute()
-            run_dir = run_dir.with_name(f"{path.name}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}")
-        elif not current_ranks().rank:
-            run_dir.mkdir(parents=True, exist_ok=True)
-        trainer = weights.trainer(trainers, path, run_dir=run_dir, predictions_file=file)
-        outcome = trainer.run()
-        if outcome is Outcome.STOPPED:
-            report("the same command continues the file")
-            return STOPPED
-        if not file.exists():
-            raise UsageError(f"`{file}` was predicted before, and is gone", f"remove `{run_dir}` to predict it again")
-        report(f"{outcome}: {file}")
-        return 0
+    return run_predict(script, settings, Weights(run_dir, weights, model, device, quiet), graph, output)

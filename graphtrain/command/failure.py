@@ -1,12 +1,15 @@
-"""Errors as readable messages, and exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable."""
+"""How a command ends: errors and signals as readable messages, and exit codes.
+
+These are 0 done, 1 failed, 2 bad usage, 75 stopped and resumable.
+"""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from graphtrain.distributed import prints
 from graphtrain.errors import (
@@ -21,6 +24,7 @@ from graphtrain.errors import (
 from graphtrain.printable import printable
 from graphtrain.run.frames import users_frames
 from graphtrain.run.signals import STOPPED as STOPPED
+from graphtrain.run.signals import StoppedBeforeTrainingError, handle_until_exit
 
 FAILED = 1
 BAD_USAGE = 2
@@ -39,32 +43,40 @@ def exit_on_failure() -> Iterator[None]:
         sys.exit(STOPPED)
     except GraphtrainError as error:
         if prints(str(error), is_of_all=isinstance(error, RanksError)):
-            print_error(error)
+            for line in (f"error: {error}", *(f"  {note}" for note in getattr(error, "__notes__", ()))):
+                print(printable(line), file=sys.stderr)  # noqa: T201  # a command prints
         sys.exit(BAD_USAGE if isinstance(error, GraphError | UsageError | EditError | DataError) else FAILED)
     except KeyboardInterrupt:
         if prints("interrupted"):
             print("interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(INTERRUPTED)
-    except SyntaxError as error:
-        # A script that cannot be compiled has no frame; its file and line are in the message.
-        error.__traceback__ = users_frames(error.__traceback__)
-        _exit_with_traceback(error)
     except Exception as error:
         frames = users_frames(error.__traceback__)
         if frames is None and isinstance(error, BrokenPipeError):
-            raise  # the reader of our output is gone: typer exits quietly
-        error.__traceback__ = frames or error.__traceback__
-        _exit_with_traceback(error)
+            raise  # the reader of our output is gone: click exits quietly
+        # A script that cannot be compiled has no frame; its file and line are in the message.
+        error.__traceback__ = frames or (None if isinstance(error, SyntaxError) else error.__traceback__)
+        if prints(f"{type(error).__name__}: {error}"):
+            traceback.print_exception(error)
+        sys.exit(FAILED)
 
 
-def print_error(error: GraphtrainError) -> None:
-    """Print an error of graphtrain with its notes."""
-    print(printable(f"error: {error}"), file=sys.stderr)  # noqa: T201
-    for note in getattr(error, "__notes__", ()):
-        print(printable(f"  {note}"), file=sys.stderr)  # noqa: T201
+@contextmanager
+def stoppable(words: Sequence[str]) -> Iterator[None]:
+    """Handle signals until the process ends; inside the block, one that comes before anything is trained ends it.
 
+    Arguments:
+        words: the command line.
 
-def _exit_with_traceback(error: Exception) -> NoReturn:
-    if prints(f"{type(error).__name__}: {error}"):
-        traceback.print_exception(error)
-    sys.exit(FAILED)
+    Raises:
+        StoppedBeforeTrainingError: a signal came; a message has said so.
+    """
+    handle_until_exit()
+    try:
+        yield
+    except StoppedBeforeTrainingError as stopped:
+        line = f"stopped by {stopped.signal}: nothing was trained, nothing was saved; start again with: "
+        with suppress(OSError, ValueError):  # the terminal is gone
+            if prints("stopped before training"):
+                print(line + printable(shlex.join(words)), file=sys.stderr, flush=True)  # noqa: T201
+        raise

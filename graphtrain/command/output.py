@@ -1,17 +1,19 @@
-"""Text of others on a terminal, and lines to whoever sits before it."""
+"""What a command prints: tables, and lines on standard error. rich is imported where a table is printed."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from graphtrain.distributed.current import current_ranks
+from graphtrain.printable import one_line, printable, shorten
 
-from graphtrain.printable import printable
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
-
-def escaped(text: str) -> str:
-    """`text` for a table: printable, and without a meaning as markup."""
-    return escape(printable(text))
+_MOST_CHARACTERS = 200
 
 
 def notify(line: str) -> None:
@@ -21,3 +23,63 @@ def notify(line: str) -> None:
 
 def ignore(line: str) -> None:
     """In the place of `notify` where nothing is printed."""
+
+
+def notify_once(*, quiet: bool = False) -> Callable[[str], None]:
+    """`notify` on the rank that prints for all, and `ignore` on the others."""
+    return ignore if quiet or current_ranks().rank else notify
+
+
+def console(*, quiet: bool = False) -> Console:
+    """Standard output, for tables and lines with markup."""
+    from rich.console import Console
+
+    return Console(highlight=False, quiet=quiet)
+
+
+def escaped(text: str) -> str:
+    """`text` of others for a console: printable, and without a meaning as markup."""
+    from rich.markup import escape
+
+    return escape(printable(text))
+
+
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    whole: Collection[str] = (),
+    styles: Iterable[str | None] = (),
+) -> Table:
+    """Rows of text below headings; without any heading none are shown.
+
+    Arguments:
+        right: the columns of numbers.
+        whole: further columns whose texts are not folded.
+        styles: of the rows. Default: none.
+    """
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, header_style="dim", show_header=any(columns))
+    for column in columns:
+        justify: Any = "right" if column in right else "left"
+        drawn.add_column(column, justify=justify, no_wrap=column in right or column in whole, overflow="fold")
+    given = iter(styles)
+    for row in rows:
+        drawn.add_row(*map(escaped, row), style=next(given, None))
+    return drawn
+
+
+def shown(value: Any, most: int = _MOST_CHARACTERS) -> str:
+    """A value from a file of others, on a line."""
+    return shorten(one_line(str(value)), most)
+
+
+def counted(number: int, thing: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "error"), counted(2, "error")
+    ('1 error', '2 errors')
+    """
+    return f"{number} {thing}{'' if number == 1 else 's'}"

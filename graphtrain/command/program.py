@@ -9,8 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from graphtrain.command.failure import stoppable
 from graphtrain.command.script import is_importing, note_graph
-from graphtrain.command.stopping import stoppable
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 
@@ -45,20 +45,21 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
             f"main takes the function that returns the resources, got a {type(setup).__name__}",
             "write main(setup), without parentheses after setup",
         )
-    words, script = _program()
+    words, file = _program()
     with stoppable([*words, *sys.argv[1:]]):
-        from graphtrain.command.app import program_app
-        from graphtrain.command.failure import exit_on_failure
-        from graphtrain.command.script_graph import DEFAULT, graph_of_module
+        from graphtrain.command.run import Script, program_command
+        from graphtrain.command.script_graph import graph_of_module
 
-        with exit_on_failure():
-            try:
-                graph = graph_of_module(graph, sys.modules["__main__"], script.name if script is not None else "main")
-            except UsageError:
-                if not any(word.partition("=")[0] == "--graph" for word in sys.argv[1:]):
-                    raise
-                graph = DEFAULT  # it is not asked for
-        program_app(setup, graph, words, script)(prog_name=" ".join(words))
+        name = getattr(setup, "__name__", "setup")
+        program = Script(
+            setup,
+            name,
+            file,
+            words,
+            words[1] + (f":{name}" if name != "setup" else "") if file is not None and words[1] != "-m" else "",
+            lambda: graph_of_module(graph, sys.modules["__main__"], file.name if file is not None else "main"),
+        )
+        program_command(program)(prog_name=" ".join(words))
 
 
 def _module_that_runs(frame: FrameType | None) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from graphtrain.checks import checked_graph
 from graphtrain.command.output import ignore
-from graphtrain.command.script import not_state_of, resources_of, setup_function
+from graphtrain.command.run import Script
+from graphtrain.command.script import split_script
+from graphtrain.command.set_up import set_up
 from graphtrain.command.settings import (
     arguments_in_force,
     setup_arguments,
@@ -17,7 +19,7 @@ from graphtrain.command.settings import (
     toml_value,
     with_parameters,
 )
-from graphtrain.command.warm_start import warm_start
+from graphtrain.command.weights import warm_start
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.program.bind import without_unread
@@ -25,7 +27,6 @@ from graphtrain.program.factories import with_made
 from graphtrain.replay.history import SavedCheckpoint
 from graphtrain.resume.environment import run_environment
 from graphtrain.run.trainer import Trainer
-from graphtrain.state.random import seed_everything
 from graphtrain.storage.saved_graph import graph_of
 
 # The parameter of a kind that evaluates: what the loss is a sum over.
@@ -50,7 +51,7 @@ class TrainerFactory:
     """
 
     def __init__(
-        self, script: str, settings: list[str], notify: Callable[[str], None], graph: Graph | None = None
+        self, script: str, settings: Sequence[str], notify: Callable[[str], None], graph: Graph | None = None
     ) -> None:
         self._script, self._notify = script, notify
         self._given, parameters = split_settings(settings)
@@ -60,8 +61,7 @@ class TrainerFactory:
                 f"`{next(iter(parameters))}=`: the graph is that of the run, with its parameters",
                 "NAME=VALUE sets an argument of setup",
             )
-        self._path, self._name, self._setup = setup_function(script)
-        self._is_imported = True
+        self._program: Script | None = Script.of_script(script)
         self.changes: str | None = None
 
     def trainer(self, checkpoint: SavedCheckpoint, *, from_the_beginning: bool, **options: Any) -> Trainer:
@@ -74,54 +74,50 @@ class TrainerFactory:
             UsageError: an argument of the run cannot be read back, or setup no longer takes it.
             GraphError: the graph needs a kind or a resource that the script no longer has.
         """
-        manifest = checkpoint.manifest
-        self._import()
+        manifest, program = checkpoint.manifest, self._imported()
         environment, about = manifest["environment"], manifest["about"]
-        name = f"{self._path.name}:{self._name}"
-        arguments = setup_arguments(self._setup, {**self._saved(about), **self._given}, name)
-        in_force = arguments_in_force(self._setup, arguments)
+        given = {**self._saved(program.setup, about), **self._given}
+        arguments = setup_arguments(program.setup, given, program.name)
         trained = graph_of(checkpoint.path, manifest)
         graph = checked_graph(trained) if self._graph is None else _counted_alike(self._graph, trained)
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
-        given = about.get("seed", seed)  # before `setup` was called, which may seed too
-        if not all(isinstance(number, int) and 0 <= number < 2**63 for number in (seed, given)):
+        seed_of_setup = about.get("seed", seed)  # before `setup` was called, which may seed too
+        if not all(isinstance(number, int) and 0 <= number < 2**63 for number in (seed, seed_of_setup)):
             raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
-        seed_everything(given)
-        resources = resources_of(self._setup, arguments, name, graph)
-        resources.pop("loggers", None)
-        not_state = not_state_of(resources, name)
-        resources, _ = without_unread(graph, resources)
+        made = set_up(program.setup, arguments, program.name, graph, seed_of_setup)
+        resources, _ = without_unread(graph, made.resources)
         if from_the_beginning:
             warm_start(with_made(resources), map(str, about.get("init") or ()))
-        about = {**about, "arguments": in_force, "given": sorted(self._given), "script": str(self._path)}
+        about = {**about, "arguments": made.arguments, "given": sorted(self._given), "script": str(program.file)}
         if self.changes is None:
             now = run_environment(resources, about, deterministic=deterministic, seed=seed).compared(manifest)
             self.changes = now.partition("what changed: ")[2]
             self._notify(now or "what changed since the run is not known")
-        made = {
+        flags = {
             "device": checkpoint.device,
             "deterministic": deterministic,
             "display": None,
             "notify": ignore,
             "about": about,
-            "not_state": not_state,
+            "not_state": made.not_state,
         }
-        return Trainer(graph, **{**made, **resources, **options})
+        return Trainer(graph, **{**flags, **resources, **options})
 
-    def _import(self) -> None:
-        """Import the script again: its global variables must not come from the replay before."""
-        if not self._is_imported:
-            sys.modules.pop(self._path.stem, None)
-            self._path, self._name, self._setup = setup_function(self._script)
-        self._is_imported = False
+    def _imported(self) -> Script:
+        """The program, imported again for each trainer: its global variables must not come from the replay before."""
+        program, self._program = self._program, None
+        if program is None:
+            sys.modules.pop(split_script(self._script)[0].stem, None)
+            program = Script.of_script(self._script)
+        return program
 
-    def _saved(self, about: Mapping[str, Any]) -> dict[str, Any]:
+    def _saved(self, setup: Callable[..., Any], about: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of the run that a call without any would not have.
 
         Not those that are given now, which may have no form that can be read back; nor former defaults of what `setup`
         takes no more.
         """
-        arguments, defaults = about.get("arguments", {}), arguments_in_force(self._setup, {})
+        arguments, defaults = about.get("arguments", {}), arguments_in_force(setup, {})
         given = about.get("given", arguments)
         return {
             name: _value(name, text)

@@ -11,6 +11,8 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.read_toml import overlay_name
 from graphtrain.names import nearest, quoted
+from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.manifest import own_checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, is_status
 from graphtrain.storage.run_files import Lead, named_folder
 from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
@@ -69,25 +71,33 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
     Raises:
         UsageError: `resume` is "never" and the directory has a run, or names a checkpoint that does not exist.
     """
-    if resume == "auto":
-        return
     if resume == "never":
         if run_dir is not None and is_status(run_dir / STATUS_FILE):
             raise UsageError(
                 f"--resume never: `{run_dir}` holds a run already", "choose another run directory, or resume the run"
             )
-        return
-    checkpoints = run_dir / CHECKPOINTS_FOLDER if run_dir is not None else None
-    if named_folder(resume, checkpoints).is_dir():
-        return
-    names = (
-        sorted(path.name for path in checkpoints.iterdir()) if checkpoints is not None and checkpoints.is_dir() else []
-    )
-    close = nearest(resume, names)
-    hint = f"did you mean {close}?" if close else f"there are: {', '.join(names)}" if names else ""
-    raise UsageError(
-        f"--resume: there is no checkpoint `{resume}`", hint or "auto, never, best, newest, or the path of a checkpoint"
-    )
+    elif resume != "auto":
+        known = "auto, never, best, newest, or the path of a checkpoint"
+        existing_checkpoint(resume, run_dir / CHECKPOINTS_FOLDER if run_dir is not None else None, "--resume", known)
+
+
+def existing_checkpoint(name: str, folder: Path | None, option: str, known: str = "best or newest") -> Path:
+    """The checkpoint of a name, in a folder of them or elsewhere.
+
+    Arguments:
+        option: that names it.
+        known: what it takes, for the message where the folder has no checkpoint.
+
+    Raises:
+        UsageError: there is none.
+    """
+    path = named_folder(name, folder)
+    if path.is_dir():
+        return path
+    names = [path.name for path in own_checkpoint_paths(folder)] if folder is not None else []
+    close = nearest(name, names)
+    hint = f"did you mean {close}?" if close else f"there are: {', '.join(names)}" if names else known
+    raise UsageError(f"{option}: there is no checkpoint `{name}`", hint)
 
 
 def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> Graph:
@@ -117,7 +127,7 @@ def expect_overlays(overlays: Sequence[str], run_dir: Path | None, resume: str, 
     except UsageError:  # there is no checkpoint so far
         return
     for overlay in overlays:
-        if (name := overlay_name(overlay)) not in names:
+        if (name := overlay_name(Graph, overlay)) not in names:
             made = f"with {quoted(names)}" if names else "without an overlay"
             raise UsageError(
                 f"--overlay {overlay}: the run in `{run_dir}` was made {made}, and is resumed without `{name}`",
@@ -140,7 +150,16 @@ def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: C
         raise UsageError("--fork: the run directory is the one to fork from", "name a new directory with --run-dir")
     if run_dir is not None and is_status(run_dir / STATUS_FILE):
         return resume
-    newest = FolderStore(source / CHECKPOINTS_FOLDER, notify).newest()
+    return str(newest_in(source, notify, "--fork: ").path)
+
+
+def newest_in(run_dir: Path, notify: Callable[[str], None], option: str = "") -> Checkpoint:
+    """The newest sound checkpoint of a run.
+
+    Raises:
+        UsageError: there is none; the message begins with the `option`.
+    """
+    newest = FolderStore(run_dir / CHECKPOINTS_FOLDER, notify).newest()
     if newest is None:
-        raise UsageError(f"--fork: there is no checkpoint in `{source}`", "name the directory of a run")
-    return str(newest.path)
+        raise UsageError(f"{option}there is no checkpoint in `{run_dir}`", "name the directory of a run that has saved")
+    return newest

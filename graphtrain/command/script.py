@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
@@ -13,11 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
 from graphtrain.names import nearest
-
-# What an argument of `setup` is called that is given the run.
-RUN_ARGUMENT = "run"
 
 _IMPORTING: ContextVar[bool] = ContextVar("importing", default=False)
 # The graph that a module passed to `main` while it was imported.
@@ -109,43 +104,3 @@ def setup_function(script: str) -> tuple[Path, str, Callable[..., Any]]:
         )
         raise UsageError(f"`{path}` has no function `{function_name}`", hint)
     return path, function_name, function
-
-
-def resources_of(setup: Callable[..., Any], arguments: Mapping[str, Any], name: str, graph: Graph) -> dict[str, Any]:
-    """Call `setup`, with the run where it asks for it, and check what it returns.
-
-    Arguments:
-        graph: the one that is run.
-
-    Raises:
-        UsageError: it does not return a mapping from names to resources.
-    """
-    from graphtrain.program.planned_run import PlannedRun  # imports torch, which listing and drawing do without
-
-    asks_for_run = RUN_ARGUMENT in inspect.signature(setup).parameters
-    resources = setup(**arguments, **({RUN_ARGUMENT: PlannedRun(graph)} if asks_for_run else {}))
-    example = 'as in `return {"model": model, "optimizer": optimizer, "train_data": train_data}`'
-    if not isinstance(resources, Mapping):
-        returned = "nothing" if resources is None else f"a value of type {type(resources).__name__}"
-        raise UsageError(f"{name} must return a mapping of resources, it returned {returned}", example)
-    for key in resources:
-        if not isinstance(key, str):
-            raise UsageError(
-                f"{name} must return a mapping from names to resources, it returned the key {key!r}", example
-            )
-    return dict(resources)
-
-
-def not_state_of(resources: dict[str, Any], name: str) -> list[str]:
-    """Take `not_state` out of what `setup` returned: the paths of what is no state of the training.
-
-    Raises:
-        UsageError: it is no list of texts.
-    """
-    paths = resources.pop("not_state", ())
-    if not isinstance(paths, list | tuple) or not all(isinstance(path, str) for path in paths):
-        raise UsageError(
-            f"{name} returns `not_state` with {paths!r}",
-            'return a list of paths, as in `"not_state": ["task.started_at"]`',
-        )
-    return list(paths)

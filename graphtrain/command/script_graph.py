@@ -8,6 +8,7 @@ run: a name that the module has is looked up in it, and a graph that only the ru
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -135,16 +136,18 @@ def _graph_in_the_source(path: Path, module: ModuleType) -> Any:
     graphs: list[Any] = []
     for call, around in calls:
         argument = _graph_argument(call)
-        if argument is None:
-            known, value = NAME not in not_run, None
-        else:
-            known, value = _value(argument, module, not_run | _bound_in(around))
-        if not known:
+        try:
+            if argument is not None:
+                graphs.append(_value(argument, module, not_run | _bound_in(around)))
+            elif NAME not in not_run:
+                graphs.append(None)
+            else:
+                raise LookupError(NAME)
+        except (LookupError, AttributeError):
             raise UsageError(
                 f"`{path}` makes its graph where it calls main, in line {call.lineno}: only `python {path}` knows it",
                 _HINT,
-            )
-        graphs.append(value)
+            ) from None
     if any(graph is not graphs[0] and graph != graphs[0] for graph in graphs):
         lines = ", ".join(str(call.lineno) for call, _ in calls)
         raise UsageError(f"`{path}` calls main with different graphs, in lines {lines}", _HINT)
@@ -169,31 +172,27 @@ def _calls_of_main(tree: ast.Module) -> Iterator[tuple[ast.Call, ast.stmt]]:
 def _graph_argument(call: ast.Call) -> ast.expr | None:
     """The graph among the arguments of a call of `main`; or what may hold it, as in ``*arguments``."""
     for keyword in call.keywords:
-        if keyword.arg == NAME:
-            return keyword.value
-        if keyword.arg is None:
-            return ast.Starred(keyword.value)
+        if keyword.arg in (NAME, None):
+            return keyword.value if keyword.arg is not None else ast.Starred(keyword.value)
     starred = next((argument for argument in call.args if isinstance(argument, ast.Starred)), None)
     return starred or (call.args[1] if len(call.args) > 1 else None)
 
 
-def _value(argument: ast.expr, module: ModuleType, bound: set[str]) -> tuple[bool, Any]:
-    """Whether the value of an argument is known without running the call, and the value.
+def _value(argument: ast.expr, module: ModuleType, bound: set[str]) -> Any:
+    """The value of an argument, without running the call.
 
     Arguments:
         bound: names that get their values only when the script runs.
+
+    Raises:
+        LookupError, AttributeError: only the call knows it.
     """
     if isinstance(argument, ast.Constant):
-        return True, argument.value
+        return argument.value
     names = ast.unparse(argument).split(".")
-    if not all(name.isidentifier() for name in names) or names[0] in bound:
-        return False, None
-    value: Any = module
-    for name in names:
-        if not hasattr(value, name):
-            return False, None
-        value = getattr(value, name)
-    return True, value
+    if names[0] in bound or not all(name.isidentifier() for name in names):
+        raise LookupError(names[0])
+    return functools.reduce(getattr, names, module)
 
 
 def _bound_when_run(tree: ast.Module) -> set[str]:

@@ -1,4 +1,4 @@
-"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` from the command line: values are TOML, else strings."""
+"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` of the command line: values are TOML, else strings; and their list."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import inspect
 import re
 import tomllib
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from graphtrain.command.script import RUN_ARGUMENT
+from graphtrain.command.output import console, escaped, table
 from graphtrain.errors import EditError, UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.elements import NESTED, Node
+from graphtrain.graph.registry import kind_of_node
+from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.hints import hints_of
-from graphtrain.kind.parameter import Parameter
+from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value, show_value
 from graphtrain.names import suggestion
 
+# What an argument of `setup` is called that is given the run.
+RUN_ARGUMENT = "run"
+
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)  # *args and **kwargs
 
 
 def split_settings(settings: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -94,19 +99,19 @@ def logged_every(graph: Graph, amount: str | None) -> Graph:
     """
     if amount is None:
         return graph
-    logging = [*_paths_of_kind(graph, "log")]
-    if not logging:
-        raise UsageError(f"--log-every: `{graph.title}` has no node of the kind `log`", "insert one")
     every = f"{amount} steps" if amount.strip().isdecimal() else amount
-    return with_parameters(graph, {f"{path}.every": every for path in logging})
+    parameters = {f"{path}.every": every for path, node in nodes_of(graph) if node.use == "log"}
+    if not parameters:
+        raise UsageError(f"--log-every: `{graph.title}` has no node of the kind `log`", "insert one")
+    return with_parameters(graph, parameters)
 
 
-def _paths_of_kind(graph: Graph, kind: str, prefix: str = "") -> Iterator[str]:
+def nodes_of(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Node]]:
+    """Every node of a graph and of those inside it, behind its path."""
     for name, node in graph.nodes.items():
-        if node.use == kind:
-            yield f"{prefix}{name}"
+        yield f"{prefix}{name}", node
         if node.body is not None:
-            yield from _paths_of_kind(node.body, kind, f"{prefix}{name}/")
+            yield from nodes_of(node.body, f"{prefix}{name}/")
 
 
 def renamings(texts: Iterable[str]) -> dict[str, str]:
@@ -129,39 +134,48 @@ def renamings(texts: Iterable[str]) -> dict[str, str]:
     return renamed
 
 
+# ---- the arguments of a setup
+
+
+def arguments_of(setup: Callable[..., Any]) -> dict[str, Parameter]:
+    """The arguments of a setup that can be set, by their names."""
+    hints = hints_of(setup)
+    return {
+        name: Parameter(
+            name, hints.get(name, Any), REQUIRED if argument.default is argument.empty else argument.default
+        )
+        for name, argument in inspect.signature(setup).parameters.items()
+        if argument.kind not in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL) and name != RUN_ARGUMENT
+    }
+
+
 def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The arguments for a script's `setup`, checked against its signature.
 
     Raises:
         UsageError: an argument is unknown, missing, or of another type.
     """
-    parameters = inspect.signature(setup).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    named = {
-        key: parameter
-        for key, parameter in parameters.items()
-        if parameter.kind not in _VARIADIC and key != RUN_ARGUMENT
-    }
-    hints = hints_of(setup)
+    known = arguments_of(setup)
+    takes_any = any(argument.kind is argument.VAR_KEYWORD for argument in inspect.signature(setup).parameters.values())
+    if RUN_ARGUMENT in values:
+        raise UsageError(
+            f"`{RUN_ARGUMENT}` is no argument that can be set: {name} is given the run itself by that name",
+            "give the argument another name",
+        )
     checked = {}
     for key, value in values.items():
-        if key == RUN_ARGUMENT:
-            raise UsageError(
-                f"`{key}` is no argument that can be set: {name} is given the run itself by that name",
-                "give the argument another name",
-            )
-        if key not in named:
-            if takes_any:
-                checked[key] = value
-                continue
-            hint = suggestion(key, named) or ("it takes others" if named else "it takes none")
+        if key in known:
+            checked[key] = _coerced(known[key], value, name)
+        elif takes_any:
+            checked[key] = value
+        else:
+            hint = suggestion(key, known) or ("it takes others" if known else "it takes none")
             raise UsageError(
                 f"`{key}` is not an argument of {name}",
                 f"{hint.removesuffix('?')}; to set a parameter of a node, write NODE.{key}=VALUE",
             )
-        checked[key] = _argument(Parameter(key, hints.get(key, Any)), value, name)
-    for key, parameter in named.items():
-        if parameter.default is parameter.empty and key not in checked:
+    for key, argument in known.items():
+        if argument.default is REQUIRED and key not in checked:
             raise UsageError(f"{name} needs the argument `{key}`", f"set it with {key}=VALUE")
     return checked
 
@@ -178,25 +192,92 @@ def arguments_in_force(setup: Callable[..., Any], given: Mapping[str, Any]) -> d
     >>> arguments_in_force(setup, {"width": 8})
     {'lr': '1.0', 'make': '<built-in function len>', 'width': '8'}
     """
-    hints = hints_of(setup)
     values = {}
-    for name, parameter in inspect.signature(setup).parameters.items():
-        if parameter.kind in _VARIADIC or name in {RUN_ARGUMENT, *given} or parameter.default is parameter.empty:
-            continue
-        values[name] = parameter.default
-        with suppress(UsageError):
-            values[name] = _argument(Parameter(name, hints.get(name, Any)), parameter.default, "setup")
+    for name, argument in arguments_of(setup).items():
+        if name not in given and argument.default is not REQUIRED:
+            values[name] = argument.default
+            with suppress(UsageError):
+                values[name] = _coerced(argument, argument.default, "setup")
     return {name: _ADDRESS.sub("", repr(value)) for name, value in {**values, **given}.items()}
 
 
-def _argument(declared: Parameter, value: Any, name: str) -> Any:
-    wanted = typing.get_args(declared.annotation) or (declared.annotation,)
+def _coerced(argument: Parameter, value: Any, name: str) -> Any:
+    wanted = typing.get_args(argument.annotation) or (argument.annotation,)
     if isinstance(value, str) and Path in wanted and str not in wanted:
         return Path(value)
     try:
-        return declared.coerce(value)
+        return argument.coerce(value)
     except ValueError as error:
         hint = ""
         if str in wanted:  # `tag=001` is text, `tag=3` a number
-            hint = f"quote text that looks like another value, and the quotes for the shell: {declared.name}='\"...\"'"
-        raise UsageError(f"{name}: {declared.name}: {error}", hint) from None
+            hint = f"quote text that looks like another value, and the quotes for the shell: {argument.name}='\"...\"'"
+        raise UsageError(f"{name}: {argument.name}: {error}", hint) from None
+
+
+# ---- their list
+
+# Name, default, type and description.
+Row = tuple[str, str, str, str]
+
+
+def print_arguments(setup: Callable[..., Any], name: str) -> None:
+    """Print the arguments of a setup."""
+    _print(f"Arguments of {name}", "NAME=VALUE", [*setup_rows(setup)])
+
+
+def print_parameters(graph: Graph) -> None:
+    """Print the parameters of the nodes of a graph."""
+    _print(f"Parameters of the graph {graph.name}", "NODE.PARAM=VALUE", [*graph_rows(graph)])
+
+
+def _print(title: str, heading: str, rows: Sequence[Row]) -> None:
+    printed = console()
+    printed.print(f"\n[bold]{escaped(title)}[/bold]" + ("" if rows else ": none"))
+    if rows:
+        printed.print(table([heading, "default", "type", ""], rows, whole=[heading]))
+
+
+def setup_rows(setup: Callable[..., Any]) -> Iterator[Row]:
+    """The arguments of a setup.
+
+    >>> def setup(lr: float = 0.1):
+    ...     '''Arguments:
+    ...         lr: learning rate.'''
+    >>> list(setup_rows(setup))
+    [('lr', '0.1', 'number', 'learning rate.')]
+    >>> def setup(activation: Callable[[Any], Any] = lambda value: value, layer: type = dict):
+    ...     pass
+    >>> [row[:3] for row in setup_rows(setup)]
+    [('activation', 'a function', 'function'), ('layer', 'dict', 'class')]
+    """
+    descriptions = descriptions_of(setup)
+    for name, argument in arguments_of(setup).items():
+        yield _row(name, argument, argument.default, descriptions.get(name, ""))
+
+
+def graph_rows(graph: Graph) -> Iterator[Row]:
+    """The parameters of the nodes of a graph; nodes of nested graphs are named by their paths."""
+    for path, node in nodes_of(graph):
+        kind = kind_of_node(node)
+        if kind is None:
+            continue  # declared by a script that is not loaded
+        for name, parameter in kind.parameters.items():
+            if node.use != NESTED or name in node.parameters:
+                value = node.parameters.get(name, parameter.default)
+                yield _row(f"{path}.{name}", parameter, value, kind.descriptions.get(name, ""))
+
+
+def _row(name: str, parameter: Parameter, value: Any, description: str) -> Row:
+    wanted = parameter.annotation
+    named = "path" if wanted is Path else "" if wanted is Any else parameter.type_name
+    return name, _shown(value), re.sub(r"^an? (value of type )?| such as .*", "", named), description
+
+
+def _shown(value: Any) -> str:
+    if value is None or value is REQUIRED:
+        return "none" if value is None else "required"
+    try:
+        return show_value(plain_value(value))
+    except ValueError:
+        name = getattr(value, "__name__", str(value))
+        return "a function" if name == "<lambda>" else name

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, final
 
 from graphtrain.explain.explanation import Explanation
 from graphtrain.graph import Graph
+from graphtrain.graph.renaming import paths_of
 from graphtrain.printable import one_line
 
 # A column is no wider than this; a longer name takes the room it needs.
@@ -27,7 +28,7 @@ class TraceLines:
 
     def __init__(self, graph: Graph, write: Callable[[str], Any]) -> None:
         self._write = write
-        paths = list(_paths(graph))
+        paths = list(paths_of(graph))
         self._node_width = min(_WIDEST, max(map(len, paths)))
         self._target_width = min(_WIDEST, max(len(path.rpartition("/")[2]) for path in paths))
 
@@ -52,10 +53,3 @@ def _moment(explanation: Explanation) -> list[str]:
     if explanation.batch is not None:
         words.append(f"batch {explanation.batch:>5}")
     return words
-
-
-def _paths(graph: Graph, prefix: str = "") -> Iterator[str]:
-    for name, node in graph.nodes.items():
-        yield prefix + name
-        if node.body is not None:
-            yield from _paths(node.body, f"{prefix}{name}/")

@@ -1,10 +1,16 @@
-"""`graphtrain verify --cuts`."""
+"""What `graphtrain verify --cuts` does: a script is trained, cut at random transitions, resumed, and compared.
+
+Each training is a process of its own, ``python -m graphtrain.command.verify_cuts REPORT CUTS WORDS``, which is
+``graphtrain run WORDS``, cut after some transitions. REPORT is the file for what is to know of the run, CUTS the
+numbers of transitions with commas between them; the copies of the run directory go where the report goes.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -12,60 +18,43 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, final
+from typing import Any, Literal, NoReturn, final
 
-import typer
+import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from graphtrain.command.cut_run import MODULE, CutRequest
+from graphtrain.command.cli import app
 from graphtrain.command.failure import FAILED
-from graphtrain.command.options import RunOptions, command_line
-from graphtrain.command.output import escaped, notify
+from graphtrain.command.output import console, counted, escaped, notify, table
+from graphtrain.command.run import RunOptions
 from graphtrain.display.numbers import about, duration, size
 from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.outcome import Outcome
 from graphtrain.printable import one_line, printable
-from graphtrain.replay.comparison import StateDifference
+from graphtrain.replay.comparison import StateDifference, first_lines
 from graphtrain.replay.cuts import (
     Cut,
+    CutTraining,
     TrainedRun,
     compare_runs,
     copy_run,
     expected_seconds,
     sampled_transitions,
 )
+from graphtrain.run.trainer import Trainer
 from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
 
-_MOST_DIFFERENCES = 8
 _MOST_LINES = 12
 _REFRESHES_PER_SECOND = 4
 # Beside the copies of the cuts: the checkpoints that the runs keep, and those of the run that is resumed.
 _MORE_CHECKPOINTS = 6
-
-
-@dataclass(frozen=True)
-class CutOptions:
-    """What the command is asked for.
-
-    Attributes:
-        number: of cuts.
-        run: the options of the runs; no run directory.
-        seed: chooses the cuts. Default: another one each time, which is printed.
-        keep: a folder for the runs that differ. Default: none is kept.
-    """
-
-    number: int
-    run: RunOptions
-    seed: int | None = None
-    keep: Path | None = None
-    as_json: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,15 +68,17 @@ class Ended:
 
 @dataclass(frozen=True)
 class ResumeReport:
-    """What the line of a resume says.
+    """What a process that resumes a run tells of it.
 
     Attributes:
         lost: why the resume is not exact; empty if it does not say so.
         changed: what has changed, so that it is exact except for that; empty if it does not say so.
+        failure: why the run could not be resumed, or not to its end; empty if it could.
     """
 
     lost: str = ""
     changed: str = ""
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,71 +87,85 @@ class CutVerdict:
 
     Attributes:
         differences: at the end, from the run that was never cut.
-        resume: what the resume reported.
-        failure: why the run could not be resumed, or not to its end; empty if it could.
     """
 
     cut: Cut
-    seconds: float = 0.0
-    differences: Sequence[StateDifference] = field(default_factory=tuple)
     resume: ResumeReport = ResumeReport()
-    failure: str = ""
+    differences: Sequence[StateDifference] = ()
+    seconds: float = 0.0
 
     @property
     def result(self) -> Literal["equal", "differs", "not exact", "cannot be resumed"]:
         """In words. A resume that is reported as not exact is not exact, whatever it came to."""
-        if self.failure:
+        if self.resume.failure:
             return "cannot be resumed"
         if self.resume.lost:
             return "not exact"
         return "differs" if self.differences else "equal"
 
 
-def verify_cuts_command(script: str, settings: list[str], options: CutOptions) -> int:
+def verify_cuts(
+    script: str, words: Sequence[str], number: int, *, seed: int | None, keep: Path | None, as_json: bool
+) -> int:
     """Train, cut at random transitions, resume each in a new process, and compare; the exit code."""
-    if options.number < 1:
-        raise UsageError(f"--cuts: expected a number > 0, got {options.number}")
-    if (
-        options.keep is not None
-        and options.keep.exists()
-        and (not options.keep.is_dir() or any(options.keep.iterdir()))
-    ):
-        raise UsageError(f"--keep: `{options.keep}` exists and is no empty folder", "name a new folder")
-    with _ended_by_signals(), _temporary_folder() as folder:
-        return _Verification(script, settings, options, folder).run()
+    if number < 1:
+        raise UsageError(f"--cuts: expected a number > 0, got {number}")
+    if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise UsageError(f"--keep: `{keep}` exists and is no empty folder", "name a new folder")
+    seed = random.randrange(10**6) if seed is None else seed  # noqa: S311 - no secret
+    temporary = tempfile.TemporaryDirectory(prefix="graphtrain-verify-", ignore_cleanup_errors=True)
+    # As a Ctrl-C, these end the processes and remove the files.
+    with _handled(_leave, "SIGTERM", "SIGHUP"), temporary as folder:
+        return _Verification(script, words, number, seed, keep, as_json, Path(folder)).run()
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 @final
+@dataclass
 class _Verification:
-    """One call of the command, in a temporary folder."""
+    """One call of the command.
 
-    def __init__(self, script: str, settings: list[str], options: CutOptions, folder: Path) -> None:
-        self._script, self._settings, self._options, self._folder = script, settings, options, folder
-        self._seed = options.seed if options.seed is not None else random.randrange(10**6)  # noqa: S311 - no secret
-        self._processes = 0
-        self._progress = Console(stderr=True, highlight=False)
+    Attributes:
+        words: those of ``graphtrain run``, without a run directory.
+        number: of cuts.
+        seed: chooses the cuts.
+        keep: a folder for the runs that differ. Default: none is kept.
+        folder: a temporary one.
+    """
+
+    script: str
+    words: Sequence[str]
+    number: int
+    seed: int
+    keep: Path | None
+    as_json: bool
+    folder: Path
+    _processes: int = 0
 
     def run(self) -> int:
         """Do it; the exit code."""
         with self._shown("training once", "whole"):
             whole, seconds = self._trained("whole")
         if isinstance(whole, Ended):
-            return self._failed(whole, "training failed, so nothing can be compared")
-        cuts = sampled_transitions(whole.transitions, self._options.number, self._seed)
+            return _failed(whole, "training failed, so nothing can be compared")
+        cuts = sampled_transitions(whole.transitions, self.number, self.seed)
         if not cuts:
             raise UsageError("the run has a single transition, so that it cannot be cut", "train for longer")
         self._refuse_full_disk(len(cuts))
         left = seconds + expected_seconds(seconds, whole.seconds, whole.transitions, cuts)
-        resumes = f"{len(cuts)} resume{'s' if len(cuts) > 1 else ''}"
-        notify(f"training once took {duration(seconds)}; training again and {resumes} will take about {about(left)}")
-        if len(cuts) < self._options.number:
+        resumes = f"training again and {counted(len(cuts), 'resume')} will take about {about(left)}"
+        notify(f"training once took {duration(seconds)}; {resumes}")
+        if len(cuts) < self.number:
             notify(f"the run has {whole.transitions} transitions: it is cut after each of them")
         else:
-            notify(f"cuts chosen with --cuts-seed {self._seed}")
+            notify(f"cuts chosen with --cuts-seed {self.seed}")
         with self._shown("training again, with cuts", "second"):
             cut_run, _ = self._trained("second", cuts)
         if isinstance(cut_run, Ended):
-            return self._failed(cut_run, "training failed the second time; the first time it did not")
+            return _failed(cut_run, "training failed the second time; the first time it did not")
         if differences := self._differences("second", whole):
             return self._report_different_runs(differences, whole)
         if len(cut_run.cuts) < len(cuts):
@@ -181,128 +186,115 @@ class _Verification:
 
     def _trained(self, name: str, cuts: Sequence[int] = ()) -> tuple[TrainedRun | Ended, float]:
         """Train to the end, in a process of its own; what is to know of the run, or how its process failed."""
-        report = self._folder / f"{name}.json"
-        request = self._folder / f"{name}.request.json"
-        options = replace(self._options.run, run_dir=self._folder / name, quiet=True)
-        CutRequest(self._script, self._settings, options, cuts, self._folder, report).write(request)
-        ended = self._python("-m", MODULE, str(request))
+        report = self.folder / f"{name}.json"
+        numbers = ",".join(map(str, cuts))
+        words = [*self.words, "--run-dir", str(self.folder / name), "--quiet"]
+        ended = self._python("-m", "graphtrain.command.verify_cuts", str(report), numbers, *words)
         if ended.code or not report.exists():
             return ended, ended.seconds
         return TrainedRun.from_json(report.read_text(encoding="utf-8")), ended.seconds
 
     def _resumed(self, cut: Cut, whole: TrainedRun) -> CutVerdict:
         """Resume from a cut to the end, in a process of its own, and compare."""
-        run_dir = self._folder / _resumed_name(cut)
-        copy_run(self._folder / cut.name, run_dir)
-        options = replace(self._options.run, run_dir=run_dir)
-        ended = self._python("-m", "graphtrain", "run", self._script, *self._settings, *options.words())
-        differences: Sequence[StateDifference] = ()
-        failure, report = read_resume(ended)
-        if not failure:
+        run_dir = self.folder / _resumed_name(cut)
+        copy_run(self.folder / cut.name, run_dir)
+        ended = self._python("-m", "graphtrain", "run", *self.words, "--run-dir", str(run_dir))
+        verdict = CutVerdict(cut, read_resume(ended), seconds=ended.seconds)
+        if not verdict.resume.failure:
             try:
-                differences = self._differences(run_dir.name, whole)
+                verdict = replace(verdict, differences=self._differences(run_dir.name, whole))
             except (CheckpointError, UsageError) as error:
-                failure = str(error)
-        verdict = CutVerdict(cut, ended.seconds, differences, report, failure)
-        if verdict.result != "equal" and self._options.keep is not None:
+                verdict = replace(verdict, resume=replace(verdict.resume, failure=str(error)))
+        if verdict.result != "equal":
             self._keep("whole", cut.name, run_dir.name)
         shutil.rmtree(run_dir, ignore_errors=True)
-        shutil.rmtree(self._folder / cut.name, ignore_errors=True)
+        shutil.rmtree(self.folder / cut.name, ignore_errors=True)
         return verdict
 
     def _differences(self, name: str, whole: TrainedRun) -> Sequence[StateDifference]:
-        return compare_runs(self._folder / "whole", self._folder / name, whole).differences
+        return compare_runs(self.folder / "whole", self.folder / name, whole).differences
 
     def _python(self, *words: str) -> Ended:
         environment = dict(os.environ)
         # As in a shell: there, each process has its own order of sets of texts, unless the user has chosen one.
-        environment.setdefault("PYTHONHASHSEED", str((self._seed + self._processes) % 2**32))
+        environment.setdefault("PYTHONHASHSEED", str((self.seed + self._processes) % 2**32))
         self._processes += 1
-        return launch(words, environment, self._folder / "output.txt")
+        return launch(words, environment, self.folder / "output.txt")
 
     def _refuse_full_disk(self, cuts: int) -> None:
-        checkpoint = checkpoint_paths(self._folder / "whole" / CHECKPOINTS_FOLDER)[-1]
+        checkpoint = checkpoint_paths(self.folder / "whole" / CHECKPOINTS_FOLDER)[-1]
         needed = (cuts + _MORE_CHECKPOINTS) * sum(file.stat().st_size for file in checkpoint.iterdir())
-        free = shutil.disk_usage(self._folder).free
+        free = shutil.disk_usage(self.folder).free
         if needed > free:
             raise UsageError(
-                f"{cuts} cuts need {size(needed)} in {self._folder.parent}, where {size(free)} are free",
+                f"{cuts} cuts need {size(needed)} in {self.folder.parent}, where {size(free)} are free",
                 "set TMPDIR to a folder with more room, or ask for fewer --cuts",
             )
 
     def _keep(self, *names: str) -> None:
-        """Move or copy runs to where they stay."""
-        assert self._options.keep is not None, "asked for"
-        self._options.keep.mkdir(parents=True, exist_ok=True)
+        """Copy runs to where they stay, if that is asked for."""
+        if self.keep is None:
+            return
+        self.keep.mkdir(parents=True, exist_ok=True)
         for name in names:
-            target = self._options.keep / name
-            if not target.exists():
-                copy_run(self._folder / name, target)
+            if not (target := self.keep / name).exists():
+                copy_run(self.folder / name, target)
 
     # ---- what is shown
 
     @contextmanager
     def _shown(self, what: str, name: str) -> Iterator[None]:
         """Show what is being done, on a terminal, and the place of the run of that name."""
-        if not self._progress.is_terminal:
+        progress = Console(stderr=True, highlight=False)
+        status = progress.status(Doing(what, self.folder / name), refresh_per_second=_REFRESHES_PER_SECOND)
+        with status if progress.is_terminal else nullcontext():
             yield
-            return
-        with self._progress.status(Doing(what, self._folder / name), refresh_per_second=_REFRESHES_PER_SECOND):
-            yield
-
-    def _failed(self, ended: Ended, what: str) -> int:
-        """Print why a training failed; the exit code."""
-        print(printable(ended.output.rstrip()), file=sys.stderr)  # noqa: T201 - a command prints
-        notify(f"error: {what}{_how_it_ended(ended.code)}")
-        return ended.code if ended.code in (1, 2) else FAILED
 
     def _report_different_runs(self, differences: Sequence[StateDifference], whole: TrainedRun) -> int:
         """Say that two runs differ before anything was resumed, and which of two reasons it has; the exit code."""
         with self._shown("training a third time, to find out why two runs differ", "third"):
             again, _ = self._trained("third")
         is_saving = isinstance(again, TrainedRun) and not self._differences("third", whole)
-        kept = ["whole", "second"]
-        if self._options.keep is not None:
-            self._keep(*kept)
-        if self._options.as_json:
+        self._keep("whole", "second")
+        if self.as_json:
             self._print_json(differences, is_saving=is_saving)
             return FAILED
-        console = Console(highlight=False)
         for line in lines_of_different_runs(differences, whole.notes, is_saving=is_saving):
-            console.print(escaped(line), soft_wrap=True)
-        self._print_kept(console)
+            console().print(escaped(line), soft_wrap=True)
+        self._print_kept()
         return FAILED
 
     def _report(self, verdicts: Sequence[CutVerdict], whole: TrainedRun) -> int:
         """Print what was found; the exit code."""
         bad = [verdict for verdict in verdicts if verdict.result != "equal"]
-        if self._options.as_json:
+        if self.as_json:
             self._print_json((), verdicts)
             return FAILED if bad else 0
-        console = Console(highlight=False)
-        console.print(table_of(verdicts))
+        printed = console()
+        columns = ["cut", "saved at", "next node", "time", "result"]
+        printed.print(table(columns, map(_row, verdicts), right=["cut", "time"]))
         for line in lines_of_verdicts(bad, whole.notes):
-            console.print(escaped(line), soft_wrap=True)
-        self._print_kept(console, *(verdict.cut.name for verdict in bad[:1]))
-        console.print(summary_of(verdicts), soft_wrap=True)
+            printed.print(escaped(line), soft_wrap=True)
+        self._print_kept(*(verdict.cut.name for verdict in bad[:1]))
+        printed.print(summary_of(verdicts), soft_wrap=True)
         return FAILED if bad else 0
 
-    def _print_kept(self, console: Console, *names: str) -> None:
+    def _print_kept(self, *names: str) -> None:
         """Say where runs are kept, and how to resume the cuts of these names."""
-        keep = self._options.keep
+        keep = self.keep
         if keep is None or not keep.exists():
             return
-        options = [replace(self._options.run, run_dir=keep / name) for name in names]
-        commands = [command_line(["graphtrain", "run", self._script], self._settings, each) for each in options]
-        console.print(escaped("; resume with: ".join([f"\nkept in {keep}", *commands])), soft_wrap=True)
+        words = ["graphtrain", "run", *self.words, "--run-dir"]
+        commands = [shlex.join([*words, str(keep / name)]) for name in names]
+        console().print(escaped("; resume with: ".join([f"\nkept in {keep}", *commands])), soft_wrap=True)
 
     def _print_json(
         self, differences: Sequence[StateDifference], verdicts: Sequence[CutVerdict] = (), *, is_saving: bool = False
     ) -> None:
         """As JSON: whether two runs are equal, and every cut with its result."""
         plain: dict[str, Any] = {
-            "script": self._script,
-            "cuts_seed": self._seed,
+            "script": self.script,
+            "cuts_seed": self.seed,
             "repeatable": not differences or is_saving,
             "saving_changes_the_run": is_saving,
             "differences": [asdict(difference) for difference in differences],
@@ -313,12 +305,11 @@ class _Verification:
                     "seconds": round(verdict.seconds, 3),
                     "differences": [asdict(difference) for difference in verdict.differences],
                     **asdict(verdict.resume),
-                    "failure": verdict.failure,
                 }
                 for verdict in verdicts
             ],
         }
-        typer.echo(json.dumps(plain, indent=2))
+        click.echo(json.dumps(plain, indent=2))
 
 
 @dataclass(frozen=True)
@@ -376,78 +367,62 @@ def launch(words: Sequence[str], environment: Mapping[str, str], log: Path) -> E
 
 
 @contextmanager
+def _handled(handler: Callable[[int, FrameType | None], Any], *names: str) -> Iterator[None]:
+    """A span in which signals are handled so, where this system has them and they are not ignored, as by nohup."""
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                previous[number] = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, former in previous.items():
+            signal.signal(number, former)
+
+
+@contextmanager
 def _signals_held() -> Iterator[None]:
     """A span that no signal interrupts: those that came meanwhile are handled at its end."""
     received: list[int] = []
-    previous = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in _signals("SIGINT", "SIGTERM", "SIGHUP"):
-            previous[number] = signal.signal(number, lambda number, frame: received.append(number))
-    try:
+    with _handled(lambda number, frame: received.append(number), "SIGINT", "SIGTERM", "SIGHUP"):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
     for number in received:
         signal.raise_signal(number)
-
-
-def _signals(*names: str) -> list[int]:
-    """Those of some signals that this system has, and that are not ignored, as by nohup."""
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-
-
-@contextmanager
-def _temporary_folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="graphtrain-verify-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """A span that SIGTERM and SIGHUP leave in order, as a Ctrl-C does: processes end, and files are removed."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    previous = {}
-    if threading.current_thread() is threading.main_thread():
-        for number in _signals("SIGTERM", "SIGHUP"):
-            previous[number] = signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 # ---- what a process tells
 
 
-def read_resume(ended: Ended) -> tuple[str, ResumeReport]:
-    """Why a run could not be resumed, empty where it could; and what the resume reported.
+def read_resume(ended: Ended) -> ResumeReport:
+    """What the process of a resume has told.
 
     >>> read_resume(Ended(0, "resumed r: step 3; repeating nothing; code unchanged: exact\\n", 1.0))
-    ('', ResumeReport(lost='', changed=''))
-    >>> read_resume(Ended(0, "resumed r: step 3; not exact: task<it> is an iterator\\n", 1.0))
-    ('', ResumeReport(lost='task<it> is an iterator', changed=''))
-    >>> read_resume(Ended(1, "resumed r: step 3\\nerror: it does not fit\\n", 1.0))[0]
+    ResumeReport(lost='', changed='', failure='')
+    >>> read_resume(Ended(0, "resumed r: step 3; not exact: task<it> is an iterator\\n", 1.0)).lost
+    'task<it> is an iterator'
+    >>> read_resume(Ended(1, "resumed r: step 3\\nerror: it does not fit\\n", 1.0)).failure
     'error: it does not fit'
     """
     lines = [line for line in ended.output.splitlines() if line.strip()]
     resumed = next((line for line in lines if line.startswith("resumed ")), "")
-    report = ResumeReport(
-        resumed.partition("; not exact: ")[2], resumed.partition("; exact except for what changed: ")[2]
-    )
     if ended.code:
         starts = [number for number, line in enumerate(lines) if line.startswith(("error: ", "Traceback "))]
         reason = "\n".join(lines[starts[-1] if starts else 0 :][-_MOST_LINES:])
-        return reason or f"the run failed{_how_it_ended(ended.code)}", report
-    skipped = next((line for line in lines if line.startswith("skipped ")), "")
-    if skipped or not resumed:
-        return skipped or "the run began from the beginning instead of being resumed", report
-    return "", report
+        failure = reason or f"the run failed{_how_it_ended(ended.code)}"
+    else:
+        failure = next((line for line in lines if line.startswith("skipped ")), "")
+        if not failure and not resumed:
+            failure = "the run began from the beginning instead of being resumed"
+    lost, changed = (resumed.partition(f"; {says}: ")[2] for says in ("not exact", "exact except for what changed"))
+    return ResumeReport(lost, changed, failure)
+
+
+def _failed(ended: Ended, what: str) -> int:
+    """Print why a training failed; the exit code."""
+    print(printable(ended.output.rstrip()), file=sys.stderr)  # noqa: T201 - a command prints
+    notify(f"error: {what}{_how_it_ended(ended.code)}")
+    return ended.code if ended.code in (1, 2) else FAILED
 
 
 def _how_it_ended(code: int) -> str:
@@ -460,52 +435,38 @@ def _how_it_ended(code: int) -> str:
 # ---- the report
 
 
-def table_of(verdicts: Sequence[CutVerdict]) -> Table:
-    """A row for each cut."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("cut", justify="right", no_wrap=True)
-    table.add_column("saved at", overflow="fold")
-    table.add_column("next node", overflow="fold")
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("result", overflow="fold")
-    for verdict in verdicts:
-        cut, number = verdict.cut, len(verdict.differences)
-        fields = f" ({number} field{'' if number == 1 else 's'})" if verdict.result == "differs" else ""
-        table.add_row(
-            str(cut.transition),
-            escaped(cut.place),
-            escaped(cut.node),
-            duration(verdict.seconds),
-            verdict.result + fields,
-        )
-    return table
+def _row(verdict: CutVerdict) -> list[str]:
+    cut, result = verdict.cut, str(verdict.result)
+    if result == "differs":
+        result += f" ({counted(len(verdict.differences), 'field')})"
+    return [str(cut.transition), cut.place, cut.node, duration(verdict.seconds), result]
 
 
 def lines_of_verdicts(bad: Sequence[CutVerdict], notes: Sequence[str] = ()) -> Iterator[str]:
-    """The lines beneath the table about cuts that are not equal: all fields of the first, one of the others.
+    """The lines beneath the table about cuts that are not equal: the first fields of the first, one of the others.
 
     Arguments:
         notes: what makes two runs differ.
     """
-    most = _MOST_DIFFERENCES
+    is_first = True
     for verdict in bad:
         yield f"\n{verdict.cut}: {verdict.result}"
-        yield from (f"  {line}" for line in verdict.failure.splitlines())
+        yield from (f"  {line}" for line in verdict.resume.failure.splitlines())
         if verdict.resume.lost:
             yield f"  the resume reports: not exact: {one_line(verdict.resume.lost)}"
         if verdict.resume.changed:
             yield f"  the resume reports: exact except for what changed: {one_line(verdict.resume.changed)}"
         if verdict.differences:
-            yield from _fields(verdict.differences, most)
-            most = 1
+            yield from first_lines(verdict.differences, *([] if is_first else [1]))
+            is_first = False
     silent = [verdict for verdict in bad if verdict.result == "differs" and not verdict.resume.changed]
     if silent:
         yield ""
         yield (
-            f"{_cuts(len(silent))} differ{'s' if len(silent) == 1 else ''} although the resume reports to be exact: "
-            "the training depends on something that was not saved, or not restored. Give the object that holds it a "
-            "state_dict and a load_state_dict, make it progress of a node, or keep it where it can be reached from a "
-            "resource: an attribute, a closure, a global variable of the script."
+            f"{counted(len(silent), 'cut')} differ{'s' if len(silent) == 1 else ''} although the resume reports to be "
+            "exact: the training depends on something that was not saved, or not restored. Give the object that holds "
+            "it a state_dict and a load_state_dict, make it progress of a node, or keep it where it can be reached "
+            "from a resource: an attribute, a closure, a global variable of the script."
         )
         yield from notes
 
@@ -521,7 +482,7 @@ def lines_of_different_runs(
     """
     first = one_line(str(differences[0]))
     yield f"saving changes the run: {first}" if is_saving else f"two runs of the script differ: {first}"
-    yield from _fields(differences[1:], _MOST_DIFFERENCES - 1)
+    yield from first_lines(differences[1:], 7)
     yield from notes
     if is_saving:
         yield (
@@ -536,39 +497,39 @@ def lines_of_different_runs(
     )
 
 
-def _fields(differences: Sequence[StateDifference], most: int) -> Iterator[str]:
-    """The first differences, and the row of metrics, which tells when they began."""
-    shown = [*differences[:most], *(row for row in differences[most:] if row.path.startswith("metrics.jsonl"))]
-    yield from (f"  {one_line(str(difference))}" for difference in shown)
-    if (more := len(differences) - len(shown)) > 0:
-        yield f"  ... and {more} more"
-
-
 def summary_of(verdicts: Sequence[CutVerdict]) -> str:
     """The last line of the report.
 
     >>> cut = Cut(3, "step 1", "step")
     >>> summary_of([CutVerdict(cut), CutVerdict(cut)])
     '2 cuts: bitwise equal'
-    >>> reported = CutVerdict(cut, resume=ResumeReport(lost="count is an iterator"))
-    >>> summary_of([CutVerdict(cut), CutVerdict(cut, failure="error: no"), reported])
+    >>> reports = ResumeReport(lost="count is an iterator"), ResumeReport(failure="error: no")
+    >>> summary_of([CutVerdict(cut), *(CutVerdict(cut, report) for report in reports)])
     '2 of 3 cuts are not exact: 1 reported as not exact, 1 cannot be resumed'
     """
     results = [verdict.result for verdict in verdicts]
     bad = len(results) - results.count("equal")
+    cuts = counted(len(results), "cut")
     if not bad:
-        return f"{_cuts(len(results))}: bitwise equal"
-    counts = ((result, results.count(result)) for result in ("differs", "not exact", "cannot be resumed"))
-    listed = ", ".join(f"{number} {_PLURALS[result]}" for result, number in counts if number)
-    return f"{bad} of {_cuts(len(results))} {'is' if bad == 1 else 'are'} not exact: {listed}"
+        return f"{cuts}: bitwise equal"
+    kinds = {"differs": "different", "not exact": "reported as not exact", "cannot be resumed": "cannot be resumed"}
+    listed = [f"{results.count(result)} {text}" for result, text in kinds.items() if result in results]
+    return f"{bad} of {cuts} {'is' if bad == 1 else 'are'} not exact: {', '.join(listed)}"
 
 
-_PLURALS = {
-    "differs": "different",
-    "not exact": "reported as not exact",
-    "cannot be resumed": "cannot be resumed",
-}
+# ---- the process that trains
 
 
-def _cuts(number: int) -> str:
-    return f"{number} cut{'' if number == 1 else 's'}"
+def _train_and_cut(report: Path, cuts: list[int]) -> None:
+    def drive(trainer: Trainer, options: RunOptions) -> Outcome:
+        assert options.run_dir is not None, "it is the one that is copied"
+        outcome, trained = CutTraining(options.run_dir, cuts, report.parent, options.until).run(trainer)
+        report.write_text(trained.to_json(), encoding="utf-8")
+        return outcome
+
+    sys.argv[:3] = ["graphtrain", "run"]  # which the script may look at
+    app(prog_name="graphtrain", obj=drive)
+
+
+if __name__ == "__main__":
+    _train_and_cut(Path(sys.argv[1]), [int(number) for number in sys.argv[2].split(",") if number])

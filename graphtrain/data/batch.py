@@ -37,17 +37,12 @@ def sample_counter() -> Callable[[Any], int]:
         first = batch  # most batches begin with their tensor: 0.3 us instead of 2 for a full search
         while type(first) in (tuple, list) and first:
             first = first[0]
-        tensor = first if isinstance(first, torch.Tensor) else first_tensor(batch)
+        tensor = first if isinstance(first, torch.Tensor) else next(tensors_of(batch), None)
         if tensor is None:
             return 1
         return tensor.size(0) if tensor.dim() else 1  # a nested tensor has no shape, but a size
 
     return count
-
-
-def first_tensor(batch: Any) -> torch.Tensor | None:
-    """The first tensor in a nest of tuples, lists, mappings and dataclasses."""
-    return next(tensors_of(batch), None)
 
 
 def batch_mover(device: torch.device) -> Callable[[Any], Any] | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
-import torch
-
 from graphtrain.data.loader import derived_seed
 from graphtrain.data.samplers import generators_of
-from graphtrain.data.source import Opened, Recut, Source
+from graphtrain.data.source import Opened, Source
+from graphtrain.data.wrapped import Wrapped
 from graphtrain.state.generators import HOST, AnyGenerator
 from graphtrain.state.random import RandomAside, seed_all
 
@@ -47,7 +46,7 @@ class CommonBatches:
 
 
 @final
-class Common(Source):
+class Common(Wrapped):
     """A source under random numbers that follow from the seed and the epoch, and are of no rank.
 
     Global generators differ between ranks, for dropout, and those that data holds may. An epoch that was begun so is
@@ -61,8 +60,8 @@ class Common(Source):
     """
 
     def __init__(self, source: Source, data: Any, seed: int, *, is_shared: bool = True) -> None:
-        self._source, self._data, self._seed, self._is_shared = source, data, seed, is_shared
-        self.replays, self.redraws = source.replays, source.redraws
+        super().__init__(source)
+        self._data, self._seed, self._is_shared = data, seed, is_shared
         self._batches: CommonBatches | None = None
         self._states: list[Any] = []  # loaded from a checkpoint, until the epoch is opened again
 
@@ -92,28 +91,15 @@ class Common(Source):
             self._batches = CommonBatches(iterator, generators, state)
         return self._batches
 
-    def select(self, indices: Any) -> torch.Tensor | None:
-        self.selected = self._source.select(indices)
-        return self.selected
-
-    def has_length(self) -> bool:
-        return self._source.has_length()
-
     def release(self, batches: Iterator[Any]) -> bool:
-        return self._source.release(batches.iterator if isinstance(batches, CommonBatches) else batches)
-
-    def recut(self, drawn: int, state: dict[str, Any], size: int | None) -> Recut | None:
-        return self._source.recut(drawn, state, size)
-
-    def unsaved(self) -> list[str]:
-        return self._source.unsaved()
+        return super().release(batches.iterator if isinstance(batches, CommonBatches) else batches)
 
     def position(self) -> dict[str, Any]:
-        position = self._source.position()
+        position = super().position()
         if position and self._batches is not None and not self.replays:
             position["common"] = list(self._batches.states)
         return position
 
     def load_position(self, position: dict[str, Any], *, inside: bool) -> None:
         self._states = list(position.pop("common", ())) if inside else []
-        self._source.load_position(position, inside=inside)
+        super().load_position(position, inside=inside)

@@ -146,8 +146,7 @@ class Loader:
                 batches before it are of the same size.
             indices: the samples that the epoch has, in their order, or shuffled. Default: all of the dataset.
         """
-        numbered = self.epoch(epoch, start, seed, sample=sample, indices=indices)
-        return self._load(map(numbered.jobs.job, itertools.count(start), numbered.jobs.order.batches(start)))
+        return self.epoch(epoch, start, seed, sample=sample, indices=indices).load(itertools.count(start))
 
     def epoch(
         self,
@@ -295,13 +294,9 @@ class _Jobs:
     seed: int
     epoch: int
 
-    def job(self, number: int, indices: Any) -> Job:
-        """That of a batch, with the samples it has."""
-        return self.seed, self.epoch, number, indices
-
-    def numbered(self, number: int) -> Job:
+    def __call__(self, number: int) -> Job:
         """That of a batch, by its number."""
-        return self.job(number, next(self.order.batches(number)))
+        return self.seed, self.epoch, number, next(self.order.batches(number))
 
 
 @final
@@ -327,7 +322,7 @@ class NumberedEpoch:
 
     def load(self, numbers: Iterator[int]) -> Iterator[Any]:
         """The batches with these numbers, which are asked for as workers are free."""
-        return self._load(map(self.jobs.numbered, numbers))  # numbers may go on after their end, as in no generator
+        return self._load(map(self.jobs, numbers))  # numbers may go on after their end, as in no generator
 
 
 def _slices(order: Any, size: int | None, drop_last: bool, start: int) -> Iterator[Any]:

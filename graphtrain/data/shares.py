@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
-import torch
-
 from graphtrain.data.loader import NumberedEpoch
-from graphtrain.data.source import Opened, Ordered, Recut, Source
+from graphtrain.data.source import Opened, Ordered
+from graphtrain.data.wrapped import Wrapped
 from graphtrain.kind.batch_limit import BatchLimit
 
 
@@ -253,7 +252,7 @@ class _Numbers(Iterator[int]):
 
 
 @final
-class Shared(Source):
+class Shared(Wrapped):
     """A `Loader` of which every rank loads its own batches.
 
     Arguments:
@@ -262,10 +261,11 @@ class Shared(Source):
         windows: those that the batches fill.
     """
 
-    redraws = True
+    _source: Ordered
 
     def __init__(self, source: Ordered, rank: int, world_size: int, limit: BatchLimit, windows: Windows) -> None:
-        self._source, self._rank, self._world_size = source, rank, world_size
+        super().__init__(source)
+        self._rank, self._world_size = rank, world_size
         self._limit, self._windows = limit, windows
 
     def open(self, epoch: int) -> Opened:
@@ -282,15 +282,6 @@ class Shared(Source):
         # What follows are batches of other ranks.
         self.redrawn = [*share.redrawn, *[None] * (again - 1)] if again else []
         return share
-
-    def select(self, indices: Any) -> torch.Tensor | None:
-        return self._source.select(indices)
-
-    def recut(self, drawn: int, state: dict[str, Any], size: int | None) -> Recut | None:
-        return self._source.recut(drawn, state, size)
-
-    def unsaved(self) -> list[str]:
-        return self._source.unsaved()
 
     def release(self, batches: Iterator[Any]) -> bool:
         if isinstance(batches, Share):

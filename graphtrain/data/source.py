@@ -342,10 +342,7 @@ class Ordered(Source):
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         first = max(drawn - again, 0)
-        sample = self._sample(first, state) if "cut" in state else None
-        batches: Iterator[Any] = self._data.batches(
-            epoch, start=first, seed=self._seed, sample=sample, indices=self.selected
-        )
+        batches = self.numbered(epoch, first, state).load(itertools.count(first))
         self.redrawn = list(itertools.islice(batches, drawn - first))
         return batches
 

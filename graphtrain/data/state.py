@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 from graphtrain.state.baseline import Baseline
@@ -32,34 +32,35 @@ class DataState:
         reached = self.baseline.reachable.find(data) if self.baseline is not None else None
         return reached.path if reached is not None else "the data"
 
+    def _followed(self, data: Any) -> tuple[Baseline, str] | None:
+        """What was reachable, and the name under which data is followed in it; None where its state is not followed."""
+        name = self.baseline.name_of_data(data) if self.baseline is not None else None
+        return None if self.baseline is None or name is None else (self.baseline, name)
+
     def is_known(self, data: Any) -> bool:
         """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""
-        return self.baseline is not None and self.baseline.name_of_data(data) is not None
+        return self._followed(data) is not None
 
     def is_redrawn(self, data: Any) -> None:
         """Note that a resume draws all batches of an epoch again, with what data makes for it, such as iterators."""
-        if self.baseline is not None and (name := self.baseline.name_of_data(data)) is not None:
-            self.baseline.is_redrawn(name)
+        if (followed := self._followed(data)) is not None:
+            followed[0].is_redrawn(followed[1])
 
     def capture(self, data: Any) -> Mapping[str, Any]:
         """What has changed of data since the run began, as copies; empty for nothing."""
-        if self.baseline is None or (name := self.baseline.name_of_data(data)) is None:
+        if (followed := self._followed(data)) is None:
             return {}
-        return copy.deepcopy(self.baseline.drift(name).section)
+        return copy.deepcopy(followed[0].drift(followed[1]).section)
 
     def restore(self, data: Any, section: Mapping[str, Any]) -> None:
         """Put data in the state that was captured."""
-        if self.baseline is not None and (name := self.baseline.name_of_data(data)) is not None:
-            self.baseline.restore(copy.deepcopy(section), name)  # which it will be restored to again
+        if (followed := self._followed(data)) is not None:
+            followed[0].restore(copy.deepcopy(section), followed[1])  # which it will be restored to again
 
-    @contextmanager
-    def kept(self, data: Any) -> Iterator[None]:
+    def kept(self, data: Any) -> AbstractContextManager[Any]:
         """A span after which data holds the same objects, with the same values, as before it."""
-        if self.baseline is None or (name := self.baseline.name_of_data(data)) is None:
-            yield
-            return
-        with self.baseline.kept(name):
-            yield
+        followed = self._followed(data)
+        return nullcontext() if followed is None else followed[0].kept(followed[1])
 
     def not_as_before(self) -> list[str]:
         """What the comparisons have found; each is made once."""

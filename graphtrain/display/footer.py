@@ -81,7 +81,9 @@ class Footer:
             return
         frame = "".join(f"{line}\n" for line in [*lines][: max(self.size.lines - 1, 1)])
         with suppress(OSError, ValueError), self._alone():  # a terminal that is gone ends no run
-            self._write((self._erasure() or self._fresh_line()) + frame)
+            # Moves the cursor to the beginning of a line, and only there if it is at one: a line of blanks wraps.
+            fresh_line = " " * self.size.columns + "\r"
+            self._write((self._erasure() or fresh_line) + frame)
             self._page.keep(frame)
 
     def make_room(self) -> None:
@@ -153,10 +155,6 @@ class Footer:
         lines = self._page.frame.splitlines()
         rows = sum(max(1, math.ceil(cell_len(_ESCAPE.sub("", line)) / columns)) for line in lines)
         return f"\r\x1b[{rows}A\x1b[J" if rows else ""
-
-    def _fresh_line(self) -> str:
-        """What moves the cursor to the beginning of a line, and only there if it is at one: a line of blanks wraps."""
-        return " " * self.size.columns + "\r"
 
     def _write(self, text: str) -> None:
         assert self._terminal is not None

@@ -78,17 +78,14 @@ def as_html(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> str:
     words = parts(snapshot, metrics)
     first = escape(" · ".join(filter(None, (*words.facts, words.place))))
     if words.done is not None:
-        first = f"{_bar(words.done)} {escape(share(words.done))} &nbsp; {first}"
+        bar = f'<progress value="{words.done:.4f}" max="1" style="width: 16em; vertical-align: middle"></progress>'
+        first = f"{bar} {escape(share(words.done))} &nbsp; {first}"
     shown = words.metrics if metrics is not None else in_reading_order(words.metrics)
     named = (f'<span style="{_FAINT}">{escape(name)}</span> {escape(value)}' for name, value in shown)
     rows = [first, _spaced(named), _spaced(map(escape, words.pace))]
     if words.host_time:
         rows.append(f'<span style="{_FAINT}">host time: {_spaced(map(escape, words.host_time))}</span>')
     return "\n".join([f'<div style="{_STYLE}">', *(f"<div>{row}</div>" for row in rows if row), "</div>"])
-
-
-def _bar(done: float) -> str:
-    return f'<progress value="{done:.4f}" max="1" style="width: 16em; vertical-align: middle"></progress>'
 
 
 def _spaced(pieces: Iterable[str]) -> str:

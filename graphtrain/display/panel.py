@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 
@@ -81,22 +81,35 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
     epochs = totals.get("epochs")
     epoch, batch, left, memory = snapshot.epoch, snapshot.batch, snapshot.seconds_left, snapshot.memory_bytes
     is_active = snapshot.state in ("ready", "running", "stopping")
-    shares = snapshot.done, snapshot.until_done, _epoch_share(snapshot)
+    of_epoch = min(batch / snapshot.epoch_batches, 1.0) if batch is not None and snapshot.epoch_batches else None
+    shares = snapshot.done, snapshot.until_done, of_epoch
+    if snapshot.until:  # with the share of that, where the bar shows another one
+        is_shown = snapshot.done is not None and snapshot.until_done is not None
+        other_ends.append(" or ".join(snapshot.until) + (f" ({share(snapshot.until_done or 0)})" if is_shown else ""))
+    since = snapshot.elapsed_seconds - snapshot.earlier_seconds
+    resumed = f" ({duration(since)} since it was resumed)" if snapshot.earlier_seconds else ""
+    measured = snapshot.measured.items()
+    chosen = measured if metrics is None else [(n, snapshot.metrics[n]) for n in metrics if n in snapshot.metrics]
+    of_host = snapshot.shares
+    activities = dict.fromkeys((*_ACTIVITIES, *sorted(of_host)))  # the usual ones first
     return Parts(
-        clocks=tuple(_clock(name, value, totals.get(name)) for name, value in snapshot.clocks.items()),
+        clocks=tuple(
+            f"{one_line(name)} {counted(value)}" + (f"/{totals[name]}" if totals.get(name) else "")
+            for name, value in snapshot.clocks.items()
+        ),
         epoch=f"epoch {_of(_epoch_number(snapshot, epochs), epochs)}" if epoch is not None else "",
         batch=f"batch {_of(batch, snapshot.epoch_batches)}" if batch is not None else "",
         step=f"step {_of(snapshot.step, totals.get('steps'))}" if snapshot.step is not None else "",
         window=f"window {_of(*snapshot.window)}" if snapshot.window is not None else "",
-        ends=tuple(f"until {one_line(end)}" for end in (*other_ends, *_until(snapshot))),
-        done=next((share for share in shares if share is not None), None),
+        ends=tuple(f"until {one_line(end)}" for end in other_ends),
+        done=next((part for part in shares if part is not None), None),
         place=_place(snapshot),
-        metrics=tuple((one_line(name), metric(value)) for name, value in _chosen(snapshot, metrics)),
+        metrics=tuple((one_line(name), metric(value)) for name, value in chosen),
         rates=tuple(rate(number, one_line(unit)) for unit, number in snapshot.rates.items()),
-        elapsed=f"{duration(snapshot.elapsed_seconds)} elapsed{_since_the_resume(snapshot)}",
+        elapsed=f"{duration(snapshot.elapsed_seconds)} elapsed{resumed}",
         left=f"{duration(left)} left" if left is not None and is_active else "",
         memory=f"{size(memory)} on {one_line(snapshot.device)}" if memory is not None else "",
-        host_time=tuple(_host_time(snapshot.shares)),
+        host_time=tuple(f"{one_line(name)} {share(of_host[name])}" for name in activities if name in of_host),
     )
 
 
@@ -113,23 +126,6 @@ def _ends(snapshot: Snapshot) -> tuple[dict[str, int], list[str]]:
     return totals, others
 
 
-def _until(snapshot: Snapshot) -> Iterable[str]:
-    """Where the run is to stop before its end; with the share of that, where the bar shows another one."""
-    if snapshot.until:
-        is_shown = snapshot.done is not None and snapshot.until_done is not None
-        yield " or ".join(snapshot.until) + (f" ({share(snapshot.until_done or 0)})" if is_shown else "")
-
-
-def _since_the_resume(snapshot: Snapshot) -> str:
-    """Which part of the time was after the resume, where the run was resumed."""
-    since = snapshot.elapsed_seconds - snapshot.earlier_seconds
-    return f" ({duration(since)} since it was resumed)" if snapshot.earlier_seconds else ""
-
-
-def _clock(name: str, value: float, whole: int | None) -> str:
-    return f"{one_line(name)} {counted(value)}" + (f"/{whole}" if whole else "")
-
-
 def _of(number: float, whole: float | None) -> str:
     return f"{number:.0f}/{whole:.0f}" if whole else f"{number:.0f}"
 
@@ -141,12 +137,6 @@ def _epoch_number(snapshot: Snapshot, total: int | None) -> int:
     ended = complete and ((snapshot.batch and snapshot.epoch_batches) or snapshot.state == "finished")
     number = int(epoch) if ended else int(epoch) + 1
     return min(number, total) if total else number
-
-
-def _epoch_share(snapshot: Snapshot) -> float | None:
-    if snapshot.batch is None or not snapshot.epoch_batches:
-        return None
-    return min(snapshot.batch / snapshot.epoch_batches, 1.0)
 
 
 def _place(snapshot: Snapshot) -> str:
@@ -163,19 +153,6 @@ def _place(snapshot: Snapshot) -> str:
             return one_line(snapshot.state)
 
 
-def _chosen(snapshot: Snapshot, names: Sequence[str] | None) -> list[tuple[str, float]]:
-    if names is not None:
-        return [(name, snapshot.metrics[name]) for name in names if name in snapshot.metrics]
-    return [*snapshot.measured.items()]
-
-
-def _host_time(shares: Mapping[str, float]) -> Iterable[str]:
-    """Shares in an order that is always the same: the usual activities, then others by name."""
-    for name in dict.fromkeys((*_ACTIVITIES, *sorted(shares))):
-        if name in shares:
-            yield f"{one_line(name)} {share(shares[name])}"
-
-
 def plain_text(renderable: RenderableType, width: int = 100) -> str:
     """A rich renderable as text without colours, and without a line break at the end."""
     console = Console(file=StringIO(), width=width, color_system=None, force_jupyter=False, highlight=False)
@@ -187,11 +164,6 @@ def plain_text(renderable: RenderableType, width: int = 100) -> str:
 def in_reading_order(metrics: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Metrics in an order that is the same from row to row: `loss`, then what has no prefix, then the rest, by name."""
     return sorted(metrics, key=lambda metric: ("/" in metric[0], metric[0] != "loss", metric[0]))
-
-
-def _losses_first(metrics: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Losses, then the rest: the metrics for which there is no room are the same from row to row too."""
-    return sorted(in_reading_order(metrics), key=lambda metric: not metric[0].endswith("loss"))
 
 
 class Panel:
@@ -256,7 +228,9 @@ class Panel:
 
     def _metrics_line(self, width: int) -> Text:
         metrics = self._parts.metrics
-        wanted = metrics if self._in_order else _losses_first(metrics)
+        wanted: Sequence[tuple[str, str]] = metrics
+        if not self._in_order:  # what there is no room for is the same from row to row
+            wanted = sorted(in_reading_order(metrics), key=lambda metric: not metric[0].endswith("loss"))
         texts = [f"{name} {value}" for name, value in wanted]
         number = _how_many(texts, width, more=True)
         kept = wanted[:number] if self._in_order else in_reading_order(wanted[:number])

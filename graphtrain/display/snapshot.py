@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from graphtrain.plain import json_value
@@ -106,8 +106,9 @@ class Snapshot:
         >>> Snapshot.from_plain({"state": "running", "step": "many", "metrics": {"loss": "nan"}, "x": 1}).metrics
         {'loss': nan}
         """
-        values = {name: read(mapping.get(name)) for name, read in _READERS.items()}
-        return Snapshot(**{name: value for name, value in values.items() if value is not None})
+        values = {entry.name: _reader(entry)(mapping.get(entry.name)) for entry in fields(Snapshot)}
+        known = {name: value for name, value in values.items() if value is not None}
+        return Snapshot(**{**dict.fromkeys(("state", "graph", "position"), _UNKNOWN), **known})
 
 
 class Display(ABC):
@@ -139,11 +140,7 @@ _MOST_CHARACTERS = 200
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def _text(value: Any) -> str:
-    return value[:_MOST_CHARACTERS] if isinstance(value, str) else _UNKNOWN
-
-
-def _optional_text(value: Any) -> str | None:
+def _text(value: Any) -> str | None:
     return value[:_MOST_CHARACTERS] if isinstance(value, str) else None
 
 
@@ -192,29 +189,20 @@ def _window(value: Any) -> tuple[int, int] | None:
     return None
 
 
+def _reader(entry: Field[Any]) -> Callable[[Any], Any]:
+    """What reads a field out of JSON, by the type that it is declared with."""
+    if entry.name in ("done", "until_done"):
+        return _share
+    return _numbers(_number) if entry.name == "metrics" else _READERS[str(entry.type)]
+
+
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "state": _text,
-    "graph": _text,
-    "position": _text,
-    "step": _whole,
-    "epoch": _finite,
-    "clocks": _numbers(_finite),
-    "end": _texts,
-    "done": _share,
-    "until": _texts,
-    "until_done": _share,
-    "batch": _whole,
-    "epoch_batches": _whole,
-    "evaluation": _optional_text,
-    "evaluation_batch": _whole,
-    "evaluation_batches": _whole,
-    "window": _window,
-    "metrics": _numbers(_number),
-    "rates": _numbers(_finite),
-    "elapsed_seconds": _finite,
-    "earlier_seconds": _finite,
-    "seconds_left": _finite,
-    "memory_bytes": _whole,
-    "device": _optional_text,
-    "seconds": _numbers(_finite),
+    "str": _text,
+    "str | None": _text,
+    "int | None": _whole,
+    "float": _finite,
+    "float | None": _finite,
+    "tuple[str, ...]": _texts,
+    "tuple[int, int] | None": _window,
+    "Mapping[str, float]": _numbers(_finite),
 }

@@ -20,8 +20,8 @@ from graphtrain.explain.explanation import (
     Reading,
     TriggerReading,
 )
-from graphtrain.guards.closures import Read, compile_guard
-from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, walk
+from graphtrain.guards.closures import Cell, compile_guard
+from graphtrain.guards.syntax import FieldOf, Name, walk
 from graphtrain.kind.trigger import AT_END, Trigger, next_multiple
 from graphtrain.program.bind import BoundGraph, BoundNode
 from graphtrain.program.table import Compiler
@@ -70,7 +70,7 @@ class RecordingScope:
         around, self._reads = self._reads, []
         value, error = None, ""
         try:
-            value = compile_guard(expression, self)()
+            value = compile_guard(expression, self._cell)()
         except Exception as raised:
             self._raised, error = raised, error_text(raised)
         known = {reading.name for reading in self._reads}
@@ -81,10 +81,10 @@ class RecordingScope:
         self._reads = [*around, reading]
         return reading
 
-    def reader(self, expression: Name | FieldOf) -> Read:
-        """A call that reads a name, and keeps the value."""
+    def _cell(self, expression: Name | FieldOf) -> Cell:
+        """A name, whose value is kept when it is read; that of a parameter too, which explains as well as any."""
         name = _text(expression)
-        read = None if name in self._scope.graph.guards else self._compiler.guard_getter(self._scope, expression)
+        read = None if name in self._scope.graph.guards else self._compiler.cells.named(self._scope, expression).read
 
         def recorded() -> Any:
             if read is None:
@@ -108,13 +108,7 @@ class RecordingScope:
             self._reads.append(reading)
             return value
 
-        return recorded
-
-    def constant(self, expression: Expression) -> Constant | None:
-        return None  # a parameter is read too: its value explains as well as any
-
-    def held(self, expression: Expression) -> tuple[dict[str, Any], str] | None:
-        return None
+        return Cell(recorded)
 
 
 def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | None:
@@ -140,7 +134,7 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
         ClockReading(str(term), term.unit, clock.now() * term.amount / term.base.amount, None, term.amount)
         for clock, term in (compiler.clocks(bound, bound.planned.start) if bound.planned.start is not None else ())
     ]
-    also = tuple((field, compiler.field_getter(bound, field)()) for field in bound.planned.also_due)
+    also = tuple((field, compiler.cells.field(bound, field).read()) for field in bound.planned.also_due)
     has_run = bool(bound.instance.runs) if trigger.once else None
     ending = bool(compiler.ending(bound.scope)()) if trigger.at_end else None
     return TriggerReading(verb, str(trigger), tuple(clocks), also, tuple(start), has_run, ending)

@@ -134,7 +134,7 @@ class _Observation:
         while (outer := self._nodes[-1].scope.outer) is not None:
             self._nodes.append(outer)
         self._outside_reads = {
-            (node.scope.prefix, name): compiled.compiler.guard_getter(node.scope, Name(name))
+            (node.scope.prefix, name): compiled.compiler.cells.named(node.scope, Name(name)).read
             for node in self._nodes
             for name in _names_of_outside(node)
         }
@@ -198,7 +198,7 @@ def _explanation(
 def _names_of_outside(bound: BoundNode) -> set[str]:
     """The names in the guards on the edges of a node that mean something in the graph around its own."""
     scope = bound.scope
-    guards = [scope.guards[edge.when] for edge in scope.graph.edges[bound.node.name] if edge.when is not None]
+    guards = [scope.names.guards[edge.when] for edge in scope.graph.edges[bound.node.name] if edge.when is not None]
     names = {part.name for guard in guards for part in walk(guard) if isinstance(part, Name)}
     return names - scope.names.written if scope.outer is not None else set()
 

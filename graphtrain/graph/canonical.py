@@ -1,84 +1,100 @@
-"""Canonical JSON: the same text for equal graphs, nested graphs included; and a hash of what a graph does."""
+"""A graph as plain data, in the shape of its TOML: what its TOML, its JSON and its hash are made of."""
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import math
-from typing import Any
+from datetime import date, time
+from typing import TYPE_CHECKING, Any
 
-from graphtrain.graph.elements import Edge, Node
-from graphtrain.graph.graph import Graph
-from graphtrain.kind.parameter import plain_value
-from graphtrain.printable import one_line, shorten
+from graphtrain.errors import GraphtrainError, UsageError
+from graphtrain.graph.layers import plain_layers
+from graphtrain.kind.parameter import NOT_PLAIN, plain_value
 
-_MAX_NESTING = 100
+if TYPE_CHECKING:
+    from graphtrain.graph.elements import Node
+    from graphtrain.graph.graph import Graph
+
+FORMAT = 1
+
+
+def plain(graph: Graph, *, layers: bool = False) -> dict[str, Any]:
+    """The tables of a graph, in the order of its text and without those that are empty; bodies are in full.
+
+    Arguments:
+        layers: True adds what overlays have done, in each graph that has any. Default: False.
+
+    Raises:
+        UsageError: a parameter is no plain value.
+
+    >>> from graphtrain.graph import Graph
+    >>> list(plain(Graph.load("fit"))), plain(Graph.load("evaluate"))["edges"]["eval_batch"]
+    (['name', 'start', 'nodes', 'guards', 'edges', 'clock'], ['end_evaluation if last_batch', 'next_batch'])
+    """
+    whole = {
+        "name": graph.name,
+        "start": graph.start,
+        "outputs": list(graph.outputs),
+        "optional": list(graph.optional),
+        "allow": list(graph.allow),
+        "optimizer": graph.optimizer,
+        "nodes": {name: _plain_node(node, layers) for name, node in graph.nodes.items()},
+        "guards": dict(graph.guards),
+        "edges": {source: list(map(str, leaving)) for source, leaving in graph.edges.items()},
+        "clock": dict(graph.units),
+        "layers": plain_layers(graph.layers) if layers else {},
+    }
+    return {key: value for key, value in whole.items() if value or key in ("name", "start", "nodes", "edges")}
+
+
+def _plain_node(node: Node, layers: bool) -> dict[str, Any]:
+    return {
+        **({"graph": plain(node.body, layers=layers)} if node.body is not None else {}),
+        **({"use": node.use} if node.body is None and node.use != node.name else {}),
+        **({"reads": plain_value(node.reads)} if node.reads else {}),
+        **({"writes": dict(node.writes)} if node.writes else {}),
+        **{name: plain_parameter(node.name, name, value) for name, value in node.parameters.items()},
+    }
+
+
+def plain_parameter(node: str, name: str, value: Any, error_type: type[GraphtrainError] = UsageError) -> Any:
+    """A parameter of a node as the text of a graph holds it.
+
+    Raises:
+        GraphtrainError: a text cannot hold it.
+    """
+    try:
+        return plain_value(value)
+    except ValueError as error:
+        raise error_type(f"{node}.{name}: {error}", NOT_PLAIN[value is None]) from None
 
 
 def to_json(graph: Graph) -> str:
     """The graph as canonical JSON: keys sorted, no spaces; infinities and NaN as ``{"float": "inf"}``."""
-    return json.dumps(_plain(graph), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return _json({"format": FORMAT, **plain(graph)}, is_sorted=True)
 
 
-def order_json(graph: Graph) -> str:
-    """The order of everything in a graph, which `to_json` leaves out: nodes, edges, guards, parameters, as nested keys.
-
-    >>> order_json(Graph("pair", "b", {"b": Node("b", "choice"), "a": Node("a", "choice")}, {}))[:57]
-    '{"format":0,"name":0,"start":0,"nodes":{"b":{"use":0,"par'
-    """
-    return json.dumps(_keys(_plain(graph)), separators=(",", ":"), ensure_ascii=False)
-
-
-def from_json(text: str, order: str = "") -> Graph:
-    """Read the text that `to_json` returned.
-
-    Arguments:
-        order: what `order_json` returned. Default: by name; so is whatever it does not name.
-
-    Raises:
-        ValueError: the text is not a graph.
-    """
-    try:
-        return _graph(_ordered(json.loads(text), _keys_of(order)))
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not a canonical graph: {shorten(one_line(repr(error)), 200)}") from error
-
-
-def _keys(value: Any) -> Any:
-    return {key: _keys(inner) for key, inner in value.items()} if isinstance(value, dict) else 0
-
-
-def _keys_of(order: str) -> Any:
-    """The keys in a text of others; none where it is no such text, for a graph is the same in any order."""
-    try:
-        return json.loads(order)
-    except (ValueError, TypeError, RecursionError):
-        return {}
-
-
-def _ordered(value: Any, keys: Any) -> Any:
-    if not isinstance(value, dict) or not isinstance(keys, dict):
-        return value
-    first = {key: _ordered(value[key], inner) for key, inner in keys.items() if key in value}
-    return {**first, **{key: inner for key, inner in value.items() if key not in first}}
+def saved_json(graph: Graph) -> str:
+    """The graph as a checkpoint stores it: in the order of its text, with what overlays have done."""
+    return _json({"format": FORMAT, **plain(graph, layers=True)})
 
 
 def structural_hash(graph: Graph) -> str:
     """SHA-256 of the canonical JSON without the names of graphs, their `allow`, and the spacing of guards."""
-    plain = _without_names(_plain(graph))
-    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    text = _json(_without_names(plain(graph)), is_sorted=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _without_names(plain: dict[str, Any]) -> dict[str, Any]:
-    del plain["name"], plain["allow"]
-    plain["edges"] = {source: leaving for source, leaving in plain["edges"].items() if leaving}
-    plain["guards"] = {name: spaced(text) for name, text in plain["guards"].items()}
-    for node in plain["nodes"].values():
-        if node["body"] is not None:
-            _without_names(node["body"])
-    return plain
+def _without_names(whole: dict[str, Any]) -> dict[str, Any]:
+    nodes = {
+        name: {**node, "graph": _without_names(node["graph"])} if "graph" in node else node
+        for name, node in whole["nodes"].items()
+    }
+    edges = {source: leaving for source, leaving in whole["edges"].items() if leaving}
+    guards = {name: spaced(text) for name, text in whole.get("guards", {}).items()}
+    rest = {key: value for key, value in whole.items() if key not in ("name", "allow")}
+    return {**rest, "nodes": nodes, "edges": edges, "guards": guards}
 
 
 def spaced(guard: str) -> str:
@@ -92,99 +108,30 @@ def value_text(value: Any) -> str:
     >>> value_text(1.0), value_text((1, True))
     ('1.0', '[1,true]')
     """
-    return json.dumps(_value(plain_value(value)), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _json(plain_value(value), is_sorted=True)
 
 
-def _plain(graph: Graph) -> dict[str, Any]:
-    return {
-        "format": 1,
-        "name": graph.name,
-        "start": graph.start,
-        "nodes": {name: _plain_node(node) for name, node in graph.nodes.items()},
-        "edges": {source: [[edge.target, edge.when] for edge in leaving] for source, leaving in graph.edges.items()},
-        "guards": dict(graph.guards),
-        "clock": dict(graph.units),
-        "outputs": list(graph.outputs),
-        "optional": list(graph.optional),
-        "allow": list(graph.allow),
-        **({"optimizer": graph.optimizer} if graph.optimizer else {}),
-    }
+def _json(value: Any, *, is_sorted: bool = False) -> str:
+    return json.dumps(_encoded(value), sort_keys=is_sorted, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
-def _plain_node(node: Node) -> dict[str, Any]:
-    return {
-        "use": node.use,
-        "parameters": _value(plain_value(node.parameters)),
-        "reads": {slot: list(target) if isinstance(target, tuple) else target for slot, target in node.reads.items()},
-        "writes": dict(node.writes),
-        "body": _plain(node.body) if node.body is not None else None,
-    }
-
-
-def _value(value: Any) -> Any:
+def _encoded(value: Any) -> Any:
+    """A plain value as JSON can hold it; a table that looks like such a number is wrapped into another one."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
     if isinstance(value, dict):
-        return {"table": {key: _value(item) for key, item in value.items()}}
+        encoded = {key: _encoded(item) for key, item in value.items()}
+        return {"table": encoded} if value.keys() in ({"float"}, {"table"}) else encoded
     if isinstance(value, list):
-        return [_value(item) for item in value]
-    if isinstance(value, datetime.date | datetime.time):
-        return value.isoformat()
-    return value
+        return [_encoded(item) for item in value]
+    return value.isoformat() if isinstance(value, date | time) else value
 
 
-def _unvalue(value: Any) -> Any:
+def decoded(value: Any) -> Any:
+    """The plain value that was written as this JSON."""
     if isinstance(value, dict):
-        if "float" in value:
+        if value.keys() == {"float"}:
             return float(value["float"])
-        return {key: _unvalue(item) for key, item in value["table"].items()}
-    if isinstance(value, list):
-        return [_unvalue(item) for item in value]
-    return value
-
-
-def _graph(plain: dict[str, Any], depth: int = 0) -> Graph:
-    if plain["format"] != 1:
-        raise ValueError(f"format {_text(str(plain['format']))[:20]} is not known to this version")
-    if depth > _MAX_NESTING:
-        raise ValueError(f"graphs nested more than {_MAX_NESTING} levels deep")
-    return Graph(
-        name=_text(plain["name"]),
-        start=_text(plain["start"]),
-        nodes={name: _node(name, node, depth) for name, node in plain["nodes"].items()},
-        edges={source: tuple(_edge(*edge) for edge in leaving) for source, leaving in plain["edges"].items()},
-        guards=_texts(plain["guards"]),
-        units=_texts(plain["clock"]),
-        outputs=tuple(map(_text, plain["outputs"])),
-        optional=tuple(map(_text, plain["optional"])),
-        allow=tuple(map(_text, plain["allow"])),
-        optimizer=_text(plain.get("optimizer", "")),
-    )
-
-
-def _edge(target: Any, when: Any) -> Edge:
-    return Edge(_text(target), None if when is None else _text(when))
-
-
-def _node(name: str, plain: dict[str, Any], depth: int) -> Node:
-    return Node(
-        name=name,
-        use=_text(plain["use"]),
-        parameters=_unvalue(plain["parameters"]),
-        reads={
-            slot: tuple(map(_text, target)) if isinstance(target, list) else _text(target)
-            for slot, target in plain["reads"].items()
-        },
-        writes=_texts(plain["writes"]),
-        body=_graph(plain["body"], depth + 1) if plain["body"] is not None else None,
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__}, where a text belongs")
-    return value
-
-
-def _texts(value: Any) -> dict[str, str]:
-    return {name: _text(text) for name, text in value.items()}
+        inside = value["table"] if value.keys() == {"table"} else value
+        return {key: decoded(item) for key, item in inside.items()}
+    return [decoded(item) for item in value] if isinstance(value, list) else value

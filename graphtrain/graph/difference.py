@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphtrain.graph import layers as of
 from graphtrain.graph.canonical import spaced, value_text
-from graphtrain.graph.elements import NESTED, Edge, Node, is_computed
-from graphtrain.graph.graph import Graph
+from graphtrain.graph.elements import NESTED, Drawable, Edge, Node, is_computed, kind_text
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
+
+if TYPE_CHECKING:
+    from graphtrain.graph.graph import Graph
 
 What = Literal[
     "node", "kind", "parameter", "reads", "writes", "edge", "order", "guard", "unit",
@@ -22,7 +24,8 @@ What = Literal[
 How = Literal["added", "removed", "changed"]
 
 _SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
-_VALUES = ("kind", "parameter", "reads", "writes", "start", "outputs", "optional", "allow", "optimizer", "name")
+_OF_A_NODE: tuple[What, ...] = ("kind", "parameter", "reads", "writes")
+_OF_A_GRAPH: tuple[What, ...] = ("start", "outputs", "optional", "allow", "optimizer", "name")
 _LONGEST = 160  # characters of a value that are shown
 
 
@@ -54,7 +57,7 @@ class Change:
     @property
     def how(self) -> How:
         """Whether it was added, removed or changed; a parameter that was at its default is changed."""
-        if self.what in _VALUES:
+        if self.what in (*_OF_A_NODE, *_OF_A_GRAPH):
             return "changed"
         return "added" if self.before is None else "removed" if self.after is None else "changed"
 
@@ -66,28 +69,20 @@ class Change:
     @property
     def subject(self) -> str:
         """What it is about: ``"node pause"``, ``"edge step -> pause"``, ``"finish.after"``."""
-        match self.what:
-            case "parameter" | "kind" | "reads" | "writes":
-                return self.path
-            case "edge":
-                return f"edge {self.path} -> {self.before if self.before is not None else self.after}"
-            case "order":
-                return f"order of the edges of {self.path}"
-            case "start" | "outputs" | "optional" | "allow" | "optimizer" | "name":
-                return f"{self.what} of {self.inside}" if self.inside else self.what
-        return f"{self.what} {self.path}"
+        if self.what in _OF_A_NODE:
+            return self.path
+        if self.what in _OF_A_GRAPH:
+            return f"{self.what} of {self.inside}" if self.inside else self.what
+        if self.what == "edge":
+            return f"edge {self.path} -> {self.before if self.before is not None else self.after}"
+        return f"order of the edges of {self.path}" if self.what == "order" else f"{self.what} {self.path}"
 
     @property
     def values(self) -> tuple[str, str]:
         """Before and after, each on one line; ``"default"`` for a parameter that is not given."""
-        absent = (
-            "default"
-            if self.what == "parameter"
-            else "as named"
-            if self.what in ("reads", "writes", "optimizer")
-            else ""
-        )
-        before, after = (absent if value is None else _short(value) for value in (self.before, self.after))
+        absent = {"parameter": "default", "reads": "as named", "writes": "as named", "optimizer": "as named"}
+        values = (absent.get(self.what, "") if value is None else value for value in (self.before, self.after))
+        before, after = (one_line(" ".join(value.split()), _LONGEST) for value in values)
         return before, after
 
     def __str__(self) -> str:
@@ -102,7 +97,7 @@ class Change:
 
 @final
 @dataclass(frozen=True)
-class Difference:
+class Difference(Drawable):
     """What differs between two graphs; false if nothing does.
 
     Attributes:
@@ -110,6 +105,7 @@ class Difference:
         after: the second.
         changes: every difference, the outermost graph first, in the order nodes, edges, guards, clock, the rest.
 
+    >>> from graphtrain.graph import Graph
     >>> fit = Graph.load("fit")
     >>> difference = fit.diff(fit.set("finish", after="20 epochs").insert("pause", "choice", after="step"))
     >>> print(difference)
@@ -162,6 +158,7 @@ class Difference:
     def renamings(self) -> tuple[tuple[str, str], ...]:
         """Pairs of a removed and an added node that look like one node renamed: a guess, which nothing relies on.
 
+        >>> from graphtrain.graph import Graph
         >>> fit = Graph.load("fit")
         >>> fit.diff(fit.rename("accumulate", "gather")).renamings
         (('accumulate', 'gather'),)
@@ -178,6 +175,7 @@ class Difference:
     def words(self) -> list[str]:
         """A line for each difference; edges that were added or removed with their node are left out.
 
+        >>> from graphtrain.graph import Graph
         >>> fit = Graph.load("fit")
         >>> fit.diff(fit.set("validate/next_batch", limit=5).remove("log", to="decide")).words()[1:]
         ['edge decide -> log if log_due removed', 'guard log_due removed', 'validate/next_batch.limit default -> 5']
@@ -196,18 +194,7 @@ class Difference:
 
     def render(self, path: str | Path) -> Path:
         """Draw both graphs into a file, in one picture; as `Graph.render`, whose formats and errors it has."""
-        from graphtrain.viz.render import render
-
-        return render(self, path)
-
-    def _repr_svg_(self) -> str | None:
-        """The picture that a notebook shows."""
-        try:
-            from graphtrain.viz.render import svg
-
-            return svg(self)
-        except Exception:  # whatever goes wrong, a cell must not fail because of its picture
-            return None
+        return self._drawn_into(path)
 
 
 def _with_details(change: Change) -> str:
@@ -218,10 +205,6 @@ def _with_details(change: Change) -> str:
     return one_line(change.subject) + details.format("".join(change.values))
 
 
-def _short(text: str) -> str:
-    return one_line(" ".join(text.split()), _LONGEST)
-
-
 # ---- comparing
 
 
@@ -230,18 +213,10 @@ def _overlay_of(change: Change, before: Graph, after: Graph) -> str:
     if change.inside:
         return ""
     for graph, other, words in ((after, before, change.after), (before, after, change.before)):
-        layers = graph.layers
-        match change.what:
-            case "node":
-                overlays = [layers.overlay_of(of.node(change.name))]
-            case "edge":
-                overlays = [layers.overlay_of(of.edge(change.name, words))]
-            case "guard":
-                overlays = layers.overlays_of_guard(change.name)
-            case "unit":
-                overlays = [layers.overlay_of(f"unit `{change.name}`")]
-            case _:
-                overlays = [layers.overlay_of(f"`{change.name}`")]
+        keys = {"node": of.node(change.name), "edge": of.edge(change.name, words), "unit": f"unit `{change.name}`"}
+        overlays = [graph.layers.overlay_of(keys.get(change.what, f"`{change.name}`"))]
+        if change.what == "guard":
+            overlays = graph.layers.overlays_of_guard(change.name)
         if own := [name for name in overlays if name and name not in other.layers.names]:
             return ", ".join(own)
     return ""
@@ -260,12 +235,16 @@ def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
     for source in dict.fromkeys([*after.edges, *before.edges]):
         independent = (source in before.nodes) == (source in after.nodes)
         yield from _edge_changes(before.edges.get(source, ()), after.edges.get(source, ()), inside, source, independent)
-    for name, former, text in _mapping_changes(before.guards, after.guards):
+    for name, former, text in _differing(before.guards, after.guards):
         matters = None in (former, text) or spaced(former or "") != spaced(text or "")
         yield Change("guard", inside, name, former, text, matters=matters)
-    for unit, former, counted in _mapping_changes(before.units, after.units):
+    for unit, former, counted in _differing(before.units, after.units):
         yield Change("unit", inside, unit, former, counted)
-    yield from _other_changes(before, after, inside)
+    for what in _OF_A_GRAPH:
+        former, latter = getattr(before, what), getattr(after, what)
+        if former != latter:
+            words = (_names(former) or None, _names(latter) or None)
+            yield Change(what, inside, what, *words, matters=what not in ("allow", "name"))
     for name, old_body, body in bodies:
         yield from _changes(old_body, body, f"{inside}/{name}" if inside else name)
 
@@ -278,12 +257,20 @@ def _node_changes(old: Node, new: Node, inside: str) -> Iterator[Change]:
         (before, shown_before), (after, shown_after) = (_stated(_given(node, computed), key) for node in (old, new))
         if before != after:
             yield Change("parameter", inside, f"{new.name}.{key}", shown_before, shown_after)
-    mappings: tuple[tuple[What, Any, Any], ...] = (("reads", old.reads, new.reads), ("writes", old.writes, new.writes))
-    for what, former, latter in mappings:
-        for slot in dict.fromkeys([*latter, *former]):
-            before, after = (_names(targets[slot]) if slot in targets else None for targets in (former, latter))
-            if before != after and (what == "writes" or slot not in computed):
-                yield Change(what, inside, f"{new.name}.{what}.{slot}", before, after)
+    for slot, former, latter in _differing(old.reads, new.reads):
+        if slot not in computed:
+            yield Change(
+                "reads", inside, f"{new.name}.reads.{slot}", former and _names(former), latter and _names(latter)
+            )
+    for slot, former, latter in _differing(old.writes, new.writes):
+        yield Change("writes", inside, f"{new.name}.writes.{slot}", former, latter)
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """What two mappings do not have alike: the name, and the values, None where there is none."""
+    for name in dict.fromkeys([*after, *before]):
+        if before.get(name) != after.get(name):
+            yield name, before.get(name), after.get(name)
 
 
 def _given(node: Node, computed: Collection[str]) -> dict[str, Any]:
@@ -346,32 +333,10 @@ def _split(edges: tuple[Edge, ...], kept: Counter[str]) -> tuple[list[Edge], lis
     return both, others
 
 
-def _mapping_changes(
-    before: Mapping[str, str], after: Mapping[str, str]
-) -> Iterator[tuple[str, str | None, str | None]]:
-    for name in dict.fromkeys([*after, *before]):
-        old, new = before.get(name), after.get(name)
-        if old != new:
-            yield name, old, new
-
-
-def _other_changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
-    if before.start != after.start:
-        yield Change("start", inside, "start", before.start, after.start)
-    for what in ("outputs", "optional", "allow"):
-        old, new = getattr(before, what), getattr(after, what)
-        if old != new:
-            yield Change(what, inside, what, _names(old), _names(new), matters=what != "allow")
-    if before.optimizer != after.optimizer:
-        yield Change("optimizer", inside, "optimizer", before.optimizer or None, after.optimizer or None)
-    if before.name != after.name:
-        yield Change("name", inside, "name", before.name, after.name, matters=False)
-
-
 def _described(node: Node | None) -> str | None:
     if node is None:
         return None
-    kind = node.use if node.body is None else f"graph {node.body.name}"
+    kind = kind_text(node) or node.use
     parameters = [f"{key} = {_stated(node.parameters, key)[1]}" for key in node.parameters]
     renamed = [f"{slot} = {_names(target)}" for slot, target in (*node.reads.items(), *node.writes.items())]
     return ", ".join([kind, *parameters, *renamed])

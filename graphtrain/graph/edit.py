@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from abc import ABC
-from collections.abc import Callable, Collection, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from graphtrain.errors import EditError
+from graphtrain.graph.canonical import plain_parameter
 from graphtrain.graph.elements import END, NESTED, Edge, Node, Place
 from graphtrain.graph.layers import Layers, Widened
 from graphtrain.graph.registry import may_be_bypassed, overlays_with
@@ -28,7 +29,7 @@ from graphtrain.guards.syntax import (
     without_paths,
 )
 from graphtrain.kind import kind_of
-from graphtrain.kind.parameter import NOT_PLAIN, plain_value, show_value
+from graphtrain.kind.parameter import show_value
 from graphtrain.names import suggestion
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class Editable(ABC):
     units: Mapping[str, str]
     places: Mapping[str, Place]
     layers: Layers
+
+    @classmethod
+    @abstractmethod
+    def load(cls, source: str | Path) -> Self: ...
 
     def insert(
         self,
@@ -95,7 +100,7 @@ class Editable(ABC):
             raise EditError(f"insert: there is a node `{name}` already", "choose another name, or use `replace`")
         if sum(place is not None for place in (after, before, between)) > 1:
             raise EditError("insert: give one of `after`, `before` and `between`")
-        nodes = {**self.nodes, name: _node(name, use, parameters, "insert")}
+        nodes = {**self.nodes, name: self._node(name, use, parameters, "insert")}
         if at is not None:
             return self._inserted_at(at, name, nodes, before, after)
         edges = dict(self.edges)
@@ -110,7 +115,10 @@ class Editable(ABC):
             edges[name] = (Edge(before),)
             start = name if start == before else start
         elif between is not None:
-            source, target = _pair(between)
+            if isinstance(between, str) or len(ends := list(between)) != 2:
+                names = [between] if isinstance(between, str) else ends
+                raise EditError(f"insert: `between` takes a source and a target, got {names!r}")
+            source, target = ends
             source = self._last_bypassed(self._known(source, "insert: between"), target)
             edges[source] = _redirected(self._edges_between(source, target, "insert: between"), target, name)
             edges[name] = (Edge(target),)
@@ -152,7 +160,7 @@ class Editable(ABC):
             EditError: there is no such node, or `use` is a graph, which `set` takes as ``graph=``.
         """
         self._known(name, "replace")
-        return self._with(nodes={**self.nodes, name: _node(name, use, parameters, "replace")})
+        return self._with(nodes={**self.nodes, name: self._node(name, use, parameters, "replace")})
 
     def remove(self, name: str, to: str | None = None) -> Self:
         """Remove a node; its predecessors are connected to its target.
@@ -188,7 +196,9 @@ class Editable(ABC):
             if source != name
         }
         nodes = {key: value for key, value in self.nodes.items() if key != name}
-        guards = _without_unused(self.guards, _guards_used(self.edges, self.guards) - _guards_used(edges, self.guards))
+        idle = self.guards.keys() - _with_named(_guards_of(self.edges), self.guards)  # before, so they may stay
+        kept = _with_named(_guards_of(edges) | idle, self.guards)
+        guards = {guard: text for guard, text in self.guards.items() if guard in kept}
         units = {unit: text for unit, text in self.units.items() if text != f"{name}.runs"}
         start = to if self.start == name else self.start
         return self._with(nodes=nodes, edges=edges, guards=guards, units=units, start=start)
@@ -287,9 +297,9 @@ class Editable(ABC):
             if "use" in parameters:
                 rest = {key: value for key, value in parameters.items() if key != "use"}
                 body = {key: value for key, value in parameters.items() if key == "graph"}
-                kind = _node(name, parameters["use"], body, "set")
+                kind = self._node(name, parameters["use"], body, "set")
                 node, parameters = replace(node, use=kind.use, kind=kind.kind, body=None, reference=None), rest
-            return self._with(nodes={**self.nodes, outer: _with_parameters(node, parameters)})
+            return self._with(nodes={**self.nodes, outer: self._with_parameters(node, parameters)})
         if node.body is None:
             raise EditError(f"set: `{outer}` has no graph inside", f"its parameters are set as `{outer}.NAME`")
         return self._with(nodes={**self.nodes, outer: replace(node, body=node.body.set(inner, **parameters))})
@@ -380,13 +390,20 @@ class Editable(ABC):
                 for name, node in nodes.items()
             }
         bodies = {name for name, node in self.nodes.items() if node.body is not None}
+
+        def renamed(target: Any) -> Any:
+            return (
+                tuple(map(renamed, target)) if isinstance(target, tuple) else _renamed_text(target, old, path, bodies)
+            )
+
         return self._with(
             nodes={
-                name: replace(node, reads=_renamed_reads(node.reads, old, path, bodies)) for name, node in nodes.items()
+                name: replace(node, reads={key: renamed(target) for key, target in node.reads.items()})
+                for name, node in nodes.items()
             },
             edges=edges,
             guards={key: rename_in_expression(text, old, path, bodies) for key, text in self.guards.items()},
-            units={unit: _renamed_text(text, old, path, bodies) for unit, text in self.units.items()},
+            units={unit: renamed(text) for unit, text in self.units.items()},
             start=start,
             layers=layers,
         )
@@ -423,6 +440,40 @@ class Editable(ABC):
     def _with(self, **changes: Any) -> Self:
         return replace(self, **changes)  # type: ignore[type-var]
 
+    def _node(self, name: str, use: str | Callable[..., Any] | None, parameters: Mapping[str, Any], verb: str) -> Node:
+        if isinstance(use, Editable):
+            hint = f'insert("{name}", graph=...)' if verb == "insert" else f'set("{name}", graph=...)'
+            message = f"{verb}: `use` of `{name}` takes a kind, got {show_value(use)}"
+            raise EditError(message, f"a body is given as {hint}")
+        if "graph" in parameters and use is not None:
+            raise EditError(f"`{name}` has both `use` and `graph`", "a node uses a kind, or has a graph as its body")
+        if use is None or isinstance(use, str):
+            return self._with_parameters(Node(name, use or name), parameters)
+        kind = kind_of(use)
+        return self._with_parameters(Node(name, kind.name, kind=kind), parameters)
+
+    def _with_parameters(self, node: Node, parameters: Mapping[str, Any]) -> Node:
+        # `from_` stands for `from`, which Python takes for itself, as `or_` does for `or`.
+        rest = {
+            key[:-1] if keyword.iskeyword(key[:-1]) and key[-1:] == "_" else key: value
+            for key, value in parameters.items()
+        }
+        if "graph" in rest:
+            body: Any = rest.pop("graph")
+            reference = None
+            if isinstance(body, str | Path):
+                body, reference = self.load(body), str(body)
+            elif not isinstance(body, Editable):
+                raise EditError(f"graph: expected a name, a path or a Graph, got {show_value(body)}")
+            node = replace(node, use=NESTED, kind=None, body=body, reference=reference)
+        set_now = _slots(node.name, "reads", rest.pop("reads", {}), lists=True)
+        writes = {**node.writes, **_slots(node.name, "writes", rest.pop("writes", {}), lists=False)}
+        plain = {key: plain_parameter(node.name, key, value, EditError) for key, value in rest.items()}
+        # A parameter has a value or an expression: what is set last. Both at once is for the checks to report.
+        kept = {key: value for key, value in node.parameters.items() if key not in set_now}
+        reads = {key: target for key, target in node.reads.items() if key not in plain}
+        return replace(node, parameters={**kept, **plain}, reads={**reads, **set_now}, writes=writes, place=None)
+
     def _known(self, name: str, verb: str) -> str:
         if not isinstance(name, str):
             raise EditError(f"{verb}: expected the name of a node, got {show_value(name)}")
@@ -456,65 +507,6 @@ class Editable(ABC):
         return leaving
 
 
-# The first argument of each verb is the value of its key in [[edit]]; the others have their Python names.
-VERBS: dict[str, str] = {
-    "insert": "name",
-    "replace": "name",
-    "remove": "name",
-    "connect": "source",
-    "disconnect": "source",
-    "redirect": "source",
-    "set": "name",
-    "guard": "name",
-    "nest": "name",
-    "rename": "old",
-    "clock": "unit",
-}
-
-
-def body_graph(value: Any) -> tuple[Graph, str | None]:
-    """The graph that `graph = ...` of a node means, given as a name, a path or a Graph; and its name or path."""
-    from graphtrain.graph.graph import Graph
-
-    if isinstance(value, Graph):
-        return value, None
-    if not isinstance(value, str | Path):
-        raise EditError(f"graph: expected a name, a path or a Graph, got {show_value(value)}")
-    return Graph.load(value), str(value)
-
-
-def _node(name: str, use: str | Callable[..., Any] | None, parameters: Mapping[str, Any], verb: str) -> Node:
-    from graphtrain.graph.graph import Graph
-
-    if isinstance(use, Graph):
-        hint = f'insert("{name}", graph=...)' if verb == "insert" else f'set("{name}", graph=...)'
-        raise EditError(f"{verb}: `use` of `{name}` takes a kind, got {show_value(use)}", f"a body is given as {hint}")
-    if "graph" in parameters:
-        if use is not None:
-            raise EditError(f"`{name}` has both `use` and `graph`", "a node uses a kind, or has a graph as its body")
-        return _with_parameters(Node(name, NESTED), parameters)
-    if use is None or isinstance(use, str):
-        return _with_parameters(Node(name, use or name), parameters)
-    kind = kind_of(use)
-    return _with_parameters(Node(name, kind.name, kind=kind), parameters)
-
-
-def _with_parameters(node: Node, parameters: Mapping[str, Any]) -> Node:
-    # `from_` stands for `from`, which Python takes for itself, as `or_` does for `or`.
-    rest = {key[:-1] if keyword.iskeyword(key[:-1]) and key[-1:] == "_" else key: parameters[key] for key in parameters}
-    if "graph" in rest:
-        body, reference = body_graph(rest.pop("graph"))
-        node = replace(node, use=NESTED, kind=None, body=body, reference=reference)
-    reads = {**node.reads, **_slots(node.name, "reads", rest.pop("reads", {}), lists=True)}
-    writes = {**node.writes, **_slots(node.name, "writes", rest.pop("writes", {}), lists=False)}
-    plain = {key: _plain(value, f"{node.name}.{key}") for key, value in rest.items()}
-    # A parameter has a value or an expression: what is set last. Both at once is for the checks to report.
-    set_now = parameters.get("reads", {}).keys()
-    kept = {key: value for key, value in node.parameters.items() if key not in set_now}
-    reads = {key: target for key, target in reads.items() if key in set_now or key not in plain}
-    return replace(node, parameters={**kept, **plain}, reads=reads, writes=writes, place=None)
-
-
 def _slots(node: str, verb: str, mapping: Any, *, lists: bool) -> dict[str, Any]:
     if not isinstance(mapping, Mapping):
         raise EditError(f'{node}.{verb}: expected a table such as {{ slot = "other" }}, got {show_value(mapping)}')
@@ -527,31 +519,20 @@ def _slots(node: str, verb: str, mapping: Any, *, lists: bool) -> dict[str, Any]
     return slots
 
 
-def _plain(value: Any, where: str) -> Any:
-    try:
-        return plain_value(value)
-    except ValueError as error:
-        raise EditError(f"{where}: {error}", NOT_PLAIN[value is None]) from None
-
-
-def _pair(between: Iterable[str]) -> tuple[str, str]:
-    names = [between] if isinstance(between, str) else list(between)
-    if len(names) != 2:
-        raise EditError(f"insert: `between` takes a source and a target, got {names!r}")
-    return names[0], names[1]
-
-
 def _redirected(leaving: tuple[Edge, ...], old: str, new: str) -> tuple[Edge, ...]:
     return tuple(replace(edge, target=new) if edge.target == old else edge for edge in leaving)
 
 
-def _guards_used(edges: Mapping[str, tuple[Edge, ...]], guards: Mapping[str, str]) -> set[str]:
-    """The guards that edges name, and the guards that these name in turn."""
-    used = {edge.when for leaving in edges.values() for edge in leaving if edge.when is not None}
+def _guards_of(edges: Mapping[str, tuple[Edge, ...]]) -> set[str]:
+    return {edge.when for leaving in edges.values() for edge in leaving if edge.when is not None}
+
+
+def _with_named(used: set[str], guards: Mapping[str, str]) -> set[str]:
+    """These guards, and those that they name in turn."""
     waiting = list(used)
     while waiting:
         new = _names_in(guards.get(waiting.pop(), "")) & guards.keys() - used
-        used |= new
+        used = used | new
         waiting += new
     return used
 
@@ -562,13 +543,6 @@ def _names_in(text: str) -> set[str]:
         return {part.name for part in walk(parse(text)) if isinstance(part, Name)}
     except GuardSyntaxError:
         return set(re.findall(r"[A-Za-z_]\w*", text))
-
-
-def _without_unused(guards: Mapping[str, str], unused: set[str]) -> dict[str, str]:
-    """The guards except for `unused`; of these, the ones that a remaining guard names are kept."""
-    while needed := unused & {name for guard in guards.keys() - unused for name in _names_in(guards[guard])}:
-        unused = unused - needed
-    return {name: text for name, text in guards.items() if name not in unused}
 
 
 def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -615,14 +589,3 @@ def _renamed_text(text: str, old: str, new: str, bodies: Collection[str]) -> str
         return rename_in_expression(text, old, new, bodies) if is_expression(text) else text
     path, name = owned
     return f"{new}{path.removeprefix(old)}.{name}" if f"{path}/".startswith(f"{old}/") else text
-
-
-def _renamed_reads(
-    reads: Mapping[str, str | tuple[str, ...]], old: str, new: str, bodies: Collection[str]
-) -> dict[str, str | tuple[str, ...]]:
-    return {
-        key: _renamed_text(value, old, new, bodies)
-        if isinstance(value, str)
-        else tuple(_renamed_text(name, old, new, bodies) for name in value)
-        for key, value in reads.items()
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,24 @@ class Place:
 
 def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     return MappingProxyType(dict(mapping))
+
+
+class Drawable:
+    """What is drawn: a graph, or two of them."""
+
+    def _drawn_into(self, path: str | Path, **shown: Any) -> Path:
+        from graphtrain.viz.render import render
+
+        return render(self, path, **shown)  # type: ignore[arg-type]
+
+    def _repr_svg_(self) -> str | None:
+        """The picture that a notebook shows, problems or not; None where it cannot be drawn."""
+        try:
+            from graphtrain.viz.render import svg
+
+            return svg(self)  # type: ignore[arg-type]
+        except Exception:  # whatever goes wrong, a cell must not fail because of its picture
+            return None
 
 
 @dataclass(frozen=True)
@@ -91,7 +110,9 @@ def settings_of(node: Node) -> list[str]:
     return [
         *(f"{name} = {show_value(value)}" for name, value in node.parameters.items()),
         *(
-            f"{name} = {target}" if is_computed(target) else f"reads {name} from {_names(target)}"
+            f"{name} = {target}"
+            if is_computed(target)
+            else f"reads {name} from {target if isinstance(target, str) else ', '.join(target)}"
             for name, target in node.reads.items()
         ),
         *(f"writes {slot} to {target}" for slot, target in node.writes.items()),
@@ -101,10 +122,6 @@ def settings_of(node: Node) -> list[str]:
 def is_computed(target: str | tuple[str, ...]) -> bool:
     """True for what a node reads that is an expression, and no name."""
     return isinstance(target, str) and is_expression(target)
-
-
-def _names(target: str | tuple[str, ...]) -> str:
-    return target if isinstance(target, str) else ", ".join(target)
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import GraphError
+from graphtrain.graph import canonical, read_toml, write_toml
+from graphtrain.graph.difference import Difference
+from graphtrain.graph.dry_run import dry_run
 from graphtrain.graph.edit import Editable
-from graphtrain.graph.elements import Edge, Node, Place, frozen
+from graphtrain.graph.elements import Drawable, Edge, Node, Place, frozen
 from graphtrain.graph.layers import Layers
+from graphtrain.graph.readable import readable_text
+from graphtrain.graph.registry import find_graph
 from graphtrain.names import quoted
 
 if TYPE_CHECKING:
-    from graphtrain.graph.difference import Difference
     from graphtrain.graph.problem import Problem
-
-PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".mmd")  # the formats of `Graph.render`
 
 
 @final
 @dataclass(frozen=True)
-class Graph(Editable):
+class Graph(Editable, Drawable):
     """An immutable training procedure; every edit returns a new graph. ``print(graph)`` shows it, `render` draws it.
 
     Arguments:
@@ -78,8 +80,7 @@ class Graph(Editable):
     def __reduce__(self) -> tuple[Any, ...]:
         return Graph.from_json, (self.to_json(),)
 
-    # The operations below are in separate modules that know only this value. They are imported when they are called, so
-    # that reading and drawing a graph imports nothing else.
+    # What stands above graphs (the checks, checkpoints, pictures) is imported where it is called.
 
     @classmethod
     def load(cls, source: str | Path, *, contained: bool = False) -> Graph:
@@ -101,16 +102,13 @@ class Graph(Editable):
         >>> Graph.load("fit").start
         'decide'
         """
-        from graphtrain.graph.read_toml import read_graph
-        from graphtrain.graph.registry import find_graph
-
         may_be_saved = os.path.isdir(source) or os.path.basename(source) in ("best", "newest")
         if may_be_saved and find_graph(str(source)) is None:
             from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
 
             if holds_a_graph(Path(source)):
                 return saved_graph(source, contained=contained)
-        draft = read_graph(source, contained=contained)
+        draft = read_toml.read_graph(cls, source, contained=contained)
         if draft.problems:
             raise GraphError(draft.problems, f"graph `{source}`")
         return draft.graph
@@ -123,9 +121,7 @@ class Graph(Editable):
         >>> Graph.loads(text) == Graph.load("fit")
         True
         """
-        from graphtrain.graph.read_toml import read_text
-
-        draft = read_text(text, name)
+        draft = read_toml.read_text(cls, text, name)
         if draft.problems:
             raise GraphError(draft.problems, f"graph `{name}`")
         return draft.graph
@@ -145,9 +141,7 @@ class Graph(Editable):
         >>> [str(edge) for edge in graph.edges["step"]], graph.guards["window_cut"], graph.layers.names
         (['ema'], 'ending', ('ema', 'carry'))
         """
-        from graphtrain.graph.read_toml import read_overlays
-
-        draft = read_overlays(self, overlays)
+        draft = read_toml.read_overlays(self, overlays)
         if draft.problems:
             raise GraphError(draft.problems, f"graph `{self.name}` with {quoted(map(str, overlays))}")
         return draft.graph
@@ -158,35 +152,25 @@ class Graph(Editable):
         Raises:
             UsageError: the file exists or cannot be written, or its name is that of a picture.
         """
-        from graphtrain.graph.write_toml import save_graph
-
-        save_graph(self, path)
+        write_toml.save_graph(self, path)
 
     def to_toml(self) -> str:
         """The text that `save` writes."""
-        from graphtrain.graph.write_toml import graph_text
-
-        return graph_text(self)
+        return write_toml.graph_text(self)
 
     def to_json(self) -> str:
         """The canonical JSON: the same text for equal graphs, with nested graphs in full."""
-        from graphtrain.graph.canonical import to_json
-
-        return to_json(self)
+        return canonical.to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> Graph:
         """The graph of a canonical JSON, which is what a checkpoint stores."""
-        from graphtrain.graph.canonical import from_json
-
-        return from_json(text)
+        return read_toml.from_json(cls, text)
 
     @property
     def structural_hash(self) -> str:
         """A hash (SHA-256, hexadecimal) of what the graph does; without file names, comments and node order."""
-        from graphtrain.graph.canonical import structural_hash
-
-        return structural_hash(self)
+        return canonical.structural_hash(self)
 
     def diff(self, other: Graph) -> Difference:
         """The difference between this graph and another: a value that prints, draws itself, and is false if empty.
@@ -198,8 +182,6 @@ class Graph(Editable):
         >>> print(fit.diff(fit.set("finish", after="20 epochs")))
         ~ finish.after 10 epochs -> 20 epochs
         """
-        from graphtrain.graph.difference import Difference
-
         return Difference.between(self, other)
 
     def check(self, *, ranks: bool = False) -> list[Problem]:
@@ -224,8 +206,6 @@ class Graph(Editable):
         >>> fit.nodes["next_batch"], fit.nodes["validate"].body.nodes["next_batch"].parameters["limit"]
         (<Node next_batch: limit = 1>, 1)
         """
-        from graphtrain.graph.dry_run import dry_run
-
         return dry_run(self)
 
     def render(
@@ -260,9 +240,7 @@ class Graph(Editable):
         graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
           hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
         """
-        from graphtrain.viz.render import render
-
-        return render(self, path, counts, position, seconds, guards=guards)
+        return self._drawn_into(path, counts=counts, position=position, seconds=seconds, guards=guards)
 
     @property
     def title(self) -> str:
@@ -273,15 +251,4 @@ class Graph(Editable):
         return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"
 
     def __str__(self) -> str:
-        from graphtrain.graph.readable import readable_text
-
         return readable_text(self)
-
-    def _repr_svg_(self) -> str | None:
-        """The picture that a notebook shows, problems or not; None where it cannot be drawn."""
-        try:
-            from graphtrain.viz.render import svg
-
-            return svg(self)
-        except Exception:  # whatever goes wrong, a cell must not fail because of its picture
-            return None

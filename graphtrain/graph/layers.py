@@ -6,7 +6,6 @@ It is no part of the value of a graph: two graphs are equal that have come about
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -15,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.guards.syntax import python_tree
 
 if TYPE_CHECKING:
-    from graphtrain.graph.graph import Graph
-    from graphtrain.graph.overlay import Edit
+    from graphtrain.graph.edits import Edit
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -124,53 +122,33 @@ class Layers:
         return replace(self, touched=touched)
 
 
-def layers_json(graph: Graph) -> str:
-    """The overlays of a graph, and of those in it, as JSON: what a checkpoint stores beside the graph, for pictures.
-
-    It is empty where there are none.
-    """
-    return json.dumps(plain, separators=(",", ":"), ensure_ascii=False) if (plain := _plain(graph)) else ""
-
-
-def _plain(graph: Graph) -> dict[str, Any]:
-    layers = graph.layers
-    inside = {name: _plain(node.body) for name, node in graph.nodes.items() if node.body is not None}
-    bodies = {name: plain for name, plain in inside.items() if plain}
-    if not (layers.names or bodies):
+def plain_layers(layers: Layers) -> dict[str, Any]:
+    """What a checkpoint stores of the overlays of a graph, for pictures; empty where there are none."""
+    if not layers.names:
         return {}
     return {
-        "names": layers.names,
+        "names": list(layers.names),
         "touched": {what: [touch.overlay, touch.value] for what, touch in layers.touched.items()},
         "widened": {
-            name: [parts.expression, parts.alternatives, parts.conditions] for name, parts in layers.widened.items()
+            name: [parts.expression, list(parts.alternatives), list(parts.conditions)]
+            for name, parts in layers.widened.items()
         },
-        **({"bodies": bodies} if bodies else {}),
     }
 
 
-def with_layers(graph: Graph, text: str) -> Graph:
-    """The graph with the overlays in a text that `layers_json` returned; as it is where it is no such text."""
+def layers_of(plain: Any) -> Layers:
+    """What `plain_layers` returned, or nothing: a graph is the same without it."""
     try:
-        return _with_plain(graph, json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return graph
-
-
-def _with_plain(graph: Graph, plain: Any) -> Graph:
-    layers = Layers(
-        names=tuple(map(_text, plain["names"])),
-        touched={what: Touch(_text(overlay), _text(value)) for what, (overlay, value) in plain["touched"].items()},
-        widened={
-            name: Widened(_text(expression), tuple(map(_text, alternatives)), tuple(map(_text, conditions)))
-            for name, (expression, alternatives, conditions) in plain["widened"].items()
-        },
-    )
-    nodes = dict(graph.nodes)
-    for name, inside in plain.get("bodies", {}).items():
-        if (body := nodes[name].body) is None:
-            raise KeyError(name)
-        nodes[name] = replace(nodes[name], body=_with_plain(body, inside))
-    return replace(graph, nodes=nodes, layers=layers)
+        return Layers(
+            names=tuple(map(_text, plain["names"])),
+            touched={what: Touch(_text(overlay), _text(value)) for what, (overlay, value) in plain["touched"].items()},
+            widened={
+                name: Widened(_text(expression), tuple(map(_text, alternatives)), tuple(map(_text, conditions)))
+                for name, (expression, alternatives, conditions) in plain["widened"].items()
+            },
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return Layers()
 
 
 def _text(value: Any) -> str:

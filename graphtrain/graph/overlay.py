@@ -2,138 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError, GraphError, UsageError
 from graphtrain.graph import layers as of
-from graphtrain.graph.elements import END, Node, Place
+from graphtrain.graph.edits import VERBS, Edit, edge_text, node_at, placed
+from graphtrain.graph.elements import Place
 from graphtrain.graph.layers import Layers, Touch
-from graphtrain.graph.placed import placed
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import effects_of
 from graphtrain.kind.parameter import show_value
+from graphtrain.names import quoted
 from graphtrain.printable import shorten
 
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
 
-# The arguments of each verb that name nodes of the graph, beside the first one of those in `_OF_NODES`.
-_NAMING = {
-    "insert": ("after", "before", "at"),
-    "remove": ("to",),
-    "connect": ("target", "before", "after"),
-    "redirect": ("new",),
-}
-_OF_NODES = ("replace", "remove", "connect", "disconnect", "redirect", "set", "rename")
-_TAKING_AWAY = ("remove", "rename", "redirect", "disconnect")
-_GONE = ("removed", "renamed ", "to ")  # how the values begin that `Edit.touches` gives for these verbs
+_GONE = ("removed", "renamed ", "to ")  # how the values begin that `Edit.touches` gives for what is taken away
 _MOST_SHOWN = 60  # characters of a value
-
-
-@dataclass(frozen=True)
-class Edit:
-    """One table ``[[edit]]``: a verb of `Graph`, and how it is called.
-
-    Arguments:
-        subject: the first argument, which is the value of the key of the verb.
-        arguments: the others, by their names in Python.
-        place: in the file.
-        if_there: it is left out where a node that it names is not there.
-        text: the table as text, by which two edits are compared.
-        overlay: the name of the overlay that it is of; empty for an edit of a graph file.
-    """
-
-    verb: str
-    subject: str
-    arguments: Mapping[str, Any]
-    place: Place
-    if_there: bool = False
-    text: str = ""
-    overlay: str = ""
-
-    def applied(self, graph: Graph) -> Graph:
-        """The graph with the edit made.
-
-        Raises:
-            EditError, UsageError, GraphError: it cannot be made.
-        """
-        return placed(getattr(graph, self.verb)(self.subject, **self.arguments), graph, self.place)
-
-    def nodes(self) -> list[str]:
-        """The nodes that it needs, by their paths."""
-        names = [self.subject] if self.verb in _OF_NODES else []
-        names += [self.arguments[key] for key in _NAMING.get(self.verb, ()) if key in self.arguments]
-        if self.verb == "insert":
-            names += self.arguments.get("between", ())
-        if self.verb == "clock":
-            names.append(str(self.arguments["field"]).partition(".")[0])
-        return [name for name in dict.fromkeys(names) if name != END]
-
-    def edges(self) -> list[tuple[str, str]]:
-        """The edges that it needs, by their source and target."""
-        arguments = self.arguments
-        match self.verb:
-            case "insert" if "between" in arguments:
-                source, target = arguments["between"]
-                return [(source, target)]
-            case "insert" | "connect":
-                source = self.subject if self.verb == "connect" else arguments.get("at")
-                targets = [arguments[key] for key in ("before", "after") if key in arguments]
-                return [(source, target) for target in targets] if source is not None else []
-            case "disconnect":
-                return [(self.subject, arguments["target"])]
-            case "redirect":
-                return [(self.subject, arguments["old"])]
-        return []
-
-    def has_nodes(self, graph: Graph, without: Iterable[str] = ()) -> bool:
-        """True if the graph has every node that it needs, and the guard that it widens."""
-        if self.verb == "guard" and self.arguments.get("expression") is None and self.subject not in graph.guards:
-            return False
-        return all(has_node(graph, name) for name in self.nodes()) and not set(without).intersection(self.nodes())
-
-    def touches(self, graph: Graph) -> Iterator[tuple[str, str]]:
-        """What it adds or changes, and what it makes of that: two overlays may only make the same of it."""
-        arguments, name = self.arguments, self.subject
-        match self.verb:
-            case "insert" | "nest" | "replace":
-                yield of.node(name), self.text
-                if "use" in arguments:
-                    yield f"`{name}.use`", show_value(arguments["use"])
-                yield from self._parameters()
-                if "at" in arguments and f"{name}_due" not in graph.guards:
-                    yield of.guard(f"{name}_due"), f"{name}.due"
-            case "remove":
-                yield of.node(name), "removed"
-            case "rename":
-                yield of.node(name), f"renamed {arguments['new']}"
-            case "set":
-                if "use" in arguments:
-                    yield f"`{name}.use`", show_value(arguments["use"])
-                yield from self._parameters()
-            case "guard":
-                if arguments.get("expression") is not None:
-                    yield of.guard(name), arguments["expression"]
-                elif self.overlay:
-                    yield of.widening(name, self.overlay), ""
-            case "clock":
-                yield f"unit `{name}`", arguments["field"]
-            case "disconnect":
-                yield _edge(name, arguments["target"]), "removed"
-            case "redirect":
-                yield _edge(name, arguments["old"]), f"to `{arguments['new']}`"
-
-    def _parameters(self) -> Iterator[tuple[str, str]]:
-        for key, value in self.arguments.items():
-            if key in ("reads", "writes") and isinstance(value, Mapping):
-                for slot, target in value.items():
-                    yield f"`{self.subject}.{key}.{slot}`", show_value(target)
-                    if key == "reads" and isinstance(target, str) and not target.isidentifier():  # of a parameter too
-                        yield f"`{self.subject}.{slot}`", show_value(target)
-            elif key not in ("use", "after", "before", "between", "at"):
-                yield f"`{self.subject}.{key}`", show_value(value) if key != "graph" else self.text
+_KNOWN = "the graph `{}` has the overlay `{}` already"
 
 
 @dataclass(frozen=True)
@@ -152,24 +41,6 @@ class Overlay:
     place: Place
     head: Mapping[str, Any] = field(default_factory=dict)
     allow: tuple[str, ...] = ()
-
-
-def node_at(graph: Graph, path: str) -> Node | None:
-    """The node at a path; None if there is none."""
-    name, _, inner = path.partition("/")
-    node = graph.nodes.get(name)
-    if node is None or not inner:
-        return node
-    return node_at(node.body, inner) if node.body is not None else None
-
-
-def has_node(graph: Graph, path: str) -> bool:
-    """True if the graph has a node, by its path."""
-    return node_at(graph, path) is not None
-
-
-def _edge(source: str, target: str) -> str:
-    return f"the edge from `{source}` to `{target}`"
 
 
 class _RefusedError(EditError):
@@ -259,7 +130,7 @@ def _with_edit(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
     layers, overlay = graph.layers, edit.overlay
     if layers.done.get(edit.text, overlay) != overlay:
         return graph  # another overlay has made the very same edit
-    needed = [*map(of.node, edit.nodes()), *(_edge(*ends) for ends in edit.edges())]
+    needed = [*map(of.node, edit.nodes()), *(edge_text(*ends) for ends in edit.edges())]
     _expect_own_kind(graph, edit)
     touches = dict(edit.touches(graph))
     _expect_needed(layers, overlay, [what for what in needed if what not in touches])
@@ -267,7 +138,7 @@ def _with_edit(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
     for what, value in touches.items():
         _touch(touched, overlay, what, value)
         needed_by = layers.anchors.get(what, overlay)
-        if edit.verb in _TAKING_AWAY and needed_by != overlay:
+        if VERBS[edit.verb].takes_away and needed_by != overlay:
             raise _RefusedError(needed_by, overlay, f"`{overlay}` takes away {what}, which `{needed_by}` needs")
     try:
         edited = _placed_after_others(graph, edit, last)
@@ -280,7 +151,7 @@ def _with_edit(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
         if leaving is not graph.edges.get(source):
             former = set(graph.edges.get(source, ()))
             touched |= {of.edge(source, edge): Touch(overlay) for edge in leaving if edge not in former}
-    anchors = dict.fromkeys(needed if edit.verb not in _TAKING_AWAY else (), overlay)
+    anchors = dict.fromkeys(needed if not VERBS[edit.verb].takes_away else (), overlay)
     layers = replace(
         edited.layers,
         touched=touched,
@@ -314,7 +185,7 @@ def _expect_own_kind(graph: Graph, edit: Edit) -> None:
 
 def _instead(graph: Graph, edit: Edit) -> str:
     """A hint at the nodes that do what one does which is missing, and is called as its kind; empty if none does."""
-    for missing in [name for name in edit.nodes() if not has_node(graph, name)]:
+    for missing in [name for name in edit.nodes() if node_at(graph, name) is None]:
         effects = effects_of(missing)
         for node in graph.nodes.values() if effects else ():
             if effects <= effects_of(node.use, node.kind):
@@ -340,29 +211,24 @@ def _expect_needed(layers: Layers, overlay: str, needed: Iterable[str]) -> None:
 def _placed_after_others(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
     """The graph with the edit made behind what other overlays have put at the same place."""
     arguments = dict(edit.arguments)
-    if edit.verb == "guard":
+    if edit.verb == "guard" and arguments.get("expression") is not None and edit.subject in graph.guards:
         # Another overlay may have widened it before; in whatever order, the parts are the same.
-        expression = arguments.get("expression")
-        if expression is not None and edit.subject in graph.guards:
-            widened = graph.layers.guard(edit.subject, graph.guards[edit.subject])
-            widened = replace(widened, expression=expression)
-            widened = widened.with_parts(arguments.get("or_"), arguments.get("and_"))
-            return placed(graph.with_widened(edit.subject, widened), graph, edit.place)
-    elif edit.verb == "replace" and edit.subject in graph.nodes:
+        widened = graph.layers.guard(edit.subject, graph.guards[edit.subject])
+        widened = replace(widened, expression=arguments["expression"])
+        widened = widened.with_parts(arguments.get("or_"), arguments.get("and_"))
+        return placed(graph.with_widened(edit.subject, widened), graph, edit.place)
+    if edit.verb == "replace" and edit.subject in graph.nodes:
         arguments = _with_settings(graph, edit)
-    elif edit.verb == "insert" and "between" in arguments:
-        source, target = arguments["between"]
-        arguments["between"] = _between(graph, source, target, last)
-    elif edit.verb == "insert" and "at" in arguments and "after" in arguments:
-        arguments["after"] = _last(graph, f"at {arguments['at']} after", arguments["after"], last)
-    elif edit.verb == "insert" and "after" in arguments:
-        arguments["after"] = _last(graph, "after", arguments["after"], last)
-    elif edit.verb == "connect" and "after" in arguments:
-        arguments["after"] = _last(graph, f"at {edit.subject} after", arguments["after"], last)
-    elif edit.verb == "connect" and "when" in arguments and "before" not in arguments and arguments.get("first", True):
-        first = last.get(f"first of {edit.subject}")
-        if first is not None and any(edge.target == first for edge in graph.edges.get(edit.subject, ())):
-            arguments["after"] = _last(graph, f"at {edit.subject} after", first, last)
+    match edit.spot():
+        case "between", _:
+            source, target = arguments["between"]
+            arguments["between"] = _between(graph, source, target, last)
+        case "first of", source:
+            first = last.get(f"first of {source}")
+            if first is not None and any(edge.target == first for edge in graph.edges.get(source, ())):
+                arguments["after"] = _last(graph, f"at {source} after", first, last)
+        case place, name if "after" in place:
+            arguments["after"] = _last(graph, place, name, last)
     return replace(edit, arguments=arguments).applied(graph)
 
 
@@ -401,20 +267,99 @@ def _between(graph: Graph, source: str, target: str, last: Mapping[str, str]) ->
 
 def _places_taken(edit: Edit, now: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
     """Where an edit puts something: of what one overlay puts at a place, the first stands behind the others."""
-    arguments = edit.arguments
-    match edit.verb:
-        case "insert" if "between" in arguments:
-            place, name = f"between {' '.join(arguments['between'])}", edit.subject
-        case "insert" if "after" in arguments:
-            place = f"at {arguments['at']} after" if "at" in arguments else "after"
-            place, name = f"{place} {arguments['after']}", edit.subject
-        case "insert" if "before" in arguments and "at" not in arguments:
-            place, name = f"before {arguments['before']}", edit.subject
-            return {} if place in now else {place: name}  # what comes next goes directly before the node
-        case "connect" if "after" in arguments:
-            place, name = f"at {edit.subject} after {arguments['after']}", arguments["target"]
-        case "connect" if "when" in arguments and "before" not in arguments and arguments.get("first", True):
-            place, name = f"first of {edit.subject}", arguments["target"]
-        case _:
-            return {}
-    return {place: name} if now.get(place) == before.get(place) else {}
+    kind, name = edit.spot()
+    place = f"{kind} {name}"
+    if not kind or (place in now if kind == "before" else now.get(place) != before.get(place)):
+        return {}  # what comes next before a node goes directly before it
+    return {place: edit.arguments["target"] if edit.verb == "connect" else edit.subject}
+
+
+# ---- where overlays are added: to a graph, or to the graph inside it that has the nodes which they name
+
+
+def with_overlays(graph: Graph, overlays: Sequence[Overlay]) -> tuple[Graph, list[Problem]]:
+    """The graph with overlays, and a problem for each that does not fit.
+
+    An overlay is for the outermost graph that has all nodes and guards which it names. What another overlay adds may be
+    among them. One that fits nowhere is added to `graph`, whose problems say what is missing there.
+    """
+    paths = _paths_of(graph, overlays)
+    problems = [
+        Problem(
+            "G005",
+            "error",
+            str(overlay.place),
+            f"overlay `{overlay.name}` fits several nested graphs: {quoted(found)}",
+            f'name it where one of them is named, as in extends = ["fit", "{overlay.name}"]',
+        )
+        for overlay, found in zip(overlays, paths, strict=True)
+        if len(found) > 1
+    ]
+    for path in dict.fromkeys(found[0] for found in paths if len(found) == 1):
+        added = [overlay for overlay, found in zip(overlays, paths, strict=True) if found == [path]]
+        graph, conflicts = _composed_at(graph, path, added)
+        problems += conflicts
+    return graph, problems
+
+
+def _composed_at(graph: Graph, path: str, overlays: Sequence[Overlay]) -> tuple[Graph, list[Problem]]:
+    """The graph with overlays added to the one at the path of a node; their names are those of every graph around."""
+    if not path:
+        known = [overlay for overlay in overlays if overlay.name in graph.layers.names]
+        problems = [
+            Problem("G005", "error", str(overlay.place), _KNOWN.format(graph.name, overlay.name), "name it once")
+            for overlay in known
+        ]
+        graph, conflicts = composed(graph, [overlay for overlay in overlays if overlay not in known])
+        return graph, problems + conflicts
+    outer, _, inner = path.partition("/")
+    node = graph.nodes[outer]
+    assert node.body is not None, "found before"
+    body, problems = _composed_at(node.body, inner, overlays)
+    names = (*graph.layers.names, *(overlay.name for overlay in overlays))
+    nodes = {**graph.nodes, outer: replace(node, body=body)}
+    return replace(graph, nodes=nodes, layers=replace(graph.layers, names=names)), problems
+
+
+def _paths_of(graph: Graph, overlays: Sequence[Overlay]) -> list[list[str]]:
+    """For each overlay the paths of the graphs that it fits, of one depth; the empty path is `graph` itself."""
+    paths: dict[int, list[str]] = {}
+    is_new = True
+    while is_new:
+        is_new = False
+        for number, overlay in enumerate(overlays):
+            others = [(overlays[other], found[0]) for other, found in paths.items() if len(found) == 1]
+            if number not in paths and (found := _fitting(graph, overlay, others)):
+                paths[number], is_new = found, True
+    return [paths.get(number, [""]) for number in range(len(overlays))]
+
+
+def _fitting(graph: Graph, overlay: Overlay, others: Sequence[tuple[Overlay, str]]) -> list[str]:
+    """The paths of the outermost graphs that have what an overlay names, with what others add at their paths."""
+    level = [("", graph)]
+    while level:
+        if found := [
+            path
+            for path, each in level
+            if _fits(each, overlay, [overlay, *(other for other, place in others if place == path)])
+        ]:
+            return found
+        level = [
+            (f"{path}/{name}" if path else name, node.body)
+            for path, each in level
+            for name, node in each.nodes.items()
+            if node.body is not None
+        ]
+    return []
+
+
+def _fits(graph: Graph, overlay: Overlay, adding: Iterable[Overlay]) -> bool:
+    edits = [edit for other in adding for edit in other.edits]
+    added = {edit.subject for edit in edits if edit.verb in ("insert", "nest")}
+    added |= {str(edit.arguments["new"]) for edit in edits if edit.verb == "rename"}
+    of_own_edges = {edit.arguments.get("when") for edit in edits} | {f"{name}_due" for name in added}
+    guards = {edit.subject for edit in overlay.edits if edit.verb == "guard" and not edit.if_there}
+    nodes = {name for edit in overlay.edits if not edit.if_there for name in edit.nodes()}
+    return guards <= {*graph.guards, *of_own_edges} and all(
+        name.partition("/")[0] in added or node_at(graph, name) is not None for name in nodes
+    )

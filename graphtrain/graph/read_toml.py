@@ -1,51 +1,37 @@
-"""Reading TOML. No user code is run: the names of kinds stay names."""
+"""Reading graphs and overlays: their TOML, and the JSON of checkpoints. No user code is run: kinds stay names."""
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib.resources.abc import Traversable
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
+from graphtrain.graph.canonical import FORMAT, decoded
+from graphtrain.graph.edits import Edit, edit_of
 from graphtrain.graph.elements import NESTED, Edge, Node, Place
-from graphtrain.graph.graph import Graph
+from graphtrain.graph.layers import Layers, layers_of
 from graphtrain.graph.lines import Lines
-from graphtrain.graph.overlay import Overlay
-from graphtrain.graph.overlay_places import with_overlays
+from graphtrain.graph.overlay import Overlay, with_overlays
 from graphtrain.graph.problem import Problem
-from graphtrain.graph.read_edits import read_edits
-from graphtrain.graph.registry import find_graph, find_overlay, known_graphs, known_overlays
-from graphtrain.guards.syntax import shorten
+from graphtrain.graph.registry import GRAPHS, OVERLAYS, find_graph
+from graphtrain.graph.sources import MAX_NESTING, GraphReading, TextSource, bounded
 from graphtrain.kind.parameter import show_value
-from graphtrain.names import FOREIGN, nearest, suggestion
+from graphtrain.names import FOREIGN, suggestion
+from graphtrain.printable import one_line, shorten
 
-FORMAT = 1
-MAX_BYTES = 1 << 20
-MAX_NESTING = 20
-MAX_NODES = 10_000
-_MAX_EDITED_NODES = 500_000  # a few seconds
+if TYPE_CHECKING:
+    from graphtrain.graph.graph import Graph
 
-_PLAIN_KEYS = (
-    "format",
-    "name",
-    "start",
-    "nodes",
-    "guards",
-    "edges",
-    "clock",
-    "outputs",
-    "optional",
-    "allow",
-    "optimizer",
-)
-_OVERLAY_KEYS = ("format", "name", "start", "outputs", "optional", "allow", "optimizer", "edit")
+_LISTS = ("outputs", "optional", "allow")
+_TABLES = ("nodes", "edges", "guards", "clock")
+_PLAIN_KEYS = ("format", "name", "start", "nodes", "guards", "edges", "clock", *_LISTS, "optimizer")
+_OVERLAY_KEYS = ("format", "name", "start", *_LISTS, "optimizer", "edit")
 _EXTENDING_KEYS = (*_OVERLAY_KEYS, "extends")
-_SECTIONS = ("nodes", "edges", "guards", "clock", "start")
-_FORMAT_LINE = re.compile(r"^\ufeff?[ \t]*format[ \t]*=", re.MULTILINE)
 _EDGE = re.compile(r"(\S+)(?:\s+if\s+(.+))?", re.DOTALL)
 
 
@@ -57,80 +43,70 @@ class Draft:
     problems: list[Problem]
 
 
-class _TooLargeError(UsageError):
-    """A graph that is not read to its end: files of some KB can contain each other without end."""
-
-
-@dataclass
-class _Bounds:
-    """The bounds of a graph, with all files that it is made of.
-
-    Attributes:
-        folder: where these have to be. None: anywhere.
-        nodes: how many were read so far, each file counted as one more.
-        edited: how many edits went through so far: each goes through all of its graph.
-    """
-
-    folder: Path | None = None
-    nodes: int = 0
-    edited: int = 0
-
-    def count(self, nodes: int = 0, edited: int = 0) -> None:
-        self.nodes += nodes
-        self.edited += edited
-        if self.nodes > MAX_NODES:
-            raise _TooLargeError(f"the graph has more than {MAX_NODES:,} nodes, with those of the graphs in it")
-        if self.edited > _MAX_EDITED_NODES:
-            raise _TooLargeError(f"the edits of the graph go through more than {_MAX_EDITED_NODES:,} nodes")
-
-    def expect_inside(self, source: str | Path, path: Path) -> None:
-        """Raise a UsageError for a path that leads out of the folder, by itself or by a link."""
-        if self.folder is not None and not path.is_relative_to(self.folder):
-            raise UsageError(
-                f"`{source}` leads out of the folder `{self.folder}`, in which the graph is to be contained",
-                "name a file in that folder, or a shipped graph",
-            )
-
-
-@dataclass
+@dataclass(frozen=True)
 class Reader:
-    """A text while it is read: where it comes from, and the problems so far."""
+    """A text while it is read: where it comes from, and the table of it that is read now."""
 
-    file: str
-    folder: Path | None
+    source: TextSource
+    reading: GraphReading
     lines: Lines
-    chain: tuple[str, ...]
-    bounds: _Bounds
     section: tuple[str, ...] = ()
-    problems: list[Problem] = field(default_factory=list)
 
-    def place(self, *key: str) -> Place:
-        return Place(self.file, self.lines.of(*self.section, *key))
+    def place(self, *key: str) -> Place | None:
+        file = self.source.file
+        return Place(file, self.lines.of(*self.section, *key)) if file else None
 
     def problem(self, code: str, key: tuple[str, ...], message: str, hint: str = "") -> None:
-        self.problems.append(Problem(code, "error", str(self.place(*key)), message, hint))
+        self.reading.problems.append(Problem(code, "error", str(self.place(*key) or ""), message, hint))
 
-    def read_body(self, value: str | dict[str, Any], key: tuple[str, ...], name: str) -> Graph:
-        """The graph that a path names or a table is; its problems are among those of the text.
+    def text(self, data: Mapping[str, Any], key: str, default: str = "") -> str:
+        value = data.get(key, default)
+        if isinstance(value, str):
+            return value
+        self.problem("G003", (key,), f"{key}: expected a string, got {show_value(value)}")
+        return default
 
-        Raises:
-            UsageError: there is no such file.
-        """
+    def texts(self, data: Mapping[str, Any], key: str) -> tuple[str, ...]:
+        value = data.get(key, [])
+        if _are_texts(value):
+            return tuple(value)
+        self.problem("G003", (key,), f"{key}: expected a list of strings, got {show_value(value)}")
+        return ()
+
+    def table(self, data: Mapping[str, Any], key: str) -> dict[str, Any]:
+        value = data.get(key, {})
         if isinstance(value, dict):
-            return _read_table(value, replace(self, section=(*key, "graph")), name)
-        draft = _read_source(value, self.folder or Path(), self.chain, self.bounds)
-        self.problems += draft.problems
-        return draft.graph
+            return value
+        self.problem("G003", (key,), f"{key}: expected a table, got {show_value(value)}", f"write it as [{key}]")
+        return {}
 
-    def is_too_large(self, error: Exception) -> bool:
-        """True for an error after which nothing more is read."""
-        return isinstance(error, _TooLargeError)
+    def table_of_texts(self, table: Mapping[str, Any], key: str) -> dict[str, str]:
+        for name, value in table.items():
+            if not isinstance(value, str):
+                expected = "an expression in quotes" if key == "guards" and isinstance(value, bool) else "a string"
+                self.problem("G003", (key, name), f"{key}.{name}: expected {expected}, got {show_value(value)}")
+        return {name: value for name, value in table.items() if isinstance(value, str)}
+
+    def slots(self, value: Any, key: tuple[str, ...], *, lists: bool = False) -> dict[str, Any]:
+        dotted = ".".join(key)
+        if not isinstance(value, dict):
+            expected = 'a table such as { slot = "other" }'
+            self.problem("G003", key, f"{dotted}: expected {expected}, got {show_value(value)}")
+            return {}
+        good = {}
+        for slot, target in value.items():
+            if isinstance(target, str) or (lists and _are_texts(target)):
+                good[slot] = tuple(target) if isinstance(target, list) else target
+            else:
+                self.problem("G003", key, f"{dotted}.{slot}: expected the name of a slot, got {show_value(target)}")
+        return good
 
 
-def read_graph(source: str | Path, *, contained: bool = False) -> Draft:
+def read_graph(make: type[Graph], source: str | Path, *, contained: bool = False) -> Draft:
     """Read a shipped or installed graph by name, or a file by path.
 
     Arguments:
+        make: the class of the graph.
         contained: True refuses other files than those in its folder and below it. Default: they may be anywhere.
 
     Raises:
@@ -145,9 +121,11 @@ def read_graph(source: str | Path, *, contained: bool = False) -> Draft:
         folder = Path(source).parent.resolve() if contained else None
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, a folder that is gone
         raise UsageError(f"there is no folder of {shorten(repr(str(source)))}: {error}") from None
-    draft = _read_source(source, folder=None, chain=(), bounds=_Bounds(folder))
+    reading = GraphReading(make, folder)
+    with bounded():
+        graph = _read_source(source, TextSource(), reading)
     is_named = isinstance(source, str) and find_graph(source) is not None
-    return draft if is_named else replace(draft, graph=replace(draft.graph, source=str(source)))
+    return Draft(graph if is_named else replace(graph, source=str(source)), reading.problems)
 
 
 def read_overlays(graph: Graph, sources: Sequence[str | Path], *, contained: bool = False) -> Draft:
@@ -159,134 +137,68 @@ def read_overlays(graph: Graph, sources: Sequence[str | Path], *, contained: boo
     Raises:
         UsageError: there is no such overlay, or it is a graph.
     """
-    folder = Path().resolve() if contained else None
-    return _with_overlays(Draft(graph, []), sources, None, (), _Bounds(folder))
+    reading = GraphReading(type(graph), Path().resolve() if contained else None)
+    with bounded():
+        return Draft(_with_overlays(graph, sources, TextSource(), reading), reading.problems)
 
 
-def overlay_name(source: str | Path) -> str:
+def overlay_name(make: type[Graph], source: str | Path) -> str:
     """What the overlay of a name or a path calls itself.
 
     Raises:
         UsageError: there is no such overlay, or it is a graph.
     """
-    return _read_overlay(source, None, (), _Bounds())[0].name
+    with bounded():
+        return _read_overlay(source, TextSource(), GraphReading(make)).name
 
 
-def read_text(text: str, name: str) -> Draft:
+def read_text(make: type[Graph], text: str, name: str) -> Draft:
     """Read a graph from text; `name` stands for the file in messages."""
-    return _read_text(text, file=name, folder=None, chain=(name,), bounds=_Bounds())
+    reading = GraphReading(make)
+    with bounded():
+        return Draft(
+            _read_text(text.removeprefix("\ufeff"), TextSource(name, Path(), (name,)), reading), reading.problems
+        )
 
 
-@dataclass(frozen=True)
-class _Sort:
-    """What a name or a path is to lead to: a graph or an overlay."""
+def from_json(make: type[Graph], text: str) -> Graph:
+    """Read a canonical JSON, or what a checkpoint stores; it names no other graphs.
 
-    word: str
-    find: Callable[[str], Traversable | None]
-    known: Callable[[], list[str]]
-
-    def hint(self, source: str) -> str:
-        """What to write in place of a name that is not known."""
-        match = nearest(source, self.known())
-        return f"did you mean `{match}`?" if match else f"known: {', '.join(self.known())}; a path ends in .toml"
-
-
-_GRAPHS = _Sort("graph", find_graph, known_graphs)
-_OVERLAYS = _Sort("overlay", find_overlay, known_overlays)
-
-
-def _read_source(source: str | Path, folder: Path | None, chain: tuple[str, ...], bounds: _Bounds) -> Draft:
-    text, shown, inner_folder, inner_chain = _opened(source, folder, chain, bounds, _GRAPHS)
-    return _read_text(text, file=shown, folder=inner_folder, chain=inner_chain, bounds=bounds)
-
-
-def _opened(
-    source: str | Path, folder: Path | None, chain: tuple[str, ...], bounds: _Bounds, sort: _Sort
-) -> tuple[str, str, Path | None, tuple[str, ...]]:
-    """The text of a graph or an overlay, its file as it is shown, its folder, and the chain that leads to it.
-
-    Arguments:
-        folder: the folder of the text that names `source`; None for a name or path typed by the user.
+    Raises:
+        ValueError: the text is not a graph.
     """
-    shipped = sort.find(source) if isinstance(source, str) else None
-    if shipped is not None:
-        file: Path | Traversable = shipped
-        identity = f"<{sort.word} {source}>" if sort is _OVERLAYS else f"<{source}>"
-        inner_folder = None
-    else:
-        path = Path(source)
-        if folder is not None and path.is_absolute():
-            raise UsageError(f"`{source}`: a graph must name others by shipped name or relative path")
-        file = path = (folder or Path()) / path
-        try:
-            identity = str(path.resolve())
-            exists = path.exists()
-        except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, no permission
-            reason = getattr(error, "strerror", None) or str(error)
-            raise UsageError(f"there is no {sort.word} {shorten(repr(str(source)))}: {reason}", sort.hint("")) from None
-        bounds.expect_inside(source, Path(identity))
-        if isinstance(source, str) and path.suffix != ".toml" and (not exists or not source):
-            raise UsageError(f"there is no {sort.word} `{source}`", _other_sort(source, sort) or sort.hint(source))
-        inner_folder = path.parent
-    if identity in chain:
-        cycle = " -> ".join((*chain[chain.index(identity) :], identity))
-        raise UsageError(
-            f"graphs that extend or contain each other in a cycle: {cycle}",
-            "let one of them extend or contain something else, such as a shipped graph",
-        )
-    if len(chain) >= MAX_NESTING:
-        raise UsageError(f"graphs nested more than {MAX_NESTING} levels deep: {' -> '.join(chain)}")
-    bounds.count(nodes=1)
-    text = _file_text(file)
-    if (chain or sort is _OVERLAYS) and not _FORMAT_LINE.search(text.partition("\n[")[0]):
-        # Nothing of it is quoted: a graph of a stranger may name any file of this machine.
-        raise UsageError(f"`{source}` is no {sort.word}: there is no line `format = {FORMAT}` at its top")
-    shown = f"{source}.toml" if shipped is not None else str(file)
-    return text, shown, inner_folder, (*chain, identity)
-
-
-def _other_sort(source: str | Path, sort: _Sort) -> str:
-    """What to do with the name of a graph where an overlay is wanted, or the other way round; empty for others."""
-    if sort is _GRAPHS and find_overlay(str(source)) is not None:
-        return f'`{source}` is an overlay: name it beside a graph, as in --overlay {source} or extends = ["fit", ...]'
-    if sort is _OVERLAYS and find_graph(str(source)) is not None:
-        return f"`{source}` is a graph, which comes before the overlays"
-    return ""
-
-
-def _file_text(file: Path | Traversable) -> str:
-    if not file.is_file():
-        kind = "a folder" if file.is_dir() else "not a regular file" if getattr(file, "exists", bool)() else "missing"
-        raise UsageError(f"cannot read the graph `{file}`: it is {kind}")
+    reading = GraphReading(make)
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read the graph `{file}`: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise UsageError(
-            f"the graph `{file}` is larger than 1 MiB", "a graph is a page of text; is this the right file?"
-        )
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        hint = "a graph is TOML text; is this the right file?"
-        raise UsageError(f"the graph `{file}` is not UTF-8 text (byte {error.start})", hint) from None
+        data = decoded(json.loads(text))
+        with bounded():
+            graph = _read_table(data, Reader(TextSource(), reading, Lines("")), "")
+        wrong = "; ".join(problem.message for problem in reading.problems)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        wrong = repr(error)
+    if wrong:
+        raise ValueError(f"not a canonical graph: {shorten(one_line(wrong), 200)}")
+    return graph
 
 
-def _read_text(text: str, file: str, folder: Path | None, chain: tuple[str, ...], bounds: _Bounds) -> Draft:
-    text = text.removeprefix("\ufeff")  # the byte order mark of some editors
-    reader = Reader(file, folder, Lines(text), chain, bounds)
+def _read_source(source: str | Path, named_in: TextSource, reading: GraphReading) -> Graph:
+    found, text = named_in.opened(source, GRAPHS, reading)
+    return _read_text(text, found, reading)
+
+
+def _read_text(text: str, source: TextSource, reading: GraphReading) -> Graph:
+    data = _tables(text, source, reading)
+    name = Path(source.file).stem
+    if data is None:
+        return reading.make(name, "", {}, {})
+    return _read_table(data, Reader(source, reading, Lines(text)), name)
+
+
+def _tables(text: str, source: TextSource, reading: GraphReading) -> dict[str, Any] | None:
+    """What a TOML text holds; None, with a problem, where it is none."""
     try:
-        data = tomllib.loads(text)
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, or an integer of 5,000 digits
-        return Draft(Graph(Path(file).stem, "", {}, {}), [_syntax_problem(text, file, error)])
-    graph = _read_table(data, reader, Path(file).stem)
-    return Draft(graph, reader.problems)
-
-
-def _syntax_problem(text: str, file: str, error: Exception) -> Problem:
-    message = str(error).split("; use sys.")[0] if isinstance(error, ValueError) else "nested too deeply"
+        message = str(error).split("; use sys.")[0] if isinstance(error, ValueError) else "nested too deeply"
     position = re.search(r"\(at line (\d+), column \d+\)", message)
     line = int(position.group(1)) if position else None
     rows = text.split("\n")
@@ -300,51 +212,49 @@ def _syntax_problem(text: str, file: str, error: Exception) -> Problem:
         hint = "true and false are lower case, and there is no null: leave the key out"
     elif re.match(r"[\w-]+\s*:", row):
         hint = "this is TOML, not YAML: key = value"
-    shown = f": {shorten(row, 80)}" if row else ""
-    return Problem("G001", "error", str(Place(file, line)), f"TOML: {message.split(' (at')[0]}{shown}", hint)
+    message = f"TOML: {message.split(' (at')[0]}{f': {shorten(row, 80)}' if row else ''}"
+    reading.problems.append(Problem("G001", "error", str(Place(source.file, line)), message, hint))
+    return None
 
 
 def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> Graph:
+    make = reader.reading.make
     if "edit" in data and "extends" not in data and "nodes" not in data:
         message = "this is an overlay, a list of edits: it has no base"
         hint = 'name it beside a graph, as in --overlay FILE or extends = ["fit", "FILE"]; or add `extends = "fit"`'
         reader.problem("G003", ("edit",), message, hint)
-        return Graph(default_name, "", {}, {})
-    _check_keys(data, _EXTENDING_KEYS if "extends" in data else _PLAIN_KEYS, reader)
-    name = _typed(data, "name", str, default_name, reader)
-    allow = _strings(data, "allow", reader)
+        return make(default_name, "", {}, {})
+    is_json = not reader.source.file
+    layers = layers_of(data.get("layers")) if is_json else Layers()
+    data = {key: value for key, value in data.items() if not (is_json and key == "layers")}
+    _check_keys(data, _EXTENDING_KEYS if "extends" in data and not is_json else _PLAIN_KEYS, reader)
+    name = reader.text(data, "name", default_name)
     if "extends" in data:
-        return _extended(data, name, allow, reader)
+        return _extended(data, name, reader) if not is_json else make(name, "", {}, {})
     data = _without_stray_edges(data, reader)
-    misplaced = [key for key in _table(data, "nodes", reader, quiet=True) if key in _SECTIONS and key not in data]
     for key in ("start", "nodes", "edges"):
-        if key not in data and key not in misplaced:
+        if key not in data and key not in data.get("nodes", ()):
             hint = '`start = "NODE"` names the node that runs first' if key == "start" else f"write it as [{key}]"
             reader.problem("G003", (), f"`{key}` is missing", hint)
-    for key in misplaced:
+    nodes, edges, guards, clock = (reader.table(data, key) for key in _TABLES)
+    for key in [key for key in nodes if key in (*_TABLES, "start") and key not in data]:
         reader.problem("G003", ("nodes", key), f"`{key}` is inside [nodes]", _top_level(key))
-    nodes = {
-        key: _read_node(key, value, reader)
-        for key, value in _table(data, "nodes", reader).items()
-        if key not in misplaced
-    }
-    return Graph(
+        nodes = {name: table for name, table in nodes.items() if name != key}
+    named = {"edges": edges, "guards": guards, "clock": clock}
+    places = [("start",), *((section, name) for section, table in named.items() for name in table)]
+    return make(
         name=name,
-        start=_typed(data, "start", str, "", reader),
-        nodes=nodes,
-        edges={key: _read_edges(key, value, reader) for key, value in _table(data, "edges", reader).items()},
-        guards=_string_table(data, "guards", reader),
-        units=_string_table(data, "clock", reader),
-        outputs=_strings(data, "outputs", reader),
-        optional=_strings(data, "optional", reader),
+        start=reader.text(data, "start"),
+        nodes={key: _read_node(key, value, reader) for key, value in nodes.items()},
+        edges={key: _read_edges(key, value, reader) for key, value in edges.items()},
+        guards=reader.table_of_texts(guards, "guards"),
+        units=reader.table_of_texts(clock, "clock"),
+        outputs=reader.texts(data, "outputs"),
+        optional=reader.texts(data, "optional"),
         optimizer=_optimizer(data, reader),
-        allow=allow,
-        places={
-            "start": reader.place("start"),
-            **{f"guards.{key}": reader.place("guards", key) for key in _table(data, "guards", reader, quiet=True)},
-            **{f"clock.{key}": reader.place("clock", key) for key in _table(data, "clock", reader, quiet=True)},
-            **{f"edges.{key}": reader.place("edges", key) for key in _table(data, "edges", reader, quiet=True)},
-        },
+        allow=reader.texts(data, "allow"),
+        places={".".join(key): place for key in places if (place := reader.place(*key)) is not None},
+        layers=layers,
     )
 
 
@@ -367,26 +277,24 @@ def _check_keys(data: Mapping[str, Any], known: tuple[str, ...], reader: Reader)
 
 def _without_stray_edges(data: Mapping[str, Any], reader: Reader) -> Mapping[str, Any]:
     """The data with one problem for a missing header [edges], instead of one for every edge under another header."""
-    if "edges" in data:
-        return data
-    for section in ("nodes", "guards", "clock"):
-        table = _table(data, section, reader, quiet=True)
-        if stray := [key for key, value in table.items() if isinstance(value, list) and key not in _SECTIONS]:
-            message = f"[edges] is missing: `{stray[0]}` is inside [{section}]"
-            reader.problem("G003", (section, stray[0]), message, "put the header [edges] before it")
-            remaining = {key: value for key, value in table.items() if key not in stray}
-            return {**data, section: remaining, "edges": {key: table[key] for key in stray}}
+    for section in ("nodes", "guards", "clock") if "edges" not in data else ():
+        table = data.get(section)
+        items = table.items() if isinstance(table, dict) else ()
+        if stray := {key: value for key, value in items if isinstance(value, list) and key not in (*_TABLES, "start")}:
+            first = next(iter(stray))
+            message = f"[edges] is missing: `{first}` is inside [{section}]"
+            reader.problem("G003", (section, first), message, "put the header [edges] before it")
+            return {**data, section: {key: value for key, value in items if key not in stray}, "edges": stray}
     return data
 
 
 def _top_level(key: str) -> str:
-    if key in ("nodes", "edges", "guards", "clock"):
-        return f"`{key}` belongs at the top level: put its header [{key}] before it"
-    return f"`{key}` belongs at the top level: move its line above the first header"
+    move = f"put its header [{key}] before it" if key in _TABLES else "move its line above the first header"
+    return f"`{key}` belongs at the top level: {move}"
 
 
 def _read_node(name: str, value: Any, reader: Reader) -> Node:
-    reader.bounds.count(nodes=1)
+    reader.reading.count_node()
     key = ("nodes", name)
     place = reader.place(*key)
     if not isinstance(value, dict):
@@ -398,11 +306,8 @@ def _read_node(name: str, value: Any, reader: Reader) -> Node:
         reader.problem("G003", key, f"nodes.{name}: expected a table of parameters, got {show_value(value)}", hint)
         return Node(name, name, place=place)
     rest = dict(value)
-    reads = {
-        slot: tuple(target) if isinstance(target, list) else target
-        for slot, target in _mapping(rest.pop("reads", {}), (*key, "reads"), reader, lists=True).items()
-    }
-    writes = _mapping(rest.pop("writes", {}), (*key, "writes"), reader)
+    reads = reader.slots(rest.pop("reads", {}), (*key, "reads"), lists=True)
+    writes = reader.slots(rest.pop("writes", {}), (*key, "writes"))
     use = rest.pop("use", None)
     if use is not None and not isinstance(use, str):
         reader.problem("G003", key, f"nodes.{name}.use: expected the name of a kind, got {show_value(use)}")
@@ -422,78 +327,64 @@ def _read_body(name: str, value: Any, reader: Reader) -> tuple[Graph | None, str
         if len(reader.section) >= 3 * MAX_NESTING:
             reader.problem("G003", key, f"graphs nested more than {MAX_NESTING} levels deep")
             return None, None
-        inside = replace(reader, section=(*reader.section, *key), problems=[])
-        graph = _read_table(value, inside, name)
-        reader.problems += inside.problems
-        return graph, None
-    if not isinstance(value, str):
+        return _read_table(value, replace(reader, section=(*reader.section, *key)), name), None
+    if not isinstance(value, str) or not reader.source.file:
         reader.problem("G003", key, f"nodes.{name}.graph: expected a name, a path or a table, got {show_value(value)}")
         return None, None
     try:
-        draft = _read_source(value, reader.folder or Path(), reader.chain, reader.bounds)
-    except _TooLargeError:
-        raise
+        return _read_source(value, reader.source, reader.reading), value
     except GraphtrainError as error:
         reader.problem("G004", key, f"nodes.{name}.graph: {error.message}", error.hint)
         return None, None
-    reader.problems += draft.problems
-    return draft.graph, value
 
 
 def _read_edges(source: str, value: Any, reader: Reader) -> tuple[Edge, ...]:
     key = ("edges", source)
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        reader.problem(
-            "G003",
-            key,
-            f'edges.{source}: expected a list such as ["target if guard", "target"], got {show_value(value)}',
-        )
+    items = [value] if isinstance(value, str) else value
+    if not _are_texts(items):
+        expected = 'a list such as ["target if guard", "target"]'
+        reader.problem("G003", key, f"edges.{source}: expected {expected}, got {show_value(value)}")
         return ()
     edges = []
-    for item in value:
+    for item in items:
         text = " ".join(item.split())
         place = reader.place(*key, text)
         match = _EDGE.fullmatch(text)
         if match is None or not match.group(1).isidentifier() or not (match.group(2) or "x").isidentifier():
             hint = "an edge names its guard; define the expression under [guards]" if match and match.group(2) else ""
             text = shorten(text, 120)
-            reader.problem(
-                "G003", (*key, text), f'edges.{source}: expected "target" or "target if guard", got "{text}"', hint
-            )
+            message = f'edges.{source}: expected "target" or "target if guard", got "{text}"'
+            reader.problem("G003", (*key, text), message, hint)
             continue
         edges.append(Edge(match.group(1), match.group(2), place))
     return tuple(edges)
 
 
-def _extended(data: Mapping[str, Any], name: str, allow: tuple[str, ...], reader: Reader) -> Graph:
+def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
     """A graph file with `extends`: another graph, overlays, and edits of its own."""
+    allow = reader.texts(data, "allow")
     sources = [data["extends"]] if isinstance(data["extends"], str) else data["extends"]
-    if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
+    graph = reader.reading.make(name, "", {}, {})
+    if not _are_texts(sources) or not sources:
         expected = "names or paths" if isinstance(sources, list) else "a name or a path"
-        reader.problem("G003", ("extends",), f"extends: expected {expected}, got {show_value(sources)}")
-        return Graph(name, "", {}, {})
-    if not sources:
-        message = "extends: expected a graph, then overlays; the list is empty"
-        reader.problem("G003", ("extends",), message, 'as in extends = ["fit", "ema"]')
-        return Graph(name, "", {}, {})
-    folder = reader.folder or Path()
+        message, hint = f"extends: expected {expected}, got {show_value(sources)}", ""
+        if sources == []:
+            message, hint = (
+                "extends: expected a graph, then overlays; the list is empty",
+                'as in extends = ["fit", "ema"]',
+            )
+        reader.problem("G003", ("extends",), message, hint)
+        return graph
     try:
-        draft = _read_source(sources[0], folder, reader.chain, reader.bounds)
-    except _TooLargeError:
-        raise
+        graph = _read_source(sources[0], reader.source, reader.reading)
     except UsageError as error:
         reader.problem("G004", ("extends", sources[0]), f"extends: {error.message}", error.hint)
-        return Graph(name, "", {}, {})
-    draft = _with_overlays(draft, sources[1:], folder, reader.chain, reader.bounds, reader.place("extends"))
-    reader.problems += draft.problems
-    graph = draft.graph
-    graph = replace(graph, name=name, allow=tuple(dict.fromkeys((*graph.allow, *allow))))
+        return graph
+    graph = _with_overlays(graph, sources[1:], reader.source, reader.reading, reader.place("extends"))
     head = _head(data, reader)
-    graph = replace(graph, **head, places={**graph.places, **{key: reader.place(key) for key in head}})
-    for key, edit in read_edits(data, reader):
-        reader.bounds.count(edited=len(graph.nodes), nodes=edit.verb in ("insert", "nest"))
+    places = {**graph.places, **{key: place for key in head if (place := reader.place(key)) is not None}}
+    graph = replace(graph, name=name, allow=tuple(dict.fromkeys((*graph.allow, *allow))), **head, places=places)
+    for key, edit in _read_edits(data, reader):
         if edit.if_there and not edit.has_nodes(graph):
             continue
         try:
@@ -504,135 +395,102 @@ def _extended(data: Mapping[str, Any], name: str, allow: tuple[str, ...], reader
 
 
 def _optimizer(data: Mapping[str, Any], reader: Reader) -> str:
-    name: str = _typed(data, "optimizer", str, "", reader)
-    if "optimizer" in data and isinstance(data["optimizer"], str) and not name.isidentifier():
-        reader.problem(
-            "G003",
-            ("optimizer",),
-            f'`optimizer` names a resource or a slot; got "{name}"',
-            'as in optimizer = "d_optimizer"; several are named at a node: reads = { optimizer = ["a", "b"] }',
-        )
+    name = reader.text(data, "optimizer")
+    if not name.isidentifier() and isinstance(data.get("optimizer"), str):
+        message = f'`optimizer` names a resource or a slot; got "{name}"'
+        hint = 'as in optimizer = "d_optimizer"; several are named at a node: reads = { optimizer = ["a", "b"] }'
+        reader.problem("G003", ("optimizer",), message, hint)
         return ""
     return name
 
 
 def _head(data: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
     """What stands at the top of a file with edits, and replaces what its base has there."""
-    head: dict[str, Any] = {"start": _typed(data, "start", str, "", reader)} if "start" in data else {}
+    head: dict[str, Any] = {"start": reader.text(data, "start")} if "start" in data else {}
     if "optimizer" in data:
         head["optimizer"] = _optimizer(data, reader)
-    return head | {key: _strings(data, key, reader) for key in ("outputs", "optional") if key in data}
+    return head | {key: reader.texts(data, key) for key in ("outputs", "optional") if key in data}
+
+
+def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> Iterator[tuple[tuple[str, ...], Edit]]:
+    """The edits of a file in order, each with its key; what cannot be read is reported to the reader.
+
+    Arguments:
+        overlay: the name of the overlay that they are of. Default: they are those of a graph file.
+    """
+    tables = data.get("edit", [])
+    if not isinstance(tables, list):
+        reader.problem("G003", ("edit",), "edit: expected tables written as [[edit]]")
+        return
+    for number, table in enumerate(tables):
+        key = ("edit", str(number))
+        if not isinstance(table, dict):
+            reader.problem("G003", key, f"edit: expected a table, got {show_value(table)}")
+            continue
+        place = reader.place(*key)
+        assert place is not None, "edits are in files"
+        try:
+            edit = edit_of(table, place, overlay)
+            if edit.verb in ("insert", "nest"):
+                reader.reading.count_node()
+            inner = edit.arguments.get("graph")
+            if isinstance(inner, dict):
+                inside = replace(reader, section=(*reader.section, *key, "graph"))
+                edit = edit.with_graph(_read_table(inner, inside, edit.subject))
+            elif isinstance(inner, str) and find_graph(inner) is None:
+                edit = edit.with_graph(_read_source(inner, reader.source, reader.reading))
+        except (EditError, UsageError, GraphError) as error:
+            reader.problem("G005", key, error.message, error.hint)
+            continue
+        yield key, edit
 
 
 def _with_overlays(
-    draft: Draft,
-    sources: Sequence[str | Path],
-    folder: Path | None,
-    chain: tuple[str, ...],
-    bounds: _Bounds,
-    place: Place | None = None,
-) -> Draft:
+    graph: Graph, sources: Sequence[str | Path], named_in: TextSource, reading: GraphReading, place: Place | None = None
+) -> Graph:
     """A graph with overlays; `place` is that of the list that names them, and None where a person named them."""
-    graph, problems = draft.graph, list(draft.problems)
     overlays: list[Overlay] = []
     where = str(place) if place is not None else graph.title
     for source in sources:
         try:
-            overlay, found = _read_overlay(source, folder, chain, bounds)
-        except _TooLargeError:
-            raise
+            overlay = _read_overlay(source, named_in, reading)
         except UsageError as error:
             if place is None:
                 raise
-            problems.append(Problem("G004", "error", where, f"extends: {error.message}", error.hint))
+            reading.problems.append(Problem("G004", "error", where, f"extends: {error.message}", error.hint))
             continue
-        problems += found
-        bounds.count(edited=len(overlay.edits) * (len(graph.nodes) + len(overlay.edits)))
-        bounds.count(nodes=sum(edit.verb in ("insert", "nest") for edit in overlay.edits))
         if overlay.name in (*graph.layers.names, *(other.name for other in overlays)):
             message = f"the graph has the overlay `{overlay.name}` already"
             hint = "name it once; two overlays need two names, which are those of their files or `name` in them"
-            problems.append(Problem("G005", "error", where, message, hint))
+            reading.problems.append(Problem("G005", "error", where, message, hint))
             continue
         overlays.append(overlay)
     graph, conflicts = with_overlays(graph, overlays)
-    return Draft(graph, [*problems, *conflicts])
+    reading.problems += conflicts
+    return graph
 
 
-def _read_overlay(
-    source: str | Path, folder: Path | None, chain: tuple[str, ...], bounds: _Bounds
-) -> tuple[Overlay, list[Problem]]:
-    """An overlay, and the problems of its text.
+def _read_overlay(source: str | Path, named_in: TextSource, reading: GraphReading) -> Overlay:
+    """An overlay.
 
     Raises:
         UsageError: there is none of that name, or it is a graph.
     """
-    text, shown, folder, chain = _opened(source, folder, chain, bounds, _OVERLAYS)
-    text = text.removeprefix("\ufeff")
-    reader = Reader(shown, folder, Lines(text), chain, bounds)
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        return Overlay(Path(shown).stem, (), Place(shown)), [_syntax_problem(text, shown, error)]
+    found, text = named_in.opened(source, OVERLAYS, reading)
+    stem, place = Path(found.file).stem, Place(found.file)
+    data = _tables(text, found, reading)
+    if data is None:
+        return Overlay(stem, (), place)
     if "extends" in data or "nodes" in data:
         reason = "it has `extends`" if "extends" in data else "it has [nodes]"
         hint = "it is named with --graph, or first in `extends`; an overlay is a file of [[edit]] without `extends`"
         raise UsageError(f"`{source}` is a graph, not an overlay: {reason}", hint)
+    reader = Reader(found, reading, Lines(text))
     _check_keys(data, _OVERLAY_KEYS, reader)
-    name = _typed(data, "name", str, Path(shown).stem, reader)
-    edits = tuple(edit for _, edit in read_edits(data, reader, name))
-    overlay = Overlay(name, edits, Place(shown), _head(data, reader), _strings(data, "allow", reader))
-    return overlay, reader.problems
+    name = reader.text(data, "name", stem)
+    edits = tuple(edit for _, edit in _read_edits(data, reader, name))
+    return Overlay(name, edits, place, _head(data, reader), reader.texts(data, "allow"))
 
 
-def _typed(data: Mapping[str, Any], key: str, wanted: type, default: Any, reader: Reader) -> Any:
-    value = data.get(key, default)
-    if not isinstance(value, wanted):
-        reader.problem("G003", (key,), f"{key}: expected a string, got {show_value(value)}")
-        return default
-    return value
-
-
-def _table(data: Mapping[str, Any], key: str, reader: Reader, *, quiet: bool = False) -> dict[str, Any]:
-    value = data.get(key, {})
-    if not isinstance(value, dict):
-        if not quiet:
-            reader.problem("G003", (key,), f"{key}: expected a table, got {show_value(value)}", f"write it as [{key}]")
-        return {}
-    return value
-
-
-def _string_table(data: Mapping[str, Any], key: str, reader: Reader) -> dict[str, str]:
-    result = {}
-    for name, value in _table(data, key, reader).items():
-        if isinstance(value, str):
-            result[name] = value
-        elif key == "guards" and isinstance(value, bool):
-            reader.problem(
-                "G003", (key, name), f"guards.{name}: expected an expression in quotes, got {show_value(value)}"
-            )
-        else:
-            reader.problem("G003", (key, name), f"{key}.{name}: expected a string, got {show_value(value)}")
-    return result
-
-
-def _strings(data: Mapping[str, Any], key: str, reader: Reader) -> tuple[str, ...]:
-    value = data.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        reader.problem("G003", (key,), f"{key}: expected a list of strings, got {show_value(value)}")
-        return ()
-    return tuple(value)
-
-
-def _mapping(value: Any, key: tuple[str, ...], reader: Reader, *, lists: bool = False) -> dict[str, Any]:
-    dotted = ".".join(key)
-    if not isinstance(value, dict):
-        reader.problem("G003", key, f'{dotted}: expected a table such as {{ slot = "other" }}, got {show_value(value)}')
-        return {}
-    good = {}
-    for slot, target in value.items():
-        if isinstance(target, str) or (lists and isinstance(target, list) and all(isinstance(t, str) for t in target)):
-            good[slot] = target
-        else:
-            reader.problem("G003", key, f"{dotted}.{slot}: expected the name of a slot, got {show_value(target)}")
-    return good
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

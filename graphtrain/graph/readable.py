@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from graphtrain.graph.elements import Edge, kind_text, settings_of
-from graphtrain.graph.graph import Graph
 from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.layers import overlays_text
 from graphtrain.printable import one_line
+
+if TYPE_CHECKING:
+    from graphtrain.graph.graph import Graph
 
 _WIDEST = 48  # characters of a column; what is wider has a line to itself
 _CLOCK_WIDTH = 100  # characters
@@ -20,6 +23,7 @@ def readable_text(graph: Graph) -> str:
 
     The body of a node stands below it, indented.
 
+    >>> from graphtrain.graph import Graph
     >>> print(readable_text(Graph.load("evaluate")))
     graph evaluate: start begin_evaluation; outputs metrics; optional val_data
       begin_evaluation  split = "val"  -> next_batch

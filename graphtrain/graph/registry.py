@@ -20,6 +20,7 @@ import functools
 import importlib
 import importlib.resources
 import re
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
 from types import FunctionType
@@ -29,10 +30,10 @@ from graphtrain.kind import DECLARED, Kind, kind_of
 from graphtrain.kind.declaration import drawn_family
 from graphtrain.kind.fields import action_of
 from graphtrain.kind.nested import Nested
+from graphtrain.names import nearest
 
 # What a graph has at the top of its text, and an overlay has not.
 _EXTENDS_OR_NODES = re.compile(r"^(?:extends\b|nodes\.|\[nodes)", re.MULTILINE)
-_GRAPHS, _OVERLAYS = "graphs", "graphs/overlays"
 
 
 def _package() -> Traversable:
@@ -89,20 +90,13 @@ def _entry_points(group: str) -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in sorted(entry_points(group=group), key=lambda entry: entry.name)}
 
 
-@functools.cache
-def _installed(group: str) -> dict[str, EntryPoint]:
-    """What other packages add. An installation from before shipped kinds were found by folder lists those here too."""
-    entries = _entry_points(group)
-    return {name: entry for name, entry in entries.items() if entry.module.partition(".")[0] != "graphtrain"}
-
-
 def find_kind(name: str) -> Kind | None:
     """The kind of that name, or None. Importing the module of a kind is the only code this runs."""
     if name in DECLARED:
         return DECLARED[name]
     if name in _kinds():
         return _shipped_kind(name)
-    entry = _installed("graphtrain.nodes").get(name)
+    entry = _entry_points("graphtrain.nodes").get(name)
     return kind_of(entry.load()) if entry is not None else None
 
 
@@ -129,7 +123,7 @@ def kind_of_node(node: Node) -> Kind | None:
 
 def known_kinds() -> list[str]:
     """The names of all kinds that can be used now."""
-    return sorted({*DECLARED, *_kinds(), *_installed("graphtrain.nodes")})
+    return sorted({*DECLARED, *_kinds(), *_entry_points("graphtrain.nodes")})
 
 
 def family_of_node(node: Node) -> str:
@@ -145,20 +139,13 @@ def family_of_node(node: Node) -> str:
 @functools.cache
 def _shipped_family(name: str) -> str:
     values = _shipped_mark(name)
-    names = values.keys() & {"effects", "activity", "observer", "family"}
+    names = values.keys() & {"effects", "observer", "family"}
     return drawn_family(**{name: ast.literal_eval(values[name]) for name in names})
 
 
 def may_be_bypassed(node: Node) -> bool:
     """True for a node that is bypassed where a resource is absent; False for a kind that would have to be imported."""
-    return bool(_optional(node))
-
-
-def _optional(node: Node) -> tuple[str, ...]:
-    """The resources without which a node is bypassed."""
-    if node.body is not None:
-        return node.body.optional
-    return _marked(node.use, node.kind, "optional")
+    return bool(node.body.optional if node.body is not None else _marked(node.use, node.kind, "optional"))
 
 
 def effects_of(use: str, kind: Kind | None = None) -> set[str]:
@@ -171,56 +158,76 @@ def _marked(use: str, kind: Kind | None, argument: str) -> tuple[str, ...]:
     kind = kind or DECLARED.get(use)
     if kind is not None:
         return tuple(getattr(kind, argument))
-    mark = _shipped_mark(use) if use in _kinds() else {}
+    if use not in _kinds():
+        return ()
+    mark, parameters = _shipped_mark(use), _shipped_parameters(use)
     value = ast.literal_eval(mark[argument]) if argument in mark else ()
-    return (value,) if isinstance(value, str) else tuple(value)
+    return tuple(name for name in ([value] if isinstance(value, str) else value) if name not in parameters)
+
+
+def _shipped_parameters(name: str) -> set[str]:
+    """The names of the parameters and of the progress of a class, by the source."""
+    return {
+        statement.target.id
+        for definition in _shipped_source(name).body
+        for statement in getattr(definition, "body", ())
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+
+
+@functools.cache
+def _shipped_source(name: str) -> ast.Module:
+    return ast.parse(_kinds()[name][1].read_bytes())
 
 
 @functools.cache
 def _shipped_mark(name: str) -> dict[str, ast.expr]:
-    """The arguments of the mark, by the source: to import a kind takes a second, with torch."""
-    for definition in ast.parse(_kinds()[name][1].read_bytes()).body:
+    """The arguments of the mark, by the source, so that nothing is imported."""
+    for definition in _shipped_source(name).body:
         for mark in getattr(definition, "decorator_list", ()):
             if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "node":
                 return {keyword.arg: keyword.value for keyword in mark.keywords if keyword.arg is not None}
     return {}
 
 
-def find_graph(name: str) -> Traversable | None:
-    """The TOML file of the shipped or installed graph `name`, or None."""
-    shipped = _texts(_GRAPHS).get(name)
-    if shipped is not None:
-        return shipped
-    entry = _installed("graphtrain.graphs").get(name)
-    return importlib.resources.files(entry.value) / f"{name}.toml" if entry is not None else None
+@dataclass(frozen=True)
+class Texts:
+    """The shipped and installed graphs, or the overlays."""
+
+    word: str
+    folder: str
+    group: str
+
+    def find(self, name: str) -> Traversable | None:
+        """The TOML file of that name, or None."""
+        if name in _texts(self.folder):
+            return _texts(self.folder)[name]
+        entry = _entry_points(self.group).get(name)
+        return importlib.resources.files(entry.value) / f"{name}.toml" if entry is not None else None
+
+    def known(self) -> list[str]:
+        """All names."""
+        return sorted({*_texts(self.folder), *_entry_points(self.group)})
+
+    def hint(self, source: str) -> str:
+        """What to write in place of a name that is not known."""
+        match = nearest(source, self.known())
+        return f"did you mean `{match}`?" if match else f"known: {', '.join(self.known())}; a path ends in .toml"
 
 
-def find_overlay(name: str) -> Traversable | None:
-    """The TOML file of the shipped or installed overlay `name`, or None."""
-    shipped = _texts(_OVERLAYS).get(name)
-    if shipped is not None:
-        return shipped
-    entry = _installed("graphtrain.overlays").get(name)
-    return importlib.resources.files(entry.value) / f"{name}.toml" if entry is not None else None
+GRAPHS = Texts("graph", "graphs", "graphtrain.graphs")
+OVERLAYS = Texts("overlay", "graphs/overlays", "graphtrain.overlays")
+find_graph, known_graphs = GRAPHS.find, GRAPHS.known
+find_overlay, known_overlays = OVERLAYS.find, OVERLAYS.known
 
 
 def overlays_with(node: str) -> list[str]:
     """The names of the shipped overlays that insert a node of that name, or nest one."""
     adds = re.compile(rf'\b(?:insert|nest) *= *"{re.escape(node)}"')
-    return sorted(name for name, file in _texts(_OVERLAYS).items() if adds.search(_read(file)))
+    return sorted(name for name, file in _texts(OVERLAYS.folder).items() if adds.search(_read(file)))
 
 
 def summary(file: Traversable | None) -> str:
     """What the graph or the overlay in a file does: the comment in its first line; empty where it has none."""
     line = _read(file).partition("\n")[0] if file is not None and file.is_file() else ""
     return line.removeprefix("#").strip() if line.startswith("#") else ""
-
-
-def known_overlays() -> list[str]:
-    """The names of all shipped and installed overlays."""
-    return sorted({*_texts(_OVERLAYS), *_installed("graphtrain.overlays")})
-
-
-def known_graphs() -> list[str]:
-    """The names of all shipped and installed graphs."""
-    return sorted({*_texts(_GRAPHS), *_installed("graphtrain.graphs")})

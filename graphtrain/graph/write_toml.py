@@ -5,13 +5,18 @@ from __future__ import annotations
 import datetime
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph.graph import PICTURE_SUFFIXES, Graph
-from graphtrain.graph.read_toml import FORMAT, read_graph
+from graphtrain.graph.canonical import FORMAT, plain
+from graphtrain.graph.elements import Node
+from graphtrain.graph.read_toml import read_graph
 from graphtrain.graph.registry import find_graph
-from graphtrain.kind.parameter import NOT_PLAIN, plain_value
+
+if TYPE_CHECKING:
+    from graphtrain.graph.graph import Graph
+
+PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".mmd")  # the formats of `Graph.render`
 
 
 def save_graph(graph: Graph, path: str | Path) -> None:
@@ -38,62 +43,45 @@ def save_graph(graph: Graph, path: str | Path) -> None:
 def graph_text(graph: Graph) -> str:
     """The TOML text of a graph.
 
+    >>> from graphtrain.graph import Graph
     >>> print(graph_text(Graph.load("evaluate")).splitlines()[0])
     format = 1
     """
-    return f"format = {FORMAT}\n" + _graph_text(graph, prefix="")
+    return f"format = {FORMAT}\n" + _graph_text(graph, plain(graph), prefix="")
 
 
-def _graph_text(graph: Graph, prefix: str) -> str:
-    head = [f"name = {_text(graph.name)}", f"start = {_text(graph.start)}"]
-    lists = {key: getattr(graph, key) for key in ("outputs", "optional", "allow")}
-    head += [f"{key} = {_text(values)}" for key, values in lists.items() if values]
-    head += [f"optimizer = {_text(graph.optimizer)}"] if graph.optimizer else []
-    nodes, bodies = [], []
-    for name, node in graph.nodes.items():
-        items: list[str] = []
-        if node.body is None and node.use != name:
-            items.append(f"use = {_text(node.use)}")
-        table = f"{prefix}nodes.{_key(name)}"
-        by_name = node.body is not None and node.reference is not None and _is_shipped(node.reference, node.body)
-        if by_name:
-            items.append(f"graph = {_text(node.reference)}")
-        items += [f"{key} = {_text(dict(names))}" for key in ("reads", "writes") if (names := getattr(node, key))]
-        items += [f"{_key(key)} = {_parameter(name, key, value)}" for key, value in node.parameters.items()]
-        if node.body is not None and not by_name:
-            # A body in full is a separate table, since TOML cannot extend an inline table.
-            bodies.append("\n".join([f"[{table}]", *items, "", _graph_text(node.body, prefix=f"{table}.graph.")]))
-        else:
-            nodes.append(f"{_key(name)} = {{ {', '.join(items)} }}" if items else f"{_key(name)} = {{}}")
-    sections = [_section(prefix.rstrip("."), head) if prefix else "\n".join(head)]
-    sections.append(_section(f"{prefix}nodes", nodes))
-    sections += bodies
-    if graph.guards:
-        lines = [f"{_key(key)} = {_text(text)}" for key, text in graph.guards.items()]
-        sections.append(_section(f"{prefix}guards", lines))
-    sections.append(_section(f"{prefix}edges", [_edges(source, edges) for source, edges in graph.edges.items()]))
-    if graph.units:
-        lines = [f"{_key(key)} = {_text(text)}" for key, text in graph.units.items()]
-        sections.append(_section(f"{prefix}clock", lines))
+def _graph_text(graph: Graph, whole: dict[str, Any], prefix: str) -> str:
+    head = [f"{key} = {_text(value)}" for key, value in whole.items() if isinstance(value, str | list)]
+    sections = ["\n".join([f"[{prefix.rstrip('.')}]", *head] if prefix else head)]
+    nodes, bodies = [f"[{prefix}nodes]"], []
+    for name, table in whole["nodes"].items():
+        node, key = graph.nodes[name], _key(name)
+        if node.body is None or _is_shipped(node, type(graph)):
+            table = {**table, "graph": node.reference} if node.body is not None else table
+            nodes.append(f"{key} = {_text(table)}")
+        else:  # a body in full is a separate table, since TOML cannot extend an inline table
+            items = [f"{_key(item)} = {_text(value)}" for item, value in table.items() if item != "graph"]
+            inner = _graph_text(node.body, table["graph"], prefix=f"{prefix}nodes.{key}.graph.")
+            bodies.append("\n".join([f"[{prefix}nodes.{key}]", *items, "", inner]))
+    sections += ["\n".join(nodes), *bodies]
+    for section in ("guards", "edges", "clock"):
+        lines = [f"{_key(key)} = {_edges(value)}" for key, value in whole.get(section, {}).items()]
+        if section in whole:
+            sections.append("\n".join([f"[{prefix}{section}]", *lines]))
     return "\n\n".join(section.rstrip("\n") for section in sections) + "\n"
 
 
-def _section(name: str, lines: list[str]) -> str:
-    return "\n".join([f"[{name}]", *lines])
+def _edges(texts: str | list[str]) -> str:
+    if isinstance(texts, str) or len(texts) <= 2:
+        return _text(texts)
+    return "[\n" + "".join(f"  {_text(text)},\n" for text in texts) + "]"
 
 
-def _edges(source: str, edges: tuple[Any, ...]) -> str:
-    texts = [_text(str(edge)) for edge in edges]
-    if len(texts) <= 2:
-        return f"{_key(source)} = [{', '.join(texts)}]"
-    return f"{_key(source)} = [\n" + "".join(f"  {text},\n" for text in texts) + "]"
-
-
-def _is_shipped(reference: str, body: Graph) -> bool:
-    if find_graph(reference) is None:
+def _is_shipped(node: Node, make: type[Graph]) -> bool:
+    if node.reference is None or find_graph(node.reference) is None:
         return False  # a path is relative to the file it is saved in, which may be in another folder
     try:
-        return read_graph(reference).graph == body
+        return read_graph(make, node.reference).graph == node.body
     except GraphtrainError:
         return False
 
@@ -101,13 +89,6 @@ def _is_shipped(reference: str, body: Graph) -> bool:
 def _key(key: str) -> str:
     plain = key and all(character.isascii() and (character.isalnum() or character in "_-") for character in key)
     return key if plain else _text(key)
-
-
-def _parameter(node: str, name: str, value: Any) -> str:
-    try:
-        return _text(plain_value(value))
-    except ValueError as error:
-        raise UsageError(f"{node}.{name}: {error}", NOT_PLAIN[value is None]) from None
 
 
 def _text(value: Any) -> str:
@@ -118,7 +99,7 @@ def _text(value: Any) -> str:
         return repr(value)
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else str(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return "[" + ", ".join(_text(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_key(key)} = {_text(item)}" for key, item in value.items()) + " }" if value else "{}"

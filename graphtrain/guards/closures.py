@@ -8,7 +8,7 @@ cannot cache an attribute look-up, which would cost twice as much.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from graphtrain.guards.evaluate import operation
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, Operation
@@ -17,36 +17,55 @@ Read = Callable[[], Any]
 Compute = Callable[..., Any]
 
 
-class Resolver(Protocol):
-    """The values of the names of an expression in one bound graph."""
+class Cell(NamedTuple):
+    """A place that is read.
 
-    def constant(self, expression: Expression) -> Constant | None:
-        """The value of a parameter, which is constant while the graph runs; None for any other expression."""
+    Attributes:
+        read: returns its value.
+        values, key: the container in which that is stored, and where in it; no container if it is computed.
+        is_constant: it stays as it is while the graph runs.
+    """
 
-    def reader(self, expression: Name | FieldOf) -> Read:
-        """A function that returns the current value."""
+    read: Read
+    values: Any = None
+    key: Any = None
+    is_constant: bool = False
 
-    def held(self, expression: Expression) -> tuple[dict[str, Any], str] | None:
-        """The dictionary and the key where the value of a field is stored, or None if it is not stored in one."""
+
+def constant(value: Any) -> Cell:
+    """A cell that always has one value."""
+    return Cell(lambda: value, is_constant=True)
 
 
-def compile_guard(expression: Expression, scope: Resolver, compute: Callable[[Operation], Compute] = operation) -> Read:
+def stored(values: Any, key: Any) -> Cell:
+    """A cell whose value is stored in a dictionary or a list."""
+    return Cell(lambda: values[key], values, key)
+
+
+def compile_guard(
+    expression: Expression,
+    cell_of: Callable[[Name | FieldOf], Cell],
+    compute: Callable[[Operation], Compute] = operation,
+) -> Read:
     """A function without arguments that returns the value of the expression.
 
     Arguments:
+        cell_of: what a name stands for.
         compute: what an operation computes from the values of its operands. Default: what it means.
     """
 
-    def inside(part: Expression) -> Read:
-        return compile_guard(part, scope, compute)
+    def cell(part: Expression) -> Cell:
+        match part:
+            case Constant(value):
+                return constant(value)
+            case Operation():
+                return Cell(inside(part))
+        return cell_of(part)
 
-    constant = _constant(expression, scope)
-    if constant is not None:
-        value = constant.value
-        return never if value is False else lambda: value
+    def inside(part: Expression) -> Read:
+        return compile_guard(part, cell_of, compute)
+
     match expression:
-        case Name() | FieldOf():
-            return scope.reader(expression)
         case Operation("not", (operand,)):
             negated = inside(operand)
             return lambda: not negated()
@@ -56,10 +75,11 @@ def compile_guard(expression: Expression, scope: Resolver, compute: Callable[[Op
             holds, first, second = inside(condition), inside(then), inside(otherwise)
             return lambda: first() if holds() else second()
         case Operation(_, (left, right)):
-            return _binary(compute(expression), left, right, scope, inside)
+            return _binary(compute(expression), cell(left), cell(right))
         case Operation(_, operands):
             return _call(compute(expression), [inside(operand) for operand in operands])
-    raise AssertionError(expression)
+    only = cell(expression)
+    return never if only.is_constant and only.read() is False else only.read
 
 
 def never() -> bool:
@@ -98,35 +118,23 @@ def _call(function: Compute, calls: list[Read]) -> Read:
     return lambda: function(*[call() for call in calls])
 
 
-def _binary(
-    compute: Compute, left: Expression, right: Expression, scope: Resolver, inside: Callable[[Expression], Read]
-) -> Read:
-    """An operator of two operands, of which constants and fields are read in place: a call less for each."""
-    held, constant = scope.held(left), _constant(left, scope)
-    if held is not None:
-        values, name = held
-        if (other := _constant(right, scope)) is not None:
-            value = other.value
-            return lambda: compute(values[name], value)
-        if (other_held := scope.held(right)) is not None:
-            other_values, other_name = other_held
-            return lambda: compute(values[name], other_values[other_name])
-        read = inside(right)
-        return lambda: compute(values[name], read())
-    if constant is not None:
-        value = constant.value
-        if (other_held := scope.held(right)) is not None:
-            other_values, other_name = other_held
-            return lambda: compute(value, other_values[other_name])
-        read = inside(right)
-        return lambda: compute(value, read())
-    first = inside(left)
-    if (other := _constant(right, scope)) is not None:
-        value = other.value
+def _binary(compute: Compute, left: Cell, right: Cell) -> Read:
+    """An operator of two operands, of which constants and stored values are read in place: a call less for each."""
+    first, second = left.read, right.read
+    (values, key), (others, other) = left[1:3], right[1:3]
+    if values is not None:
+        if right.is_constant:
+            value = second()
+            return lambda: compute(values[key], value)
+        if others is not None:
+            return lambda: compute(values[key], others[other])
+        return lambda: compute(values[key], second())
+    if left.is_constant:
+        value = first()
+        if others is not None:
+            return lambda: compute(value, others[other])
+        return lambda: compute(value, second())
+    if right.is_constant:
+        value = second()
         return lambda: compute(first(), value)
-    second = inside(right)
     return lambda: compute(first(), second())
-
-
-def _constant(expression: Expression, scope: Resolver) -> Constant | None:
-    return expression if isinstance(expression, Constant) else scope.constant(expression)

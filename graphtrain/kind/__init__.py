@@ -7,6 +7,7 @@ from graphtrain.kind.declaration import Indices as Indices
 from graphtrain.kind.declaration import Kind as Kind
 from graphtrain.kind.declaration import Loaders as Loaders
 from graphtrain.kind.declaration import Read as Read
+from graphtrain.kind.declaration import Repeated as Repeated
 from graphtrain.kind.declaration import StepFunction as StepFunction
 from graphtrain.kind.declaration import WrittenBatches as WrittenBatches
 from graphtrain.kind.fields import EFFECTS as EFFECTS

@@ -11,13 +11,14 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from graphtrain.kind.copies import CopyOf
 from graphtrain.kind.docstring import descriptions_of
-from graphtrain.kind.fields import ON_GRADIENTS, Action, Field, action_of
+from graphtrain.kind.fields import ON_GRADIENTS, Action, EpochFields, Field, action_of
+from graphtrain.kind.mode import Mode
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
 
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "ranks", "other"]
@@ -75,6 +76,13 @@ class StepFunction:
         raise NotImplementedError
 
 
+class Repeated:
+    """Annotation of a slot with a step function that a visit may call several times: ``StepFunction | Repeated``.
+
+    What it returns cannot go to slots, as each call would read what the one before has returned.
+    """
+
+
 @dataclass(frozen=True)
 class Read:
     """A slot that a kind reads: required, or with a default that stands for an absent resource."""
@@ -86,6 +94,7 @@ class Read:
     takes_written: bool = False
     is_selection: bool = False
     takes_loaders: bool = False
+    is_repeated: bool = False
 
     @property
     def required(self) -> bool:
@@ -93,10 +102,49 @@ class Read:
 
 
 @dataclass(frozen=True)
+class Roles:
+    """The parameters of a kind that the engine knows, by their names or their types; empty for none.
+
+    Attributes:
+        records: holds the name that is put before metrics: it has the name of a slot that the kind writes.
+        renews: `resource` of a kind that reads `renewals`: the name of a resource that it makes again.
+        keeps: `keep` of a kind with a step function: what that returns for slots and an epoch does not clear.
+        monitor, mode: the name of a metric of rows, and whether small or large values of it are good.
+        follows: the name of a metric of the training, which the node records under another one.
+    """
+
+    records: str = ""
+    renews: str = ""
+    keeps: str = ""
+    monitor: str = ""
+    mode: str = ""
+    follows: str = ""
+
+
+def roles_of(
+    parameters: Mapping[str, Parameter], reads: Sequence[Read], setup_reads: Sequence[Read], writes: Sequence[str]
+) -> Roles:
+    """The roles of parameters, given what a kind reads and writes."""
+    metrics = {name: parameter.metric for name, parameter in parameters.items() if parameter.metric is not None}
+    monitor = next((name for name, metric in metrics.items() if not metric.followed), "")
+    types = {name: (each.annotation, *get_args(each.annotation)) for name, each in parameters.items()}
+    makes_again = any(read.name == "renewals" for read in setup_reads)
+    returns_slots = any(read.is_step_function for read in reads) and not any(read.is_repeated for read in reads)
+    return Roles(
+        records=next((name for name in writes if name in parameters), ""),
+        renews="resource" if makes_again and "resource" in parameters else "",
+        keeps="keep" if returns_slots and "keep" in parameters else "",
+        monitor=monitor,
+        mode=next((name for name, members in types.items() if monitor and Mode in members), ""),
+        follows=next((name for name, metric in metrics.items() if metric.followed), ""),
+    )
+
+
+@dataclass(frozen=True)
 class Kind:
     """The declaration of a kind, read off its signature; `implementation` is what does the work.
 
-    The arguments of `@node` have the same names here.
+    The arguments of `@node` have the same names here; of `optional`, `idle_without` has the parameters.
     """
 
     name: str
@@ -113,15 +161,9 @@ class Kind:
     transient: tuple[str, ...]
     makes: Mapping[str, CopyOf]
     step_inputs: Mapping[str, str]
-    records: str
-    keeps: str
-    repeats_step: bool
-    renews: str
-    begins_epoch: bool
     synchronises: bool
     also_due: Mapping[str, str]
     observer: bool
-    activity: str
     family: str
     description: str
     keeps_state: bool
@@ -130,6 +172,23 @@ class Kind:
     reads_at_end: bool
     releases: bool
     hears_rows: bool
+    roles: Roles
+
+    @property
+    def begins_epoch(self) -> bool:
+        """True if what step functions of the graph have written to slots is forgotten at a visit."""
+        return self.has_effect("forget")
+
+    @property
+    def activity(self) -> str:
+        """What its host time is counted under; empty for training."""
+        return "data" if self.family == "data" else ""
+
+    @functools.cached_property
+    def epoch_fields(self) -> EpochFields | None:
+        """Where a kind that fetches batches has what is known of its epochs; None for others."""
+        names = EpochFields()
+        return names if {*names.stored, *names.computed} <= self.fields.keys() else None
 
     @functools.cached_property
     def trigger(self) -> Literal["every", "after"] | None:
@@ -173,6 +232,11 @@ class Kind:
     def may_return_slots(self) -> bool:
         """True if that may return what a node writes to slots of its own."""
         return self.calls_step_function and not self.repeats_step
+
+    @property
+    def repeats_step(self) -> bool:
+        """True if a visit may call its step function several times."""
+        return any(read.is_repeated for read in self.reads)
 
     @property
     def may_record_rows(self) -> bool:
@@ -239,9 +303,7 @@ class FunctionRecord:
     runs: int
 
 
-def drawn_family(
-    effects: str | Collection[str] = (), activity: str = "", observer: bool = False, family: str | None = None
-) -> str:
+def drawn_family(effects: str | Collection[str] = (), observer: bool = False, family: str | None = None) -> str:
     """The family that a kind is drawn in, from the arguments of `@node`: without `family` by what a visit does.
 
     >>> drawn_family("backward"), drawn_family(("zero_grad", "backward", "step")), drawn_family()
@@ -251,8 +313,6 @@ def drawn_family(
     names = {text.partition(" ")[0].removesuffix("?") for text in texts}  # whether they exist is checked elsewhere
     if family is not None:
         return family
-    if activity == "data":
-        return "data"
     if "step" in names:
         return "update"
     if "backward" in names:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 OnGradients = Literal["backward", "clip", "divide", "exchange", "scale", "unscale", "use", "step", "zero_grad"]
 ON_GRADIENTS: tuple[str, ...] = get_args(OnGradients)
-EFFECTS: tuple[str, ...] = (*ON_GRADIENTS, "eval", "train")
+EFFECTS: tuple[str, ...] = (*ON_GRADIENTS, "eval", "train", "forget")
 
 
+# What a field restarts with that belongs to the gradients of the node's optimizer, and is gone with them.
+GRADIENTS = "gradients"
+# The fields of a kind with a counter of a window, by their names: the size of the window that is open, whether it is
+# reached, and whether its gradients were summed over ranks. What the counter held last is `last_` and its name.
+WINDOW, FULL, EXCHANGED, LAST = "window", "full", "exchanged", "last_"
 # The field of a node that gives all ranks batches, or parts of them: how many of them got one in its last round.
 ROUND = "round_batches"
 # The field, of one that may leave out further ranks, that is true on those.
@@ -58,8 +63,7 @@ def action_of(text: str) -> Action:
 class EpochFields(NamedTuple):
     """What the fields of a kind that fetches batches are called: with them a run is counted ahead, without data.
 
-    A class declares it as ``epoch_fields: ClassVar[EpochFields] = EpochFields()``; the defaults are those of
-    `next_batch`, whose documentation says what each of them holds.
+    A kind that has all of them is one; the documentation of `next_batch` says what each of them holds.
     """
 
     epoch: str = "epoch"
@@ -142,17 +146,25 @@ class Progress:
     counts: str | None
     restarts: str | None
     target: str | None
-    last: str | None
-    window: str | None
-    full: str | None
-    exchanged: str | None
     adds: int | None
-    with_gradients: bool
     in_digest: bool
     stays: bool
 
-    def field(self, name: str, type: Any) -> Field:
-        return Field(name, type, stored=True, **vars(self))
+    def field(self, name: str, type: Any, names: Collection[str]) -> Field:
+        """The field that it declares; `names` are those of all fields of the kind."""
+        declared = vars(self)
+        if self.restarts == GRADIENTS:
+            declared = {**declared, "restarts": None, "with_gradients": True}
+        if self.counts is not None:
+            last, window = f"{LAST}{name}", WINDOW if WINDOW in names and name != WINDOW else None
+            declared = {
+                **declared,
+                "last": last if last in names else None,
+                "window": window,
+                "full": FULL if window and FULL in names else None,
+                "exchanged": EXCHANGED if window and EXCHANGED in names else None,
+            }
+        return Field(name, type, stored=True, **declared)
 
 
 def progress(
@@ -161,12 +173,7 @@ def progress(
     counts: OnGradients | None = None,
     restarts: str | None = None,
     target: str | None = None,
-    last: str | None = None,
-    window: str | None = None,
-    full: str | None = None,
-    exchanged: str | None = None,
     adds: int | None = None,
-    with_gradients: bool = False,
     in_digest: bool = True,
     stays: bool = False,
 ) -> Any:
@@ -175,24 +182,20 @@ def progress(
     Arguments:
         default: the value when the graph is entered; copied, so a list or dict is safe.
         counts: ``"backward"``: the engine counts the backward passes since the gradients of the node's optimizer were
-            last cleared. Default: the kind changes the value itself.
+            last cleared. A kind with such a counter may have fields that the engine keeps, by their names: `window`,
+            progress, is what `target` held when the window opened, so that it stays as large as it began; the property
+            `full` is true once the counter has reached that; `exchanged`, progress, is true where the gradients were
+            summed over ranks; and `last_` with the name of the counter holds the size of the last window that was
+            stepped. Default: the kind changes the value itself.
         restarts: for a counter that starts again at 0 (batches within an epoch): the attribute that changes when it
-            does. Default: it only grows.
+            does. ``"gradients"``: for a sum that belongs to the gradients of the node's optimizer, and that another
+            node or a guard reads: the engine puts it back to its default where they are cleared; among several ranks it
+            is of each rank, as gradients are before they are exchanged, and summed with them where the number of ranks
+            changes. Default: it only grows.
         target: for a counter that starts again at 0: the parameter or attribute that holds how far it counts, such as
             the length of a window or of an epoch, 0 where that is not known. Default: none.
-        last: for a counter of a window: the attribute that holds the size of the last window that was stepped.
-            Default: none.
-        window: for a counter of a window: the attribute, progress of its own, in which the engine keeps what `target`
-            held when the window opened, so that it stays as large as it began. Default: none.
-        full: for a counter of a window: the property that is true once the counter has reached `window`. Default: none.
-        exchanged: for a counter of a window: the attribute, progress of its own, that the engine sets where the
-            gradients were summed over ranks, and clears with them. Default: none.
         adds: what each visit adds to it, where that is always the same: with it, runs are counted ahead. Default: that
             is not known.
-        with_gradients: True for a sum that belongs to the gradients of the node's optimizer, and that another node or a
-            guard reads: the engine puts it back to its default where they are cleared. Among several ranks it is of
-            each rank, as gradients are before they are exchanged, and summed with them where the number of ranks
-            changes. Default: False.
         in_digest: False leaves it out of `Trainer.digest`. Default: True.
         stays: True keeps the value where a nested graph is entered again. Default: False, it is set back.
 
@@ -206,9 +209,7 @@ def progress(
     >>> kind_of(Count).fields["twice"].default
     0
     """
-    return Progress(
-        default, counts, restarts, target, last, window, full, exchanged, adds, with_gradients, in_digest, stays
-    )
+    return Progress(default, counts, restarts, target, adds, in_digest, stays)
 
 
 class derived_clock(property):  # noqa: N801 - used as a decorator, like property

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 from graphtrain.kind.copies import CopyOf
-from graphtrain.kind.declaration import FAMILIES, Family, Kind, drawn_family
+from graphtrain.kind.declaration import FAMILIES, Family, Kind, drawn_family, roles_of
 from graphtrain.kind.fields import action_of
 from graphtrain.kind.parameter import Parameter, is_trigger
 from graphtrain.kind.signature import signature_of, takes_nothing
@@ -28,20 +28,13 @@ def node(
     writes: str | tuple[str, ...] = (),
     effects: str | tuple[str, ...] = (),
     optional: str | tuple[str, ...] = (),
-    idle_without: str | tuple[str, ...] = (),
     varying: str | tuple[str, ...] | None = None,
     transient: str | tuple[str, ...] = (),
     makes: Mapping[str, CopyOf] = MappingProxyType({}),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
-    records: str = "",
-    keeps: str = "",
-    repeats_step: bool = False,
-    renews: str = "",
-    begins_epoch: bool = False,
     synchronises: bool = False,
     also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
-    activity: str = "",
     family: Family | None = None,
     name: str | None = None,
 ) -> Callable[[Implementation], Implementation]: ...
@@ -52,20 +45,13 @@ def node(
     writes: str | tuple[str, ...] = (),
     effects: str | tuple[str, ...] = (),
     optional: str | tuple[str, ...] = (),
-    idle_without: str | tuple[str, ...] = (),
     varying: str | tuple[str, ...] | None = None,
     transient: str | tuple[str, ...] = (),
     makes: Mapping[str, CopyOf] = MappingProxyType({}),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
-    records: str = "",
-    keeps: str = "",
-    repeats_step: bool = False,
-    renews: str = "",
-    begins_epoch: bool = False,
     synchronises: bool = False,
     also_due: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
-    activity: str = "",
     family: str | None = None,
     name: str | None = None,
 ) -> Any:
@@ -73,14 +59,13 @@ def node(
 
     Arguments:
         writes: the slots its return value goes to; several take a tuple of as many values. Default: none.
-        effects: what a visit does to the gradients of the slot `optimizer`, or to the mode of the slot `model`, in
-            order: `backward`, `exchange` (among processes), `scale` (or `unscale`), `divide`, `clip`, `use`, `step`,
-            `zero_grad`, `eval`, `train`. Another slot is named behind the effect: ``"use inner_optimizer"``. With
-            ``"backward?"`` a visit returns one value more than it writes, last: whether it ran backward. Default:
-            nothing.
-        optional: resources without which a visit would do nothing; the node is then bypassed. Default: none.
-        idle_without: parameters without which a visit would do nothing; where one of them is None, or a bound of
-            infinity, the node is bypassed. Default: none.
+        effects: what a visit does to the gradients of the slot `optimizer`, to the mode of the slot `model`, or to what
+            step functions have written to slots, in order: `backward`, `exchange` (among processes), `scale` (or
+            `unscale`), `divide`, `clip`, `use`, `step`, `zero_grad`, `eval`, `train`, `forget`. Another slot is named
+            behind the effect: ``"use inner_optimizer"``. With ``"backward?"`` a visit returns one value more than it
+            writes, last: whether it ran backward. Default: nothing.
+        optional: the resources, and the parameters, without which a visit would do nothing; where one is missing, or a
+            parameter is None or a bound of infinity, the node is bypassed. Default: none.
         varying: the parameters that it reads at every visit, so that a graph may give them an expression in place of a
             value. Default: of a class none, of a function all but its trigger, which are passed at every call.
         transient: written slots that cannot be saved (an iterator, an open graph); no save point while one is alive.
@@ -89,16 +74,6 @@ def node(
             loaded; it reads both. They are saved as any resource, and other nodes read them by name. Default: none.
         step_inputs: of a kind that counts batches: what a user's step function may ask for by name, and the field that
             holds it, as in ``{"epoch": "epoch"}``. Default: nothing.
-        records: the parameter with the name that is put before its metrics, as in ``val/loss``: no two nodes may have
-            one value of it. Default: none.
-        keeps: of a kind that calls a step function: the parameter with the names of what that returns and what the
-            beginning of an epoch leaves in its slots. Default: none; it leaves nothing.
-        repeats_step: True if a visit may call its step function several times; what that returns then cannot go to
-            slots, as each call would read what the one before has returned. Default: False.
-        renews: the parameter with the name of a resource that it makes again, by the `Factory` which is supplied.
-            Default: none.
-        begins_epoch: True if a visit begins an epoch: what step functions of the graph have written to slots is then
-            not written any more. Default: False.
         synchronises: True if ranks synchronise at every visit, so that it can pass values between them by the resource
             `ranks`. Among several ranks all of them come to it, also one that has no batch in the round; its progress,
             and what it writes unless that is a batch, is the same on all. Default: False.
@@ -106,10 +81,8 @@ def node(
             without which it never does, as in ``{"improved": "best"}``. Default: the trigger alone makes it due.
         observer: True if the training does not depend on its progress; it is then outside `Trainer.digest`. Default:
             False.
-        activity: what its host time is counted under, beside `train`, such as ``"data"``. Default: as training.
-        family: how it is drawn: `data`, `compute`, `gradient`, `update`, `choice`, `bookkeeping`, `saving`, `ranks`
-            or `other`.
-            Default: by `activity`, `effects` and `observer`.
+        family: how it is drawn: `data`, whose host time is counted apart, `compute`, `gradient`, `update`, `choice`,
+            `bookkeeping`, `saving`, `ranks` or `other`. Default: by `effects` and `observer`.
         name: the name graphs use. Default: the function's name, or the class's in snake case.
 
     Raises:
@@ -124,21 +97,14 @@ def node(
     declared = {
         "writes": _names(writes),
         "effects": _names(effects),
-        "optional": _names(optional),
-        "idle_without": _names(idle_without),
+        "without": _names(optional),
         "transient": _names(transient),
         "makes": MappingProxyType(dict(makes)),
         "step_inputs": MappingProxyType(dict(step_inputs)),
-        "records": records,
-        "keeps": keeps,
-        "repeats_step": repeats_step,
-        "renews": renews,
-        "begins_epoch": begins_epoch,
         "synchronises": synchronises,
         "also_due": MappingProxyType(dict(also_due)),
         "observer": observer,
-        "activity": activity,
-        "family": drawn_family(effects, activity, observer, family),
+        "family": drawn_family(effects, observer, family),
     }
 
     def mark(target: Implementation) -> Implementation:
@@ -188,6 +154,8 @@ def _declare(
         hint = ": give `node(name=...)` to a lambda" if name == "<lambda>" else ""
         raise TypeError(f"the name of a kind must be an identifier; got {name!r}{hint}")
     reads, setup_reads, parameters, fields = signature_of(target, name)
+    declared = dict(declared)
+    without = declared.pop("without")
     kind = Kind(
         name=name,
         implementation=target,
@@ -195,6 +163,9 @@ def _declare(
         setup_reads=setup_reads,
         parameters=MappingProxyType(parameters),
         fields=MappingProxyType(fields),
+        optional=tuple(each for each in without if each not in parameters),
+        idle_without=tuple(each for each in without if each in parameters),
+        roles=roles_of(parameters, reads, setup_reads or (), declared["writes"]),
         varying=_names(varying) if varying is not None else _passed_at_calls(target, parameters, declared),
         description=inspect.cleandoc(target.__doc__ or ""),
         keeps_state=callable(getattr(target, "state_dict", None))
@@ -226,7 +197,8 @@ def _passed_at_calls(
 def _fixed(parameters: Mapping[str, Parameter], declared: Mapping[str, Any]) -> set[str]:
     """The parameters that are read before the node runs: its trigger, and what it records, renews or is due by."""
     triggers = {name for name, parameter in parameters.items() if is_trigger(parameter.annotation)}
-    return {*triggers, declared["records"], declared["renews"], *declared["also_due"].values()}
+    by_name = {name for name in declared["writes"] if name in parameters}  # under which metrics are recorded
+    return {*triggers, *by_name, *declared["also_due"].values()}
 
 
 def _check(kind: Kind) -> None:
@@ -253,44 +225,34 @@ def _check(kind: Kind) -> None:
         for slot in (name, copied.source):
             if slot not in read:
                 raise TypeError(f"{kind.name}: it makes `{name}` as a copy of `{copied.source}`, but reads no `{slot}`")
-    for parameter in kind.idle_without:
-        if parameter not in kind.parameters:
-            known = ", ".join(kind.parameters) or "none"
-            raise TypeError(f"{kind.name}: idle without {parameter!r}, which is no parameter; known: {known}")
     for parameter in kind.varying:
-        if parameter not in kind.parameters:
-            known = ", ".join(kind.parameters) or "none"
-            raise TypeError(f"{kind.name}: varying {parameter!r}, which is no parameter; known: {known}")
+        _expect_parameter(kind, f"varying {parameter!r}", parameter)
         if parameter in _fixed(kind.parameters, vars(kind)):
             raise TypeError(f"{kind.name}: {parameter!r} cannot be varying: it is read before the node runs")
-    if kind.records and kind.records not in kind.parameters:
-        known = ", ".join(kind.parameters) or "none"
-        raise TypeError(f"{kind.name}: records by {kind.records!r}, which is no parameter; known: {known}")
-    if kind.keeps and not (kind.keeps in kind.parameters and kind.may_return_slots):
-        raise TypeError(f"{kind.name}: it keeps {kind.keeps!r}, which is no parameter of a kind with a StepFunction")
-    if kind.repeats_step and not kind.calls_step_function:
-        raise TypeError(f"{kind.name}: it repeats its step function, and reads no StepFunction")
-    if kind.renews and kind.renews not in kind.parameters:
-        known = ", ".join(kind.parameters) or "none"
-        raise TypeError(f"{kind.name}: renews by {kind.renews!r}, which is no parameter; known: {known}")
     for name, field in kind.step_inputs.items():
         if field not in kind.fields:
             raise TypeError(
                 f"{kind.name}: step input {name!r} is {field!r}, which is no field; known: {', '.join(kind.fields)}"
             )
     for field, parameter in kind.also_due.items():
-        if kind.trigger is None:
-            raise TypeError(f"{kind.name}: also due by {field!r}, but it has no trigger: without one it is always due")
-        if field not in kind.fields or kind.fields[field].type not in (bool, Any):
-            known = ", ".join(name for name, known in kind.fields.items() if known.type is bool and name != "due")
-            raise TypeError(f"{kind.name}: also due by {field!r}, which is no field that is a bool; known: {known}")
-        if parameter not in kind.parameters:
-            known = ", ".join(kind.parameters)
-            raise TypeError(
-                f"{kind.name}: never due by {field!r} without {parameter!r}, which is no parameter; known: {known}"
-            )
+        _check_also_due(kind, field, parameter)
     if kind.family not in FAMILIES:
         raise TypeError(f"{kind.name}: unknown family {kind.family!r}; known: {', '.join(FAMILIES)}")
+
+
+def _check_also_due(kind: Kind, field: str, parameter: str) -> None:
+    if kind.trigger is None:
+        raise TypeError(f"{kind.name}: also due by {field!r}, but it has no trigger: without one it is always due")
+    if field not in kind.fields or kind.fields[field].type not in (bool, Any):
+        known = ", ".join(name for name, known in kind.fields.items() if known.type is bool and name != "due")
+        raise TypeError(f"{kind.name}: also due by {field!r}, which is no field that is a bool; known: {known}")
+    _expect_parameter(kind, f"never due by {field!r} without {parameter!r}", parameter)
+
+
+def _expect_parameter(kind: Kind, what: str, parameter: str) -> None:
+    if parameter not in kind.parameters:
+        known = ", ".join(kind.parameters) or "none"
+        raise TypeError(f"{kind.name}: {what}, which is no parameter; known: {known}")
 
 
 def _names(value: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -38,6 +38,20 @@ class Above:
 
 
 @dataclass(frozen=True)
+class Metric:
+    """Marks the parameter that names a metric: ``monitor: Annotated[str, Metric()]``.
+
+    One that no row has is an error once the rows are there. Where the kind has a parameter of the type `Mode` too, that
+    says whether small or large values are good.
+
+    Attributes:
+        followed: True for a metric of the training that the node records under another name, as no other node does.
+    """
+
+    followed: bool = False
+
+
+@dataclass(frozen=True)
 class Parameter:
     """A declared parameter: its name, its type, and its default (or `REQUIRED`)."""
 
@@ -48,6 +62,13 @@ class Parameter:
     @property
     def type_name(self) -> str:
         return type_name(self.annotation)
+
+    @property
+    def metric(self) -> Metric | None:
+        """How it names a metric; None where it does not."""
+        members = (self.annotation, *get_args(self.annotation))
+        marks = (mark for member in members for mark in (member, *get_args(member)) if isinstance(mark, Metric))
+        return next(marks, None)
 
     def coerce(self, value: Any) -> Any:
         """`value` as this parameter's type.

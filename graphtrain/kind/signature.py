@@ -7,13 +7,16 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from graphtrain.kind.declaration import FROM, Batches, Indices, Loaders, Read, StepFunction, WrittenBatches
+from graphtrain.kind.declaration import FROM, Batches, Indices, Loaders, Read, Repeated, StepFunction, WrittenBatches
 from graphtrain.kind.fields import EFFECTS, Field, Progress
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
 from graphtrain.kind.trigger import Trigger
 
 RESERVED = frozenset({"use", "graph", "reads", "writes", "runs", "due", "fired"})
+
+# What annotations of slots say, in the order of the attributes of `Read`.
+_MARKS = (StepFunction, Batches, WrittenBatches, Indices, Loaders, Repeated)
 
 Signature = tuple[tuple[Read, ...], tuple[Read, ...] | None, dict[str, Parameter], dict[str, Field]]
 
@@ -89,12 +92,14 @@ def _fields_of_every_node(parameters: Mapping[str, Parameter], name: str) -> dic
 def _attributes(target: type, name: str) -> tuple[dict[str, Parameter], dict[str, Field]]:
     parameters: dict[str, Parameter] = {}
     fields: dict[str, Field] = {}
-    for attribute, annotation in hints_of(target).items():
+    hints = hints_of(target)
+    properties = {name for name, value in inspect.getmembers_static(target) if isinstance(value, property)}
+    for attribute, annotation in hints.items():
         value = inspect.getattr_static(target, attribute, REQUIRED)
         if attribute.startswith("_") or typing.get_origin(annotation) is typing.ClassVar:
             continue
         if isinstance(value, Progress):
-            fields[attribute] = value.field(attribute, annotation)
+            fields[attribute] = value.field(attribute, annotation, {*hints, *properties})
         else:
             parameters[attribute] = Parameter(attribute, annotation, value)
     for attribute, value in inspect.getmembers_static(target):
@@ -120,16 +125,11 @@ def _check_field(field: Field, name: str, parameters: Mapping[str, Parameter], f
         raise TypeError(
             f"{name}.{field.name}: its target `{field.target}` is no parameter and no field; known: {known}"
         )
-    for what, other in (("last value", field.last), ("window", field.window), ("sign of a full window", field.full)):
-        if other is not None and other not in fields:
-            raise TypeError(f"{name}.{field.name}: `{other}`, its {what}, is no field; known: {', '.join(fields)}")
-    if field.window is not None and not (field.counts and field.target and fields[field.window].stored):
+    if field.window is not None and not (field.target and fields[field.window].stored):
         raise TypeError(
-            f"{name}.{field.name}: `{field.window}` can be its window only if it counts an effect, has a target, and "
-            f"`{field.window}` is progress"
+            f"{name}.{field.name}: `{field.window}` can be its window only if it has a target, and `{field.window}` is "
+            "progress"
         )
-    if field.full is not None and field.window is None:
-        raise TypeError(f"{name}.{field.name}: `{field.full}` says that a window is full, and it has no window")
 
 
 def _check_constructor(target: type, name: str) -> None:
@@ -167,6 +167,5 @@ def _read(function: Callable[..., Any], name: str, *, method: bool) -> tuple[tup
             parameters[argument.name] = Parameter(argument.name, annotation, default)
         else:
             annotations = (annotation, *get_args(annotation))
-            marks = (mark in annotations for mark in (StepFunction, Batches, WrittenBatches, Indices, Loaders))
-            reads.append(Read(argument.name, default, *marks))
+            reads.append(Read(argument.name, default, *(mark in annotations for mark in _MARKS)))
     return tuple(reads), parameters

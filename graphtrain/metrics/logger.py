@@ -42,10 +42,6 @@ class Histogram:
 Shown = Text | Image | Histogram
 
 
-def _no_picture(format: str) -> bytes | None:
-    return None
-
-
 @dataclass(frozen=True)
 class Beginning:
     """What a `RunLogger` receives when a run begins, or when this process resumes one.
@@ -70,7 +66,7 @@ class Beginning:
     rows: Sequence[Mapping[str, float]] = ()
     hyper_parameters: Mapping[str, Any] = field(default_factory=dict)
     run_dir: Path | None = None
-    picture: Callable[[str], bytes | None] = _no_picture
+    picture: Callable[[str], bytes | None] = lambda format: None
     clocks: tuple[str, ...] = ()
 
 

@@ -25,6 +25,7 @@ _OPEN, _WINDOW = "open", "window"  # before the metric: the horizon of its open 
 
 # Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
 _MOST_WAITING = 1024
+_DETACHED = (torch.Tensor, tuple)
 
 
 class Means:
@@ -90,23 +91,22 @@ class Means:
                 self._reports.pop(metric)(recorded)
         return running
 
-    def add(self, values: Mapping[str, Any] | torch.Tensor, samples: Any, sums: Collection[str] = ()) -> None:
+    def add(
+        self,
+        values: Mapping[str, Any] | torch.Tensor | tuple[Sequence[str], torch.Tensor],
+        samples: Any,
+        sums: Collection[str] = (),
+    ) -> None:
         """Add the current values, which are means over `samples` samples. Nothing is transferred to the host here.
 
         Arguments:
-            values: by name; or only the loss, detached, in memory that nothing else writes to.
+            values: by name; or only the loss, or names and a vector, detached, in memory that nothing else writes to.
             samples: how many; or how many of what else the means are over, a number or a tensor with one.
             sums: the names of those that are sums over them. Default: all are means.
         """
-        if not isinstance(values, torch.Tensor):
+        if not isinstance(values, _DETACHED):
             values = {name: detached(value) for name, value in values.items()}
         self._waiting.append((values, samples, sums))
-        if len(self._waiting) >= _MOST_WAITING:
-            self.settle()
-
-    def add_vector(self, names: Sequence[str], values: torch.Tensor, samples: int) -> None:
-        """Add a value for each name, as `add`, from a detached vector in memory that nothing else writes to."""
-        self._waiting.append(((names, values), samples, ()))
         if len(self._waiting) >= _MOST_WAITING:
             self.settle()
 
@@ -152,7 +152,9 @@ class Means:
                     entries.append((name, value, samples, _TOTAL if name in summed else _MEAN))
         self._waiting.clear()
         numbers = _numbers([value for _, value, _, _ in entries])
-        weights = _weights([samples for _, _, samples, _ in entries])
+        weights = [samples for _, _, samples, _ in entries]
+        if any(isinstance(samples, torch.Tensor) for samples in weights):
+            weights = _numbers(weights)
         for (name, _, _, how), number, weight in zip(entries, numbers, weights, strict=True):
             if how in REDUCTIONS:
                 part = [number, how]
@@ -232,13 +234,6 @@ def _numbers(values: list[Any]) -> list[float]:
         next(numbers[value.device, value.dtype, value.shape]) if isinstance(value, torch.Tensor) else float(value)
         for value in values
     ]
-
-
-def _weights(values: list[Any]) -> list[Any]:
-    """The same, of which Python numbers stay what they are, as whole numbers of samples."""
-    if not any(isinstance(value, torch.Tensor) for value in values):
-        return values
-    return _numbers(values)
 
 
 class Recorder:

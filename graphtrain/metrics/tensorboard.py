@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, final
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph import Graph
 from graphtrain.metrics.logger import Beginning, Histogram, RunLogger, Shown, Text
 from graphtrain.metrics.png import png_of
 from graphtrain.plain import json_value
@@ -95,27 +94,29 @@ class TensorBoard(RunLogger):
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> None:
         """Write a row."""
-        if self._folder is None:
-            raise UsageError("TensorBoard was called with a row before `begin`", "pass it to a Trainer in `loggers`")
-        with _readable_failure(self._folder):
-            if self.writer is None:
-                self._open(self._folder, None)
+        with self._opened("a row"):
             self._write(metrics)
             self.writer.flush()  # waits for the writing thread: 0.1 ms for a row of four values
 
     def show(self, name: str, value: Shown, step: int) -> None:
         """Write a text, an image or a histogram."""
-        if self._folder is None:
-            raise UsageError("TensorBoard was called with a value before `begin`", "pass it to a Trainer in `loggers`")
-        with _readable_failure(self._folder):
-            if self.writer is None:
-                self._open(self._folder, None)
+        with self._opened("a value"):
             if isinstance(value, Text):
                 self.writer.add_text(name, value.text, step)
             elif isinstance(value, Histogram):
                 self.writer.add_histogram(name, value.values, step)
             else:
                 self.writer.file_writer.add_summary(_image_summary(name, png_of(value)), step)
+
+    @contextmanager
+    def _opened(self, what: str) -> Iterator[None]:
+        """An event file to write to."""
+        if self._folder is None:
+            raise UsageError(f"TensorBoard was called with {what} before `begin`", "pass it to a Trainer in `loggers`")
+        with _readable_failure(self._folder):
+            if self.writer is None:
+                self._open(self._folder, None)
+            yield
 
     def flush(self) -> None:
         """Bring everything to the disk."""
@@ -156,7 +157,10 @@ class TensorBoard(RunLogger):
     # ---- the description of the run
 
     def _describe(self, folder: Path, beginning: Beginning, purge_step: int) -> None:
-        toml = _toml(beginning.graph)
+        try:
+            toml = beginning.graph.to_toml()
+        except GraphtrainError:  # a parameter that TOML cannot express
+            toml = None
         values = {name: _plain(value) for name, value in beginning.hyper_parameters.items()}
         content = hashlib.sha256(json.dumps([toml, values], sort_keys=True).encode()).hexdigest()
         described_content, described_step = _described(folder)
@@ -198,13 +202,6 @@ def _described(folder: Path) -> tuple[str, int]:
         return str(last["content"]), int(last["step"])
     except (OSError, ValueError, TypeError, KeyError):
         return "", 0
-
-
-def _toml(graph: Graph) -> str | None:
-    try:
-        return graph.to_toml()
-    except GraphtrainError:  # a parameter that TOML cannot express
-        return None
 
 
 def _plain(value: Any) -> bool | int | float | str:

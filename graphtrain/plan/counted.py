@@ -7,7 +7,7 @@ from typing import final
 
 from graphtrain.errors import UsageError
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
-from graphtrain.kind.fields import EpochFields
+from graphtrain.kind.fields import ROUND, EpochFields
 from graphtrain.plan.plan import Exit, Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ResourceTarget, Scope, Target, leaves
 
@@ -16,8 +16,7 @@ _GRADIENTS = ("backward", "zero_grad")
 
 def epoch_fields_of(planned: PlanNode) -> EpochFields | None:
     """What the fields of a node that fetches batches are called."""
-    declared = getattr(planned.kind.implementation, "epoch_fields", None) if planned.kind is not None else None
-    return declared if isinstance(declared, EpochFields) else None
+    return planned.kind.epoch_fields if planned.kind is not None else None
 
 
 def data_read_by(planned: PlanNode) -> list[str]:
@@ -195,9 +194,10 @@ class Counted:
                 if self.is_known(path, part.field):
                     continue
                 kind = scope.kind_at(part.node)
-                if unknown := getattr(kind.implementation if kind is not None else None, "unknown_ahead", None):
+                if kind is not None and ROUND in kind.fields:
                     raise UsageError(
-                        f"{unknown} is not known ahead, and `{path}.{part.field}` decides how often nodes run",
+                        f"how many splits a batch has is not known ahead, and `{path}.{part.field}` decides how often "
+                        "nodes run",
                         "compute the number in `setup`",
                     )
                 planned = self.plan.by_path.get(path)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Literal, final
 
 from graphtrain.graph.elements import END, Node
+from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Expression
 from graphtrain.kind import Kind
 from graphtrain.plan.facts import KnownAnswers
-from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.plan import Plan, PlanAction, PlanNode
 from graphtrain.plan.scope import Scope
 
 
@@ -62,6 +63,38 @@ class FlowPoint:
     def kind(self) -> Kind | None:
         """The kind of the node."""
         return self.planned.kind if self.planned is not None else None
+
+    @property
+    def actions(self) -> tuple[PlanAction, ...]:
+        """What a visit does to gradients, in order."""
+        return self.planned.actions if self.acts and self.planned is not None else ()
+
+    @property
+    def effects(self) -> tuple[str, ...]:
+        """What a visit does to gradients, in order, whatever the optimizers."""
+        return tuple(action.effect for action in self.actions)
+
+    def problem(
+        self,
+        code: str,
+        message: str,
+        hint: str = "",
+        *,
+        thing: str = "nodes",
+        severity: Literal["error", "warning"] = "error",
+        path: Iterable[FlowPoint | str] = (),
+    ) -> Problem:
+        """A problem of the node, or of its ``"edges"``, with the path that leads there."""
+        assert self.node is not None, "nothing is wrong with the end"
+        return self.scope.problem(
+            code,
+            self.node.place,
+            f"{thing}.{self.node.name}",
+            message,
+            hint,
+            severity=severity,
+            path=names_on(path),
+        )
 
     @property
     def is_unknown(self) -> bool:
@@ -156,10 +189,11 @@ class Flow:
                 names.append(way.when)
 
 
-def names_on(path: Iterable[FlowPoint]) -> tuple[str, ...]:
+def names_on(path: Iterable[FlowPoint | str]) -> tuple[str, ...]:
     """A path for a person: every node once where it is visited once."""
     names: list[str] = []
     for point in path:
-        if not names or names[-1] != point.path:
-            names.append(point.path)
+        name = point if isinstance(point, str) else point.path
+        if not names or names[-1] != name:
+            names.append(name)
     return tuple(names)

@@ -77,7 +77,7 @@ class PlanNode:
         return self.writes[: len(self.writes) - len(self.returned)]
 
     @property
-    def forgets(self) -> frozenset[str]:
+    def kills(self) -> frozenset[str]:
         """The slots, by path, that are not written any more after a visit."""
         return self.scope.forgotten if self.kind is not None and self.kind.begins_epoch else frozenset()
 

@@ -84,7 +84,7 @@ class SavePoints:
 
         def following(point: FlowPoint) -> Iterable[FlowPoint]:
             use = slots.uses[point]
-            is_written = point not in behind and bit & (use.writes | use.forgets)
+            is_written = point not in behind and bit & (use.defines | use.kills)
             return () if is_written else (arrow.target for arrow in (*point.arrows, *point.closed))
 
         for point in Ways(behind or flow.entries[path][:1], following):
@@ -93,9 +93,9 @@ class SavePoints:
                     if any(read.required and slot in slots_of([target]) for read, target in reader.setup_reads):
                         return reader.path
                 use = slots.uses[point]
-                if bit & use.needs:
+                if bit & use.requires:
                     return point.path
-                if bit & (use.writes | use.forgets):
+                if bit & (use.defines | use.kills):
                     continue
             if bit & slots.guards_asked(point):
                 return point.path

@@ -26,17 +26,17 @@ class Uses:
     """What a point does with slots; each is one bit of a number.
 
     Attributes:
-        needs: read there, without a default; `reads` has the others too.
-        writes: written there.
-        maybe: those of them that may be absent all the same.
-        forgets: slots that are not written any more: those of a body that is entered there, what an earlier visit wrote
+        requires: read there, without a default; `uses` has the others too.
+        defines: written there.
+        kills: slots that are not written any more: those of a body that is entered there, what an earlier visit wrote
             is not theirs; and those of step functions where an epoch begins.
+        maybe: those that are defined, and may be absent all the same.
     """
 
-    needs: int = 0
-    reads: int = 0
-    writes: int = 0
-    forgets: int = 0
+    requires: int = 0
+    uses: int = 0
+    defines: int = 0
+    kills: int = 0
     maybe: int = 0
 
 
@@ -126,7 +126,7 @@ class Slots:
             acting_needs, acting_reads = self._bits_at_end(acting)
             return Uses(needs | acting_needs, outputs | acting_reads, writes, maybe=self.bits(planned.maybe))
         needs, reads = self._bits_of([*planned.visit_reads, *self._extra_reads.get(planned.path, ())])
-        return Uses(needs, reads, writes, self.bits(planned.forgets))
+        return Uses(needs, reads, writes, self.bits(planned.kills))
 
     def handed_out(self, point: FlowPoint) -> tuple[tuple[int, int], ...]:
         """Where a body is left: the bits of each slot that leaves it, inside and outside."""
@@ -151,7 +151,7 @@ class Alive:
 
 def alive(slots: Slots) -> Alive:
     """The slots that a run reads later."""
-    reads = {point: slots.uses[point].reads for point in slots.flow.points}
+    reads = {point: slots.uses[point].uses for point in slots.flow.points}
     return _solved(slots, reads, slots.guards, closed=False)
 
 
@@ -170,7 +170,7 @@ def alive_for_a_resume(slots: Slots, *, optional: bool = True) -> Alive:
     reads = {}
     for point in slots.flow.points:
         use = slots.uses[point]
-        reads[point] = use.reads if optional else use.needs
+        reads[point] = use.uses if optional else use.requires
         for scope in plan.around(point.scope):
             reads[point] |= set_up[scope.path]
     guards = {point: slots.guards_asked(point) for point in slots.flow.points}
@@ -189,7 +189,7 @@ def _solved(slots: Slots, reads: Mapping[FlowPoint, int], guards: Mapping[FlowPo
 
     def alive_before(point: FlowPoint, after: int) -> int:
         use = slots.uses[point]
-        return reads[point] | (after & ~use.writes & ~use.forgets)
+        return reads[point] | (after & ~use.defines & ~use.kills)
 
     def transfer(point: FlowPoint, before: int) -> Iterator[tuple[FlowPoint, int]]:
         return ((source, alive_before(source, before)) for source in sources[point])

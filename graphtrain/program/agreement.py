@@ -154,12 +154,16 @@ class Agreement:
     ) -> list[Record]:
         """Gather the records of all ranks; what was asked of any of them is asked of this one from now on.
 
+        One process has nobody to synchronise with.
+
         The arguments are fields of `Record`.
 
         Raises:
             RanksDivergedError: the ranks are not at one place, or came there by different edges.
             RankFailedError: one of them has failed, has ended, or did not come in time.
         """
+        if self.world_size == 1:
+            return []
         if self._times_left != self.ranks.times_left:  # one had failed, and has not come as far as others
             self._times_left, self.calls = self.ranks.times_left, 0
         self.calls += 1

@@ -19,7 +19,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.guards.syntax import Expression, field_of
+from graphtrain.guards.syntax import field_of
 from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
 from graphtrain.names import FOREIGN, quoted, suggestion
@@ -45,12 +45,6 @@ if TYPE_CHECKING:
 USUAL = (
     "model", "optimizer", "scheduler", *STEP_FUNCTIONS, "train_data", "val_data", "test_data", "predict_data",
 )  # fmt: skip
-
-# What a kind may ask for in its `setup`: what is put before the names of its metrics.
-METRIC_PREFIX = "metric_prefix"
-
-# And: by its name for each step function, what that is called which is supplied, such as `test_step`.
-STEP_NAMES = "step_names"
 
 # What a step function may ask for of the training, in an evaluation too: evaluating does not begin an epoch of it.
 _OF_TRAINING = ("step", "epoch")
@@ -92,17 +86,14 @@ class BoundNode:
     @property
     def metric_prefix(self) -> str:
         """``"generate/"`` where several nodes of its graph ask for one: each but `train_batch` has its own name."""
-        asking = [bound for bound in self.scope.nodes.values() if not bound.bypassed and bound._asks_for_prefix]
+        acting = (bound for bound in self.scope.nodes.values() if not bound.bypassed)
+        asking = [bound for bound in acting if bound.is_set_up_with("metric_prefix")]
         name = self.path.removeprefix(self.scope.prefix)
         return f"{name}/" if len(asking) > 1 and name != "train_batch" else ""
 
     def is_set_up_with(self, name: str) -> bool:
         """True for a node that reads a slot of this name when it is set up."""
         return any(read.name == name for read in self.kind.setup_reads or ())
-
-    @property
-    def _asks_for_prefix(self) -> bool:
-        return self.is_set_up_with(METRIC_PREFIX)
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -144,11 +135,6 @@ class BoundGraph:
     def prefix(self) -> str:
         """What the paths in it begin with: empty, or ``"validate/"``."""
         return self.names.path
-
-    @property
-    def guards(self) -> Mapping[str, Expression]:
-        """Its guards, with those that they name written out."""
-        return self.names.guards
 
     @property
     def activity(self) -> str | None:

@@ -98,8 +98,8 @@ class CompiledGraph:
     def _refuse_renewals(self, resources: Mapping[str, Any]) -> None:
         renewals: Renewals | None = self.program.resources.get("renewals")
         for bound in self.program.nodes:
-            if bound.kind.renews and not bound.bypassed and renewals is not None:
-                name = bound.parameters[bound.kind.renews]
+            if bound.kind.roles.renews and not bound.bypassed and renewals is not None:
+                name = bound.parameters[bound.kind.roles.renews]
                 target = bound.scope.names.resolve(name)
                 if target != ResourceTarget(name):
                     raise UsageError(
@@ -148,7 +148,7 @@ class CompiledGraph:
         """The metrics that nodes around a position name: the parameter, the name, and the graph of the node."""
         around = [*self.program.nodes[position].scope.around()]
         for bound in self.program.nodes:
-            parameter = getattr(bound.kind.implementation, "monitors", "")
+            parameter = bound.kind.roles.monitor
             name = bound.parameters[parameter] if parameter else None
             if name is not None and not bound.bypassed and bound.scope in around:
                 yield f"{bound.path}.{parameter}", name, bound.scope
@@ -157,7 +157,7 @@ class CompiledGraph:
         """Raise where two nodes of one graph record one metric as it runs: each would end the windows of the other."""
         following: dict[tuple[str, str], BoundNode] = {}
         for bound in self.program.nodes:
-            if parameter := getattr(bound.kind.implementation, "follows", ""):
+            if parameter := bound.kind.roles.follows:
                 metric = bound.parameters[parameter]
                 other = following.setdefault((bound.scope.prefix, metric), bound)
                 if other is not bound:

@@ -10,6 +10,7 @@ bisection: a million batches take as long as a few.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,19 +20,20 @@ from typing import Any, final
 from graphtrain.data.length import EpochLength
 from graphtrain.data.shares import round_size
 from graphtrain.errors import UsageError
-from graphtrain.guards.closures import compile_guard, never
+from graphtrain.guards.closures import Cell, compile_guard, never
 from graphtrain.guards.evaluate import COMPARISONS, operation
-from graphtrain.guards.syntax import Expression, Operation
+from graphtrain.guards.syntax import Expression, FieldOf, Name, Operation
 from graphtrain.kind import derived_clock
 from graphtrain.kind.fields import ROUND, EpochFields
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.plan.counted import Counted, epoch_fields_of
 from graphtrain.plan.plan import Exit
 from graphtrain.plan.scope import ExpressionTarget
+from graphtrain.program.acts import Act, Report, nothing
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.loop import Transition
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.program.table import Act, Compiler, Report, nothing
+from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import Clock, Every
 
 # Visits after which it is given up, which take 0.3 s: a number, and no clock, so that a resume gets the same answer.
@@ -98,7 +100,7 @@ class _Counting(Compiler):
         added = [(each.name, each.adds) for each in declared if each.adds is not None]
         copied = [(each.last, each.name) for each in declared if each.last is not None]
         if bound.kind.reports_backward:
-            self._reports[bound.index] = Report(bound.path, ran_backward=True)
+            self.windows.reports[bound.index] = Report(bound.path, ran_backward=True)
 
         def count() -> None:
             for name, amount in added:
@@ -113,7 +115,7 @@ class _Counting(Compiler):
         fields, log, length = bound.fields, self._log, bound.instance.fetched_from
         windows = None
         if self._rounds is not None and ROUND in bound.kind.fields:
-            windows = self._rounds.windows(bound, self._window_counters, self._next_window)
+            windows = self._rounds.windows(bound, self.windows.counters, self.windows.next_size)
             world_size = self._rounds.agreement.world_size
         before_last, last = length.samples or 0, length.last or 0
 
@@ -147,7 +149,7 @@ class _Counting(Compiler):
 
     def compiled(self, scope: BoundGraph, expression: Expression) -> Act:
         certain = self._counted.certain(scope.names, expression)
-        return compile_guard(certain, self.names(scope), lambda part: _logged(part, self._log))
+        return compile_guard(certain, functools.partial(self._cell, scope), lambda part: _logged(part, self._log))
 
     def expression(self, target: ExpressionTarget) -> Act:
         if unknown := [*self._counted.unknown_of(target)]:
@@ -181,18 +183,22 @@ class _Counting(Compiler):
 
         return logged
 
-    def field_getter(self, bound: BoundNode, name: str) -> Act:
-        read = super().field_getter(bound, name)
-        counter = bound.kind.counter(name)
-        if counter is None or counter.full != name:
-            return read
+    def _cell(self, scope: BoundGraph, expression: Name | FieldOf) -> Cell:
+        """What a name stands for; that a window is full is an answer too."""
+        cell = self.cells.named(scope, expression)
+        bound = scope.at(expression.node) if isinstance(expression, FieldOf) else None
+        if bound is None or not isinstance(expression, FieldOf):
+            return cell
+        counter = bound.kind.counter(expression.field)
+        if counter is None or counter.full != expression.field:
+            return cell
         log = self._log
 
         def logged() -> Any:
-            log.append(answer := read())
+            log.append(answer := cell.read())
             return answer
 
-        return logged
+        return Cell(logged)
 
 
 def _logged(part: Operation, log: list[Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.kind.precision import MODEL_DTYPES
 from graphtrain.plan.scope import ResourceTarget, Scope, leaves
 
 
@@ -29,7 +30,7 @@ def cast_models(
 ) -> None:
     """Give models, in place, the types in which nodes compute them: an optimizer that was made of one keeps it.
 
-    A kind says by ``model_dtypes`` which values of its parameter `precision` are such types, by their names in torch.
+    Those are values of the parameter `precision` of a kind that reads a model.
 
     Arguments:
         copies: what is made as a copy of a model, and has its type: name -> that of the model.
@@ -122,15 +123,14 @@ def _requests(outermost: Scope, resources: Mapping[str, Any]) -> Iterator[_Reque
             continue
         for node in scope.graph.nodes.values():
             kind = scope.kinds[node.name]
-            dtypes = getattr(kind.implementation, "model_dtypes", None) if kind is not None else None
-            if kind is None or dtypes is None:
+            if kind is None or "precision" not in kind.parameters:
                 continue
             precision = node.parameters.get("precision", kind.parameters["precision"].default)
             if precision is None:  # that of the training
                 continue
             for target in leaves(scope.read_by(node, "model")):
                 if isinstance(target, ResourceTarget):
-                    dtype = getattr(torch, dtypes.get(precision, ""), None)
+                    dtype = getattr(torch, MODEL_DTYPES.get(precision, ""), None)
                     yield _Request(f"{scope.path}{node.name}", target.name, precision, dtype)
 
 

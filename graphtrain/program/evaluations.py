@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, final
 
 from graphtrain.errors import UsageError
+from graphtrain.kind.fields import EpochFields
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.rounds import is_fetching
 
@@ -68,10 +69,10 @@ class Evaluations:
 
 def _of(scope: BoundGraph) -> Evaluation | None:
     nodes = [bound for bound in scope.nodes.values() if not bound.bypassed]
-    names = [str(bound.parameters[bound.kind.records]) for bound in nodes if bound.kind.records]
+    names = [str(bound.parameters[bound.kind.roles.records]) for bound in nodes if bound.kind.roles.records]
     fetching = next(filter(is_fetching, nodes), None)
     if fetching is None or not names or scope.names.steps:
         return None
-    fields = fetching.kind.implementation.epoch_fields  # type: ignore[attr-defined]
+    fields = fetching.kind.epoch_fields or EpochFields()
     batch, batches = (getattr(fetching.instance, name) for name in (fields.epoch_batches, fields.length))
     return Evaluation(names[0], batch, batches or None)

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from typing import final
 
 from graphtrain.errors import NotFiniteError, UsageError
-from graphtrain.kind import Read
 from graphtrain.names import suggestion
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.requests import Requests, Return
@@ -86,8 +85,3 @@ class History:
             f"`{self._bound.path}` names `{name}`, and there is no such node in its graph",
             suggestion(name, scopes[-1].nodes),
         )
-
-
-def asks_for_history(read: Read) -> bool:
-    """True for what a node reads that may ask the run to go back."""
-    return read.name == "history"

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import final
 
 from graphtrain.kind import Read
+from graphtrain.kind.fields import EpochFields
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.save_points import SavePoints
@@ -34,7 +35,7 @@ class Liveness:
         self._drawing = [
             (bound, program.slot_index(target.path))
             for bound in program.nodes
-            if hasattr(bound.kind.implementation, "epoch_fields") and not bound.bypassed
+            if bound.kind.epoch_fields is not None and not bound.bypassed
             for read, target in bound.planned.setup_reads
             if read.takes_written and isinstance(target, SlotTarget)
         ]
@@ -100,5 +101,5 @@ class Liveness:
 
 
 def _is_inside_epoch(bound: BoundNode) -> bool:
-    names = bound.kind.implementation.epoch_fields  # type: ignore[attr-defined]
+    names = bound.kind.epoch_fields or EpochFields()
     return bool(bound.fields[names.opened] and not bound.fields[names.last])

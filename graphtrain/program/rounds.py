@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, final
 
 from graphtrain.data.shares import WindowCounter, Windows
-from graphtrain.kind import Field, Read
+from graphtrain.kind import Field
 from graphtrain.kind.fields import IDLE, ROUND
 from graphtrain.plan.scope import SlotTarget, leaves, outputs_of
 from graphtrain.program.agreement import Agreement
@@ -207,9 +207,4 @@ def _goes_in_rounds(bound: BoundNode) -> bool:
 
 def is_fetching(bound: BoundNode) -> bool:
     """True for a node that fetches batches."""
-    return hasattr(bound.kind.implementation, "epoch_fields")
-
-
-def asks_for_windows(read: Read) -> bool:
-    """True for what a node that fetches batches for all ranks reads of the windows."""
-    return read.name == "windows"
+    return bound.kind.epoch_fields is not None

@@ -12,33 +12,47 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphtrain.errors import GuardError, UsageError
-from graphtrain.guards.closures import Resolver, compile_guard, never
-from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, walk
-from graphtrain.kind import Field, FunctionRecord, Read, WrittenBatches
+from graphtrain.guards.closures import compile_guard, constant, never
+from graphtrain.guards.syntax import Expression, Name, walk
+from graphtrain.kind import FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.plan.plan import Exit
 from graphtrain.plan.scope import (
     ExpressionTarget,
     FieldTarget,
-    ListTarget,
     ResourceTarget,
     SlotTarget,
     Target,
     leaves,
     outputs_of,
 )
-from graphtrain.program.asks import Asks, asks_for_asks
-from graphtrain.program.bind import METRIC_PREFIX, STEP_NAMES, BoundGraph, BoundNode, Program
+from graphtrain.program.acts import (
+    Act,
+    Report,
+    both,
+    choosing,
+    nothing,
+    storing,
+    storing_reported,
+    straight,
+    then,
+    triggered,
+    two_ways,
+    yes,
+)
+from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.cells import Cells
 from graphtrain.program.expressions import evaluated
-from graphtrain.program.history import History, asks_for_history
+from graphtrain.program.gradient_windows import GradientWindows
+from graphtrain.program.history import History
 from graphtrain.program.loop import Transition
-from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
-from graphtrain.program.rounds import Rounds, asks_for_windows
+from graphtrain.program.resources import StepCall
+from graphtrain.program.rounds import Rounds
+from graphtrain.program.step_requests import StepRequests
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import After, Clock, Due, Every, after, any_of
 
-Act = Callable[[], Any]
 Amount = tuple[str, Term, BoundNode, str]
 """An amount with what it is called in a message, ``"validate.every"``; and the node and the field that count it."""
 
@@ -75,32 +89,32 @@ class Compiler:
         self._ended = ended
         self._watch = watch
         self._slots = program.slots
-        self._returned = {path for bound in program.nodes for path in bound.planned.returned.values()}
-        self._window_slots: dict[tuple[str, str], int] = {}
+        self.cells = Cells(program, self.due, self.expression)
         agreement = program.resources.get("ranks")
         self._rounds = Rounds(program, agreement) if agreement is not None else None
         if self._rounds is not None:
             program.absent += self._rounds.undivided()
-        self._window_counters = [
-            (bound, declared)
-            for bound in program.nodes
-            for declared in bound.kind.fields.values()
-            if declared.counts is not None and not bound.bypassed
-        ]
-        self._asks = Asks(program, agreement)
-        self._with_gradients = [
-            (bound, declared)
-            for bound in program.nodes
-            for declared in bound.kind.fields.values()
-            if declared.with_gradients and (bound.path, declared.name) in program.plan.fields_read
-        ]
+        self.windows = GradientWindows(program, self.cells, self._rounds)
+        self._step_requests = StepRequests(program, agreement)
+        # What the engine itself provides where a node is set up: name -> the value for a node.
+        self._provided: dict[str, Callable[[BoundNode], Any]] = {
+            "asks": self._step_requests.of,
+            "current_loader": self._current_loader,
+            "graph_trains": lambda bound: bound.scope.names.steps,
+            "history": lambda bound: History(bound, program, program.resources["checkpoints"]),
+            "metric_prefix": lambda bound: bound.metric_prefix,
+            "step_names": self._step_names,
+            "training_precision": lambda bound: program.training_precision,
+        }
+        if self._rounds is not None:
+            rounds, windows = self._rounds, self.windows
+            self._provided["windows"] = lambda bound: rounds.windows(bound, windows.counters, windows.next_size)
         # Most graphs have none: nothing is asked when they are entered.
-        self._reports: dict[int, Report] = {}
         self._fractions: dict[BoundGraph, list[Amount]] = {}
         for bound in program.nodes:
             if amounts := [amount for amount in self._amounts(bound) if amount[1].base.amount.denominator != 1]:
                 self._fractions.setdefault(bound.scope, []).extend(amounts)
-        self.table = TransitionTable()
+        self.table = TransitionTable(extra_inputs=self.cells.extra_inputs)
         for bound in program.nodes:
             bound.trigger = self._trigger(bound)
         self._restarting = self._triggers_by_body()
@@ -129,11 +143,12 @@ class Compiler:
         for bound in scope.nodes.values():
             if reset:
                 bound.kind.reset(bound.instance)
+        self.windows.enter(scope)
         for _, bound in sorted(scope.nodes.items()):
             if not bound.bypassed and bound not in ready:
                 self.table.setups[bound.index]()
         if self._rounds is not None:
-            self._rounds.rewired(set(ready) & set(scope.nodes.values()), self._window_counters, self._next_window)
+            self._rounds.rewired(set(ready) & set(scope.nodes.values()), self.windows.counters, self.windows.next_size)
         for bound in scope.nodes.values():
             if bound.trigger is not None:
                 bound.trigger.start()
@@ -142,11 +157,8 @@ class Compiler:
                 trigger.restart(unit)
             self._forget(path for bound in scope.nodes.values() for path in bound.planned.returned.values())
             self._forget(f"{scope.prefix}{name}" for name in self._optional_outputs(scope))
-        for counter, declared in self._window_counters:
-            if counter.scope is scope and declared.window is not None:
-                self._know_window(counter, declared)
         self.refuse_fractions(self._fractions.get(scope, ()))
-        self._asks.enter(scope)
+        self._step_requests.enter(scope)
 
     def _optional_outputs(self, scope: BoundGraph) -> set[str]:
         """What may be absent when a graph ends, and then is what an earlier run of it has left otherwise."""
@@ -157,11 +169,6 @@ class Compiler:
         for path in paths:
             self._slots[self._program.slot_index(path)] = None
 
-    def _know_window(self, counter: BoundNode, declared: Field) -> None:
-        """Let nodes read the size of a window that may be open already."""
-        assert declared.window is not None, "asked before"
-        self._slots[self._window_slot(counter, declared.window)] = counter.fields[declared.window]
-
     def _setup(self, bound: BoundNode) -> Act:
         if bound.kind.setup_reads is None or bound.bypassed:
             return nothing
@@ -171,30 +178,10 @@ class Compiler:
 
     def _setup_getter(self, bound: BoundNode, read: Read, target: Target) -> Act:
         """A call that returns what a node is set up with; data that nodes write is looked up when it is opened."""
-        if asks_for_windows(read) and self._rounds is not None:
-            windows = self._rounds.windows(bound, self._window_counters, self._next_window)
-            return lambda: windows
-        if read.name == "current_loader":
-            return lambda: self._current_loader(bound)
-        if read.name == STEP_NAMES:
-            names = self._step_names(bound)
-            return lambda: names
-        if read.name == METRIC_PREFIX:
-            prefix = bound.metric_prefix
-            return lambda: prefix
-        if read.name == "training_precision":
-            precision = self._program.training_precision
-            return lambda: precision
-        if read.name == "graph_trains":
-            trains = bound.scope.names.steps
-            return lambda: trains
-        if asks_for_asks(read):
-            asks = self._asks.of(bound)
-            return lambda: asks
-        if asks_for_history(read):
-            history = History(bound, self._program, self._program.resources["checkpoints"])
-            return lambda: history
-        get = self._getter(bound, read, target)
+        if read.name in self._provided:
+            value = self._provided[read.name](bound)
+            return lambda: value
+        get = self.cells.of(bound, read, target).read
         if not (read.takes_written and isinstance(target, SlotTarget)):
             return get
         data = WrittenBatches(get)
@@ -214,7 +201,7 @@ class Compiler:
         """A call that returns which of several loaders batches are of, as step functions are told of their `loader`."""
         target = self._program.step_input(bound, Read("loader"))
         return (
-            self.field_getter(self._program.by_path[target.node], target.field)
+            self.cells.field(self._program.by_path[target.node], target.field).read
             if isinstance(target, FieldTarget)
             else None
         )
@@ -286,13 +273,13 @@ class Compiler:
         if bound.bypassed:
             return never
         if trigger is None:
-            return _yes
-        calls = [self.field_getter(bound, name) for name in bound.planned.also_due]
+            return yes
+        calls = [self.cells.field(bound, name).read for name in bound.planned.also_due]
         if not trigger.is_never or isinstance(bound.trigger, After):
             assert bound.trigger is not None, "compiled before"
             calls.insert(0, bound.trigger.due)
         if trigger.at_end and isinstance(bound.trigger, Every):
-            calls.append(_both(bound.trigger.has_moved, self.ending(bound.scope)))
+            calls.append(both(bound.trigger.has_moved, self.ending(bound.scope)))
         if not calls:
             return never
         return bound.trigger.not_before(any_of(calls)) if isinstance(bound.trigger, Every) else any_of(calls)
@@ -303,11 +290,7 @@ class Compiler:
 
     def compiled(self, scope: BoundGraph, expression: Expression) -> Act:
         """A call that answers a guard, or returns the value of another expression of a graph."""
-        return compile_guard(expression, self.names(scope))
-
-    def names(self, scope: BoundGraph) -> Resolver:
-        """What names mean in the guards and expressions of a graph."""
-        return _Names(self, scope)
+        return compile_guard(expression, functools.partial(self.cells.named, scope))
 
     # ---- transitions
 
@@ -320,15 +303,15 @@ class Compiler:
         own_act = self._evaluated(bound, self._act(bound))
         if self._rounds is not None:
             own_act = self._rounds.act(bound, own_act)
-        act, fields = self._with_window_counters(bound, own_act), bound.fields
-        if bound.planned.forgets:
-            act = _then(act, functools.partial(self._forget, sorted(bound.planned.forgets)))
+        act, fields = self.windows.wrap(bound, own_act), bound.fields
+        if bound.planned.kills:
+            act = then(act, functools.partial(self._forget, sorted(bound.planned.kills)))
         if isinstance(bound.trigger, Every):
-            return _triggered(act, fields, bound.trigger, self.due(bound), leave)
+            return triggered(act, fields, bound.trigger, self.due(bound), leave)
         target = self._only_target(bound)
         if target is not None:
-            return _straight(act, fields, self.position(target))
-        return _choosing(act, fields, leave)
+            return straight(act, fields, self.position(target))
+        return choosing(act, fields, leave)
 
     def _timed(self, bound: BoundNode, transition: Transition) -> Transition:
         if not bound.kind.activity or bound.bypassed:
@@ -427,9 +410,9 @@ class Compiler:
             function = bound.kind.implementation
         call = self._call(function, bound)
         if bound.kind.reports_backward:
-            self._reports[bound.index] = report = Report(bound.path)
-            return _storing_reported(call, self._slots, self._indices(bound), report)
-        return _storing(call, self._slots, self._indices(bound))
+            self.windows.reports[bound.index] = report = Report(bound.path)
+            return storing_reported(call, self._slots, self._indices(bound), report)
+        return storing(call, self._slots, self._indices(bound))
 
     def _with_expressions(self, bound: BoundNode) -> Callable[..., Any]:
         """A function with its parameters, of which some are evaluated at every call."""
@@ -453,114 +436,23 @@ class Compiler:
         """The slots that a node writes."""
         return [self._program.slot_index(path) for path in bound.planned.own_writes]
 
-    def _step_inputs(self, bound: BoundNode, name: str, step: StepCall) -> Any:
-        """A user's step function, called with the model and the batch; its extra inputs are looked up here.
-
-        Arguments:
-            name: of the resource that it is.
-        """
-        reads = [(read, self._program.step_input(bound, read)) for read in step.extra_inputs]
-        self.table.extra_inputs.setdefault(bound.path, []).extend(reads)
-        getters = tuple((read.name, self._step_input(bound, read, target)) for read, target in reads)
-        call = StepInputs(step.call, getters) if getters else step.call
-        returned = {name: self._program.slot_index(path) for name, path in bound.planned.returned.items()}
-        return StepOutputs(call, bound.path, name, returned, self._slots) if returned else call
-
-    def _step_input(self, bound: BoundNode, read: Read, target: Target) -> Act:
-        """A call that returns what a step function asks for; a slot that no step function has written is not there."""
-        get = self._getter(bound, read, target)
-        if not isinstance(target, SlotTarget) or target.path not in self._returned:
-            return get
-
-        def written() -> Any:
-            value = get()
-            if value is not None:
-                return value
-            if read.required:
-                raise UsageError(
-                    f"`{bound.path}` asks for `{read.name}` before a step function has returned it",
-                    f"give it a default, as in {read.name}=None, for the first batch, and the first of every epoch",
-                )
-            return read.default
-
-        return written
-
-    def _with_window_counters(self, bound: BoundNode, act: Act) -> Act:
-        """The call of a node; what it does to gradients is counted for the windows of its optimizers."""
-        for counter, declared in self._window_counters:
-            counted = set(counter.planned.optimizers)
-            is_cleared = False
-            for action in bound.planned.actions:  # in their order: what is wrapped around last happens last
-                if not counted & set(action.optimizers):
-                    continue
-                if action.effect == "backward":
-                    act = self._opening(act, counter, declared, always=is_cleared)
-                if action.effect == "backward" and action.is_reported:
-                    report = self._reports[bound.index]
-                    if self._rounds is None:
-                        act = _counting_reported(act, counter.fields, declared.name, report)
-                    else:
-                        amount = self._rounds.reported_amount(bound, report.has_run)
-                        act = _adding(act, counter.fields, declared.name, amount)
-                elif action.effect == "backward" and self._rounds is not None:
-                    act = _adding(act, counter.fields, declared.name, self._rounds.amount(bound))
-                elif action.effect == "backward":
-                    act = _counting(act, counter.fields, declared.name)
-                elif action.effect == "exchange" and declared.exchanged is not None:
-                    act = _setting(act, counter.fields, declared.exchanged, True)
-                elif action.effect == "zero_grad":
-                    act, is_cleared = _setting(act, counter.fields, declared.name, 0), True
-                    if declared.exchanged is not None and self._rounds is not None:
-                        act = _setting(act, counter.fields, declared.exchanged, False)
-        return self._clearing(bound, act)
-
-    def _clearing(self, bound: BoundNode, act: Act) -> Act:
-        """The call of a node; where it clears gradients, what belongs to them and is read begins again with them."""
-        cleared = {
-            name for action in bound.planned.actions if action.effect == "zero_grad" for name in action.optimizers
-        }
-        for owner, declared in self._with_gradients if cleared else ():
-            if owner is not bound and cleared & set(owner.planned.optimizers):
-                act = _setting(act, owner.fields, declared.name, declared.default)
-        return act
-
-    def _next_window(self, counter: BoundNode, declared: Field) -> Callable[[], int]:
-        """A call that returns the size of the window that opens next: of all ranks that the run began with."""
-        assert declared.target is not None, "asked before"
-        program, target = self._program, self.field_getter(counter, declared.target)
-        return lambda: int(target() * program.window_ranks)
-
-    def _opening(self, act: Act, counter: BoundNode, declared: Field, *, always: bool) -> Act:
-        """The call of a node whose backward pass may be the first of a window, which is as large as is said then."""
-        if declared.window is None or declared.target is None:
-            return act
-        fields, count, window = counter.fields, declared.name, declared.window
-        slots, index, size = self._slots, self._window_slot(counter, window), self._next_window(counter, declared)
-
-        def opening() -> None:
-            if always or not fields[count]:
-                fields[window] = slots[index] = size()
-            act()
-
-        return opening
-
-    def _window_slot(self, counter: BoundNode, window: str) -> int:
-        """The slot in which nodes read the size of a window; it changes when one opens, and costs others nothing."""
-        key = (counter.path, window)
-        if key not in self._window_slots:
-            self._slots.append(0)
-            self._window_slots[key] = len(self._slots) - 1
-        return self._window_slots[key]
-
     def _call(self, function: Callable[..., Any], bound: BoundNode) -> Act:
         """A call without arguments, specialised by their number: a general one costs 0.12 us more."""
-        slots, reads = self._slots, bound.planned.reads
-        while reads and self._is_at_default(bound, *reads[-1]):  # 0.05 us for one that is passed
+        slots, reads, program = self._slots, bound.planned.reads, self._program
+
+        def is_at_default(read: Read, target: Target) -> bool:
+            """True for a resource that nobody supplies, and that is read with a default."""
+            if read.required or not isinstance(target, ResourceTarget):
+                return False
+            return program.resource(target.name, read, bound.path) is read.default
+
+        while reads and is_at_default(*reads[-1]):  # 0.05 us for one that is passed
             reads = reads[:-1]
-        if any(self._varies(target) or self._may_be_absent(read, target) for read, target in reads):
-            getters = [self._getter(bound, read, target) for read, target in reads]
+        cells = [self.cells.of(bound, read, target) for read, target in reads]
+        indices = [index for cell in cells if (index := self.cells.index(cell)) is not None]
+        if len(indices) < len(cells):
+            getters = [cell.read for cell in cells]
             return lambda: function(*[get() for get in getters])
-        indices = [self._index(bound, read, target) for read, target in reads]
         match indices:
             case []:
                 return function
@@ -576,73 +468,6 @@ class Compiler:
                 return lambda: function(slots[a], slots[b], slots[c], slots[d], slots[e])
         return lambda: function(*[slots[index] for index in indices])
 
-    def _index(self, bound: BoundNode, read: Read, target: Target) -> int:
-        """The index of a slot; a constant gets a slot of its own."""
-        if isinstance(target, SlotTarget):
-            return self._program.slot_index(target.path)
-        if isinstance(target, FieldTarget) and self._is_window(target):
-            return self._window_slot(self._program.by_path[target.node], target.field)
-        self._slots.append(self._constant(bound, read, target))
-        return len(self._slots) - 1
-
-    def _is_at_default(self, bound: BoundNode, read: Read, target: Target) -> bool:
-        """True for a resource that nobody supplies, and that is read with a default."""
-        if read.required or not isinstance(target, ResourceTarget):
-            return False
-        return self._program.resource(target.name, read, bound.path) is read.default
-
-    def _may_be_absent(self, read: Read, target: Target) -> bool:
-        """True for a slot that may have no value, in place of which its reader has a default other than None."""
-        return isinstance(target, SlotTarget) and not read.required and read.default is not None
-
-    def _varies(self, target: Target) -> bool:
-        """True for what is neither a slot nor constant: a field, an expression, and a list."""
-        if isinstance(target, FieldTarget):
-            bound = self._program.by_path.get(target.node)
-            return bound is not None and not (target.field in bound.kind.parameters or self._is_window(target))
-        return isinstance(target, ListTarget | ExpressionTarget)
-
-    def _is_window(self, target: FieldTarget) -> bool:
-        """True for the size of a window, of which nodes read a copy in a slot."""
-        bound = self._program.by_path.get(target.node)
-        counter = bound.kind.counter(target.field) if bound is not None else None
-        return bound is not None and counter is not None and counter.window == target.field and not bound.bypassed
-
-    def _constant(self, bound: BoundNode, read: Read, target: Target) -> Any:
-        """The value of a parameter or of a resource."""
-        if isinstance(target, FieldTarget):
-            if target.node not in self._program.by_path:
-                return self.absent(target.node, target.field)
-            return self._program.by_path[target.node].parameters[target.field]
-        assert isinstance(target, ResourceTarget), target
-        value = self._program.resource(target.name, read, bound.path)
-        if read.is_step_function and value is not None and not isinstance(value, StepCall):
-            value = step_call(value, target.name)  # of another name than those that a model may have itself
-        if isinstance(value, StepCall):
-            return self._step_inputs(bound, target.name, value) if read.is_step_function else value.function
-        return value
-
-    def _getter(self, bound: BoundNode, read: Read, target: Target) -> Act:
-        """A call that returns what a node reads."""
-        if isinstance(target, SlotTarget):
-            slots, index = self._slots, self._program.slot_index(target.path)
-            if self._may_be_absent(read, target):
-                default = read.default
-                return lambda: default if slots[index] is None else slots[index]
-            return lambda: slots[index]
-        if isinstance(target, ListTarget):
-            if all(isinstance(part, ResourceTarget) for part in target.targets):
-                values = tuple(self._constant(bound, read, part) for part in target.targets)
-                return lambda: values
-            getters = [self._getter(bound, read, part) for part in target.targets]
-            return lambda: tuple(get() for get in getters)
-        if isinstance(target, ExpressionTarget):
-            return self.expression(target)
-        if isinstance(target, FieldTarget) and (self._varies(target) or self._is_window(target)):
-            return self.field_getter(self._program.by_path[target.node], target.field)
-        value = self._constant(bound, read, target)
-        return lambda: value
-
     def expression(self, target: ExpressionTarget) -> Act:
         """A call that returns the value of an expression, as its parameter has it.
 
@@ -652,37 +477,8 @@ class Compiler:
         scope = self._program.scopes.get(target.scope.path)
         if scope is None:  # of a node in a body that is bypassed
             path, _, name = target.name.rpartition(".")
-            value = self.absent(path, name)
-            return lambda: value
-        return evaluated(target, compile_guard(target.expression, self.names(scope)))
-
-    def absent(self, path: str, name: str) -> Any:
-        """The value of a field of a node in a body that is bypassed: the one with which the node would begin."""
-        planned = self._program.plan.by_path[path]
-        assert planned.kind is not None, "checked before"
-        if name == "due":
-            return False
-        if name in planned.parameters:
-            return planned.parameters[name]
-        instance = planned.kind.new_instance()
-        for parameter, value in planned.parameters.items():
-            setattr(instance, parameter, value)
-        return getattr(instance, name)
-
-    def field_getter(self, bound: BoundNode, name: str) -> Act:
-        """A call that returns the value of a field, or of a parameter."""
-        if name == "due":
-            return self.due(bound)
-        if name in bound.planned.expressions:
-            return self.expression(bound.planned.expressions[name])
-        fields = bound.fields
-        counter = bound.kind.counter(name)
-        if counter is not None and counter.window is not None and name == counter.full:
-            count, window = counter.name, counter.window
-            return lambda: 0 < fields[window] <= fields[count]
-        if name in fields:
-            return lambda: fields[name]
-        return functools.partial(getattr, bound.instance, name)
+            return constant(self.cells.absent(path, name)).read
+        return evaluated(target, self.compiled(scope, target.expression))
 
     # ---- edges
 
@@ -719,7 +515,7 @@ class Compiler:
         if not choices:
             return last_call or (lambda: last_position)
         if len(choices) == 1 and choices[0][2] is None and last_call is None:
-            return _two_ways(choices[0][0], choices[0][1], last_position, diagnosed)
+            return two_ways(choices[0][0], choices[0][1], last_position, diagnosed)
 
         def leave() -> int:
             try:
@@ -759,7 +555,7 @@ class Compiler:
         graph = bound.scope.graph
         for edge, target in zip(graph.edges[bound.node.name], self._program.targets(bound), strict=True):
             try:
-                holds = edge.when is None or self.compiled(bound.scope, bound.scope.guards[edge.when])()
+                holds = edge.when is None or self.compiled(bound.scope, bound.scope.names.guards[edge.when])()
             except Exception as error:
                 own = self._raising(bound.scope, edge.when or "", error)
                 raise GuardError(bound.path, own, graph.guards[own], error) from None
@@ -771,222 +567,11 @@ class Compiler:
         for part in walk(scope.names.parse(scope.graph.guards[name])):
             if isinstance(part, Name) and part.name in scope.graph.guards:
                 try:
-                    self.compiled(scope, scope.guards[part.name])()
+                    self.compiled(scope, scope.names.guards[part.name])()
                 except Exception as inner:
                     if str(inner) == str(error):
                         return self._raising(scope, part.name, error)
         return name
-
-    # ---- what names mean
-
-    def guard_getter(self, scope: BoundGraph, expression: Name | FieldOf) -> Act:
-        """A call that returns the value of a name in a guard. A slot must hold a Python number or text.
-
-        Reading a tensor would wait for its device in every transition.
-        """
-        if isinstance(expression, FieldOf):
-            bound = scope.at(expression.node)
-            if bound is not None:
-                return self.field_getter(bound, expression.field)
-            value = self.absent(f"{scope.prefix}{expression.node}", expression.field)
-            return lambda: value
-        target = scope.names.resolve(expression.name)
-        get = self._getter(next(iter(scope.nodes.values())), Read(expression.name), target)
-        if not isinstance(target, SlotTarget):
-            return get
-        name = target.path
-
-        def read() -> Any:
-            value = get()
-            if not isinstance(value, bool | int | float | str):
-                received = f"a {type(value).__name__}" if value is not None else "nothing yet"
-                raise TypeError(
-                    f"the slot `{name}` holds {received}; guards and expressions read Python numbers and text"
-                )
-            return value
-
-        return read
-
-
-@dataclass(frozen=True)
-class _Names:
-    """What names in the guards of one bound graph stand for."""
-
-    compiler: Compiler
-    scope: BoundGraph
-
-    def constant(self, expression: Expression) -> Constant | None:
-        if not isinstance(expression, FieldOf):
-            return None
-        bound = self.scope.at(expression.node)
-        if bound is None:
-            return Constant(self.compiler.absent(f"{self.scope.prefix}{expression.node}", expression.field))
-        if expression.field in bound.kind.parameters and expression.field not in bound.planned.expressions:
-            return Constant(bound.parameters[expression.field])
-        return None
-
-    def reader(self, expression: Name | FieldOf) -> Act:
-        return self.compiler.guard_getter(self.scope, expression)
-
-    def held(self, expression: Expression) -> tuple[dict[str, Any], str] | None:
-        if not isinstance(expression, FieldOf):
-            return None
-        bound = self.scope.at(expression.node)
-        if bound is None:
-            return None
-        is_field = expression.field in bound.kind.fields  # a parameter is none
-        return (bound.fields, expression.field) if is_field and expression.field in bound.fields else None
-
-
-def _then(first: Act, second: Act) -> Act:
-    def both() -> None:
-        first()
-        second()
-
-    return both
-
-
-def _both(first: Due, second: Due) -> Due:
-    return lambda: first() and second()
-
-
-def nothing() -> None:
-    """Do nothing."""
-
-
-def _yes() -> bool:
-    return True
-
-
-def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
-    if not writes:
-        return call
-    if len(writes) == 1:
-        index = writes[0]
-
-        def store() -> None:
-            slots[index] = call()
-
-        return store
-    if len(writes) == 2:
-        first, second = writes
-
-        def store_two() -> None:
-            slots[first], slots[second] = call()
-
-        return store_two
-
-    def store_all() -> None:
-        for index, value in zip(writes, call(), strict=True):
-            slots[index] = value
-
-    return store_all
-
-
-class Report:
-    """What the last visit of a node has returned of its backward pass."""
-
-    def __init__(self, path: str, *, ran_backward: bool = False) -> None:
-        self.path, self.ran_backward = path, ran_backward
-
-    def has_run(self) -> bool:
-        """Whether it ran backward."""
-        return self.ran_backward
-
-
-def _storing_reported(call: Act, slots: list[Any], writes: list[int], report: Report) -> Act:
-    """The call of a node that returns, behind what it writes, whether it ran backward."""
-
-    def store() -> None:
-        returned = call()
-        values = returned if isinstance(returned, tuple) and writes else (returned,)
-        if len(values) != len(writes) + 1 or not isinstance(values[-1], bool):
-            received = f"{len(values)} values, the last of type {type(values[-1]).__name__}"
-            raise UsageError(
-                f"{report.path}: a kind with the effect `backward?` returns, last, whether it did; got {received}",
-                f"return {len(writes)} values that it writes, and True or False" if writes else "return True or False",
-            )
-        report.ran_backward = values[-1]
-        for index, value in zip(writes, values, strict=False):
-            slots[index] = value
-
-    return store
-
-
-# These closures serve nodes of every kind, so they go to the dictionary of a node's object: where the class differs
-# from call to call, `record.runs += 1` costs three times as much.
-
-
-def _counting(act: Act, fields: dict[str, Any], name: str) -> Act:
-    def count() -> None:
-        act()
-        fields[name] += 1
-
-    return count
-
-
-def _adding(act: Act, fields: dict[str, Any], name: str, amount: Callable[[], int]) -> Act:
-    def add() -> None:
-        act()
-        fields[name] += amount()
-
-    return add
-
-
-def _counting_reported(act: Act, fields: dict[str, Any], name: str, report: Report) -> Act:
-    def count() -> None:
-        act()
-        if report.ran_backward:
-            fields[name] += 1
-
-    return count
-
-
-def _setting(act: Act, fields: dict[str, Any], name: str, value: Any) -> Act:
-    def act_and_set() -> None:
-        act()
-        fields[name] = value
-
-    return act_and_set
-
-
-def _straight(act: Act, fields: dict[str, Any], target: int) -> Transition:
-    def transition() -> int:
-        act()
-        fields["runs"] += 1
-        return target
-
-    return transition
-
-
-def _choosing(act: Act, fields: dict[str, Any], leave: Transition) -> Transition:
-    def transition() -> int:
-        act()
-        fields["runs"] += 1
-        return leave()
-
-    return transition
-
-
-def _triggered(act: Act, fields: dict[str, Any], trigger: Every, is_due: Due, leave: Transition) -> Transition:
-    def transition() -> int:
-        if is_due():
-            act()
-            trigger.fire()
-            fields["runs"] += 1
-        return leave()
-
-    return transition
-
-
-def _two_ways(guard: Due, position: int, otherwise: int, diagnosed: Callable[[Exception], Exception]) -> Transition:
-    def leave() -> int:
-        try:
-            return position if guard() else otherwise
-        except Exception as error:
-            raise diagnosed(error) from None
-
-    return leave
 
 
 def _diagnosed(

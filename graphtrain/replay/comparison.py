@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy
 import torch
 
 from graphtrain.plain import is_scalar
-from graphtrain.printable import shorten
+from graphtrain.printable import one_line, shorten
+from graphtrain.state.weights import dtype_and_shape
+from graphtrain.storage.run_directory import METRICS_FILE
 
 # In this order the first difference is the likely cause, such as a counter that was lost, and the rest follows from it.
 _SECTIONS = (
@@ -30,6 +32,17 @@ class StateDifference:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.how}"
+
+
+def first_lines(differences: Sequence[StateDifference], most: int = 8) -> Iterator[str]:
+    """Lines about the first differences, and how many more there are.
+
+    The row of metrics that differs is always among them: it tells when two runs began to differ.
+    """
+    told = [*differences[:most], *(row for row in differences[most:] if row.path.startswith(METRICS_FILE))]
+    yield from (f"  {one_line(str(difference))}" for difference in told)
+    if (more := len(differences) - len(told)) > 0:
+        yield f"  ... and {more} more"
 
 
 @dataclass
@@ -140,11 +153,6 @@ def _of_tensors(expected: Any, actual: Any) -> str:
 
 def _share(differing: int, whole: int) -> str:
     return f"{differing} of {whole} element{'' if whole == 1 else 's'}"
-
-
-def dtype_and_shape(tensor: torch.Tensor) -> str:
-    """``"float32 (2, 3)"``."""
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def _form(tensor: Any) -> str:

@@ -24,7 +24,7 @@ from graphtrain.printable import shorten
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.replay.comparison import StateComparison, StateDifference, compare
-from graphtrain.replay.verify import timed_nodes
+from graphtrain.replay.verify import records_by_time, timed_nodes
 from graphtrain.run.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.run.trainer import Trainer
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
@@ -124,9 +124,10 @@ class CutTraining:
             path: {name: sorted(value) if name == "fired" else None for name, value in fields.items()}
             for path, fields in essential["progress"].items()
         }
-        has_timed_rows = any(bound.kind.observer and bound.kind.may_record_rows for bound in timed_nodes(program))
+        has_timed_rows = records_by_time(timed_nodes(program))
         trained = TrainedRun(self._count, seconds, progress, tuple(program.timed()), has_timed_rows, tuple(self._cuts))
-        saved = _progress(newest_checkpoint(self._run_dir), trained) if self._has_saved() else {}
+        has_saved = checkpoint_paths(self._run_dir / CHECKPOINTS_FOLDER)
+        saved = _progress(newest_checkpoint(self._run_dir), trained) if has_saved else {}
         if compare({"progress": saved}, essential).differences:
             raise UsageError(
                 f"the run stops before the node `{trainer.position}`, which is no save point, so that nothing can be "
@@ -159,9 +160,6 @@ class CutTraining:
             return position
 
         return copy_and_run
-
-    def _has_saved(self) -> bool:
-        return bool(checkpoint_paths(self._run_dir / CHECKPOINTS_FOLDER))
 
     def _copy(self) -> None:
         self._is_asked = False

@@ -17,7 +17,6 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.lineage import Lineage
 from graphtrain.storage.manifest import SkippedCheckpoints, checkpoint_number
-from graphtrain.storage.rank_files import ranks_of
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
@@ -59,7 +58,7 @@ class SavedCheckpoint:
     @property
     def ranks(self) -> int:
         """How many processes have written it."""
-        return ranks_of(self.manifest)
+        return int(self.manifest["ranks"])
 
     @property
     def returns(self) -> int:

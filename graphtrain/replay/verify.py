@@ -16,7 +16,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, final
@@ -112,18 +112,17 @@ class Verifier:
         self, segment: Segment, goal: Checkpoint, digests: _Digests | None = None, expected: _Digests | None = None
     ) -> Verdict:
         trainer = self._make(segment)
-        verdict = self._reexecute(segment, trainer, _Reexecution(goal, trainer.gather, digests, expected))
-        if verdict.comparison.size > _MUCH_MEMORY:
-            # A trainer is part of a cycle of references, and there may be no memory for it and the next (takes 0.1 s).
-            gc.collect()
-        return verdict
-
-    def _reexecute(self, segment: Segment, trainer: Trainer, reexecution: _Reexecution) -> Verdict:
+        reexecution = _Reexecution(goal, trainer.gather, digests, expected)
         try:
             trainer.run_to(reexecution.begin, "auto" if segment.start is None else segment.start.path, self._read)
-            return reexecution.result(segment)
+            verdict = reexecution.result(segment)
         except (CheckpointError, DataError, UsageError) as error:
             return Verdict(segment, failure=str(error))
+        if verdict.comparison.size > _MUCH_MEMORY:
+            # A trainer is part of a cycle of references, and there may be no memory for it and the next (takes 0.1 s).
+            del trainer, reexecution
+            gc.collect()
+        return verdict
 
     def _read(self, path: str | Path) -> Checkpoint:
         """The checkpoint that a span begins with. It is given away: what is restored from it is trained on."""
@@ -164,8 +163,7 @@ class _Reexecution:
             self._start_time, self._batches = time.monotonic(), 0
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
         self._timed = timed_nodes(compiled.program)
-        # An observer takes means of metrics by wall-clock time.
-        self._has_timed_rows = any(bound.kind.observer and bound.kind.may_record_rows for bound in self._timed)
+        self._has_timed_rows = records_by_time(self._timed)
         self._expected = self._essential(self._goal.sections)
         # A full comparison looks at every tensor, so a pass is judged by the numbers of progress first.
         self._counters = [
@@ -322,6 +320,11 @@ def _of_all_ranks(comparison: StateComparison, gather: Callable[[Any], list[Any]
         for path, how in told:
             differences.setdefault((path, how), StateDifference(path, f"{how} (rank {rank})"))
     return replace(comparison, differences=[*differences.values()])
+
+
+def records_by_time(timed: Iterable[BoundNode]) -> bool:
+    """True if rows of metrics are recorded by wall-clock time: an observer takes means of metrics."""
+    return any(bound.kind.observer and bound.kind.may_record_rows for bound in timed)
 
 
 def timed_nodes(program: Program) -> list[BoundNode]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphtrain.graph.canonical import order_json, structural_hash
-from graphtrain.graph.layers import layers_json
+from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop
 from graphtrain.program.run_state import RunState
@@ -36,9 +35,7 @@ def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
     step, epoch = compiled.run_clock.step_and_epoch()
     facts = {
         **(run.environment.as_plain() if run.environment is not None else {}),
-        "graph": compiled.graph.to_json(),
-        "graph_order": order_json(compiled.graph),
-        **({"graph_layers": layers} if (layers := layers_json(compiled.graph)) else {}),
+        "graph": saved_json(compiled.graph),
         "graph_hash": structural_hash(compiled.graph),
         "position": compiled.path(loop.position),
         "ended": loop.ended,

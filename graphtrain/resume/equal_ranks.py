@@ -9,7 +9,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
+import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,9 +28,13 @@ from graphtrain.graph import Graph
 from graphtrain.plain import json_value
 from graphtrain.program.agreement import Agreement
 from graphtrain.state.content import content_hash
+from graphtrain.storage.own_files import temporary_name
+from graphtrain.storage.run_directory import readable_failure
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.version import __version__
 
+# A file of another host is seen within so long, or the folder is not the same.
+_VISIBLE_SECONDS = 5.0
 # Of a tensor that differs, so many elements are searched for one that does.
 _MOST_ELEMENTS = 65_536
 
@@ -246,15 +255,36 @@ def require_one_folder(agreement: Agreement, run_files: RunFiles) -> None:
     Raises:
         UsageError: one of them does not; on all of them.
     """
-    name = agreement.lead(run_files.leave_trace)
-    seen = agreement.gather(run_files.sees_trace(name))
-    agreement.lead(lambda: run_files.remove_trace(name))
+    if agreement.world_size == 1:
+        return
+    trace = temporary_name(run_files.folder / uuid.uuid4().hex)
+
+    def leave() -> str:
+        with readable_failure(trace):
+            trace.touch()
+        return trace.name
+
+    name = agreement.lead(leave)
+    seen = agreement.gather(_is_visible(run_files.folder, name))
+    agreement.lead(lambda: trace.unlink(missing_ok=True))
     if not all(seen):
         ranks = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
         raise UsageError(
             f"the run directory `{run_files.path}` of rank 0 is not the one of rank {ranks}",
             "name a folder on a file system that all hosts share, by its absolute path",
         )
+
+
+def _is_visible(folder: Path, name: str) -> bool:
+    """True if a file is in a folder as this rank has it; shared file systems may show it a little later."""
+    deadline = time.monotonic() + _VISIBLE_SECONDS
+    while True:
+        with suppress(OSError):
+            if name in os.listdir(folder):
+                return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
 
 
 def refuse_models(resources: Mapping[str, Any]) -> None:

@@ -41,18 +41,18 @@ _SHOWN = 3
 # ---- choosing
 
 
-def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves | None) -> Checkpoint | None:
+def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves) -> Checkpoint | None:
     """The checkpoint to resume from; None to begin. Several ranks take the one that rank 0 chooses.
 
     Raises:
         UsageError: the run directory holds a run, and it must not; or there is no such checkpoint.
         CheckpointError: the checkpoint that was named is not sound. What rank 0 meets is raised on all ranks.
     """
-    rank, world_size = (saves.agreement.rank, saves.agreement.world_size) if saves is not None else (0, 1)
+    rank, world_size = saves.ranks.rank, saves.ranks.world_size
     read = functools.partial(read_checkpoint, rank=rank, world_size=world_size)
     if run_files is not None:
         run_files.read = read
-    if saves is None:
+    if saves.are_one:
         return _found(run_files, options, read)
     if rank == 0:
         return _chosen(run_files, options, saves, read)

@@ -21,9 +21,10 @@ import msgpack
 from graphtrain.distributed import LostRankError, Ranks
 from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.agreement import Agreement
-from graphtrain.storage.checkpoint import Manifest, reason_of, write_folder
+from graphtrain.storage.background import Background
+from graphtrain.storage.checkpoint import Manifest, reason_of, write_checkpoint, write_folder
 from graphtrain.storage.encoding import UnsaveableError
-from graphtrain.storage.rank_files import OWN_FACTS, manifest_of_ranks, write_files_of_rank
+from graphtrain.storage.rank_files import OWN_FACTS, manifest_of, write_files
 from graphtrain.storage.run_files import Written
 from graphtrain.storage.sharing import Digests, MustBeEqual, RankState, Sharing, differences, different_files
 from graphtrain.storage.slim import Slim
@@ -45,7 +46,7 @@ _ERRORS: Mapping[str, type[GraphtrainError]] = {
 
 @final
 class RankSaves:
-    """One rank's side of the saves of a run.
+    """One rank's side of the saves of a run, of which it may be the only one.
 
     Arguments:
         agreement: with the other ranks.
@@ -71,6 +72,8 @@ class RankSaves:
         Raises:
             UnsaveableError: a rank could not; the first of them is named, on all of them in the same words.
         """
+        if self.are_one:
+            return copy()
         self.agreement.synchronise("save")  # what one rank was asked for is progress of all from here
         refusal, copied = None, None
         try:
@@ -91,12 +94,22 @@ class RankSaves:
         path, reason, hint = refusal
         raise UnsaveableError(path, f"{reason} (rank {refusing})", hint)
 
-    def is_over(self) -> bool:
+    @property
+    def are_one(self) -> bool:
+        """True where this process is the only one."""
+        return self.ranks.world_size == 1
+
+    def know_of(self, save: Background[Written]) -> bool:
         """True if all ranks know by now what has become of the last save: rank 0 said so when they synchronised."""
-        return self.agreement.saves_known >= self.begun
+        return save.is_over if self.are_one else self.agreement.saves_known >= self.begun
 
     def save(
-        self, staged: StagedState, required: MustBeEqual, folder: Path, facts: Manifest, slim: Slim | None
+        self,
+        staged: StagedState,
+        required: Callable[[], MustBeEqual],
+        folder: Path,
+        facts: Manifest,
+        slim: Slim | None,
     ) -> RankSave:
         """Begin the save that all ranks have copied their state for."""
         self.begun += 1
@@ -105,16 +118,17 @@ class RankSaves:
 
 @final
 class RankSave:
-    """One rank's part in one checkpoint; or all of it, where one process writes it in the files of several.
+    """One rank's part in one checkpoint; of one process, all of it.
 
     Arguments:
         key: that of the save in the store.
-        required: what has to be equal on all ranks.
+        required: returns what has to be equal on all ranks.
         folder: of the checkpoints, as this rank sees it.
         facts: what this rank knows for the manifest; what is not its own is taken of rank 0.
         slim: how the files are divided; that of rank 0 holds for all. Default: tensors by their resource.
 
     Attributes:
+        leads: True on rank 0.
         hurried: once it is set, ranks that may be dead are not waited for any more.
     """
 
@@ -123,13 +137,16 @@ class RankSave:
         ranks: Ranks,
         key: str,
         staged: StagedState,
-        required: MustBeEqual,
+        required: Callable[[], MustBeEqual],
         folder: Path,
         facts: Manifest,
         slim: Slim | None = None,
     ) -> None:
-        self._ranks, self._key, self._staged, self._required = ranks, key, staged, required
+        self._ranks, self._key, self._staged = ranks, key, staged
         self._folder, self._facts, self._slim = folder, facts, slim
+        self._is_alone = ranks.world_size == 1
+        self._required = MustBeEqual() if self._is_alone else required()
+        self.leads = not ranks.rank
         self.hurried = Event()
         self._hurried_at: float | None = None
         self._told: set[str] = set()
@@ -188,9 +205,12 @@ class RankSave:
 
     def is_told(self, timeout_seconds: float) -> bool:
         """True if rank 0 has said what has become of it; waited for so long."""
-        return self._ranks.read(self._of("outcome", 0), timeout_seconds) is not None
+        return self._is_alone or self._ranks.read(self._of("outcome", 0), timeout_seconds) is not None
 
     def _write_folder(self, path: Path, staged: StagedState, facts: Manifest) -> Manifest:
+        if self._is_alone:
+            return write_checkpoint(path, staged, facts, self._slim)
+
         def write(folder: Path) -> Manifest:
             try:
                 self._publish("folder", [folder.name, self._slim.as_plain() if self._slim is not None else None])
@@ -200,7 +220,7 @@ class RankSave:
                 self._give_up(reason_of(error))
                 self._await_others()
                 raise
-            return manifest_of_ranks(facts, state, sharing, summaries, told, self._slim)
+            return manifest_of(facts, state, sharing, summaries, told, self._slim)
 
         return write_folder(path, write, staged.given_up)
 
@@ -223,7 +243,7 @@ class RankSave:
                 "it must be the same on all ranks: let no rank change it by itself",
             )
         sharing = Sharing.of(state, summaries, leaves)
-        written = write_files_of_rank(folder, self._ranks.rank, state, sharing, self._slim)
+        written = write_files(folder, self._ranks.rank, state, sharing, self._slim)
         self._files = {"files": written, "own": {name: self._facts[name] for name in OWN_FACTS}}
         self._publish("files", self._files)
         return state, sharing, summaries
@@ -241,19 +261,21 @@ class RankSave:
 
     def _publish(self, topic: str, value: Any) -> None:
         self._told.add(topic)
+        if self._is_alone:
+            return
         self._ranks.publish(self._of(topic, self._ranks.rank), zlib.compress(msgpack.packb({"value": value}), 1))
 
     def _give_up(self, reason: str) -> None:
         """Tell the others, wherever they wait for this rank, that nothing comes any more."""
         for topic in ("folder", "summary", "leaves", "essential", "files"):
-            if topic not in self._told:
+            if topic not in self._told and not self._is_alone:
                 with suppress(LostRankError):
                     told = zlib.compress(msgpack.packb({"failed": reason}), 1)
                     self._ranks.publish(self._of(topic, self._ranks.rank), told)
 
     def _forget(self) -> None:
         """Release the memory that the store has for what this rank has told: nobody reads it any more."""
-        for topic in self._told - {"outcome"}:
+        for topic in self._told - {"outcome"} if not self._is_alone else ():
             with suppress(LostRankError):
                 self._ranks.publish(self._of(topic, self._ranks.rank), b"")
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from graphtrain.distributed import Alone
-from graphtrain.errors import CheckpointError, LifeCycleError, SaveFailedError
-from graphtrain.metrics.recorder import Recorder
-from graphtrain.names import quoted, suggestion
+from graphtrain.errors import CheckpointError, SaveFailedError
+from graphtrain.names import quoted
 from graphtrain.notices import Notices
 from graphtrain.program.clock import Moment
 from graphtrain.program.requests import Requests, SavePolicy, Saves
@@ -24,10 +21,9 @@ from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint, Manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.lineage import OWN, Lineage
-from graphtrain.storage.manifest import checkpoint_number, read_manifest
+from graphtrain.storage.manifest import checkpoint_number
 from graphtrain.storage.retention import Retention
-from graphtrain.storage.run_files import RunFiles, Written, named_checkpoint
-from graphtrain.storage.sharing import MustBeEqual
+from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.slim import Slim
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
@@ -71,7 +67,7 @@ class CheckpointWriter(Saves):
         run_files: where checkpoints go. None: nothing is saved, and nothing has to be.
         requests: is told from another thread when a checkpoint is written, or has failed to be.
         notices: told of a save that failed where the run continues nevertheless.
-        ranks: the saves of all ranks, where there are several. Default: this process saves by itself.
+        ranks: the saves of all ranks.
 
     Attributes:
         refusal: why the position tried last was no save point.
@@ -85,7 +81,7 @@ class CheckpointWriter(Saves):
         run_files: RunFiles | None,
         requests: Requests,
         notices: Notices,
-        ranks: RankSaves | None = None,
+        ranks: RankSaves,
     ) -> None:
         self._run = run
         self._run_files = run_files
@@ -170,9 +166,7 @@ class CheckpointWriter(Saves):
         assert self._run_files is not None, "something was written"
         mark = functools.partial(self._run_files.mark, path, value, retention)
         try:
-            if self._ranks is None:
-                mark()
-            elif not self._is_failing:
+            if not self._is_failing:
                 self._ranks.agreement.lead(mark)
         except CheckpointError as error:
             self._fail(error)
@@ -183,7 +177,7 @@ class CheckpointWriter(Saves):
 
         It is not waited for without end, nor where every position of the graph has a batch.
         """
-        if self._ranks is None:
+        if self._ranks.are_one:
             return False
         compiled, loop = self._run.compiled, self._run.loop
         is_alive = compiled.liveness.has_batch(loop.position, loop.ended)
@@ -233,52 +227,6 @@ class CheckpointWriter(Saves):
         self._attempts = 0
         return True
 
-    def last_save_point(self, resumed_from: Path | None) -> Checkpoint:
-        """The newest checkpoint of the run whose weights are finite.
-
-        Arguments:
-            resumed_from: the checkpoint that a run without a directory was resumed from; None if it was not.
-
-        Raises:
-            LifeCycleError: there is none.
-        """
-        newest = self._run_files.newest() if self._run_files is not None else None
-        if newest is None and resumed_from is not None:
-            newest = named_checkpoint(resumed_from)
-        if newest is None:
-            why = f" ({self.refusal})" if self.refusal else ""
-            without = ", and there is no run directory" if self._run_files is None else ""
-            raise LifeCycleError(
-                f"the run has failed inside a node before its first checkpoint{without}{why}: nothing to resume from",
-                "make a new Trainer, of a model and an optimizer that are set up again; with run_dir=... a run resumes "
-                "from its newest checkpoint",
-            )
-        return newest
-
-    def way_back(self) -> str:
-        """From where a run resumes that has failed inside a node, in words; empty where there is nothing to tell."""
-        run_files, clock = self._run_files, self._run.compiled.run_clock
-        if run_files is None:
-            return ""
-        path = run_files.resumable
-        if path is None:
-            return f"no checkpoint was made before: {run_files.path} begins again"
-        try:
-            facts = read_manifest(path)
-        except CheckpointError:  # a resume reports it
-            return ""
-        step, _ = clock.step_and_epoch()
-        since = step - facts["step"]
-        is_same_training = all(facts.get(name) == value for name, value in clock.nested().items())
-        before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
-        return f"resumes from step {facts['step']}{before * is_same_training}: checkpoint {path.name}"
-
-    def report_no_best(self, recorder: Recorder) -> None:
-        """At the end of a run, report it if checkpoints are ranked by a metric, and none has a value of it."""
-        best = self._policy.retention.best
-        if self._run_files is not None and best is not None and not self._run_files.has_ranked:
-            self._notices(_no_best(recorder, best))
-
     def is_writing(self) -> bool:
         """True while a checkpoint is being written."""
         return self._writing is not None and not self._writing.is_over
@@ -289,13 +237,11 @@ class CheckpointWriter(Saves):
         Raises:
             SaveFailedError: it could not be, and the policy is to stop.
         """
-        if self._writing is not None and (self._writing.is_over if self._ranks is None else self._ranks.is_over()):
+        if self._writing is not None and self._ranks.know_of(self._writing):
             self._wait()
 
     def outcomes(self) -> tuple[int, int]:
         """How many saves of several ranks are over, and how many of them have failed, as far as this rank knows."""
-        if self._ranks is None:
-            return 0, 0
         is_under_way = self._writing is not None and not self._writing.is_over
         return self._ranks.begun - is_under_way, self._ranks.failed
 
@@ -331,8 +277,7 @@ class CheckpointWriter(Saves):
                 error.add_note(f"a checkpoint could not be written either: {problem}")
             raise
         self.wait()
-        if self._ranks is not None:
-            self._ranks.agreement.synchronise("stop")
+        self._ranks.agreement.synchronise("stop")
 
     def _give_up(self) -> None:
         """Keep what is being written from becoming a checkpoint, and do not wait for it."""
@@ -351,8 +296,7 @@ class CheckpointWriter(Saves):
         except CheckpointError as error:
             self._writing = self._mark = None
             self._askers = frozenset()
-            if self._ranks is not None:
-                self._ranks.failed += 1
+            self._ranks.failed += 1
             self._fail(error)
             return
         except KeyboardInterrupt:
@@ -373,7 +317,7 @@ class CheckpointWriter(Saves):
 
     def fails(self) -> None:
         """Wait for the save that all ranks have begun, before the others are left; not for ranks that may be dead."""
-        self._is_failing = True
+        self._is_failing = not self._ranks.are_one
         if self._part is not None:
             self._part.hurried.set()
             self._await_part()
@@ -385,74 +329,43 @@ class CheckpointWriter(Saves):
                 pass
 
     def _begin(self, run_files: RunFiles, value: float | None, askers: frozenset[str]) -> None:
-        copied: tuple[StagedState, dict[str, Any]] = (
-            self._staged_now() if self._ranks is None else self._ranks.copied(self._staged_now)
-        )
-        staged, facts = copied
+        staged, facts = self._ranks.copied(self._staged_now)
         self._report_unknown(facts["unknown"])
-        retention, problem = self._policy.retention, None
+        problem: CheckpointError | None = None
         try:
             facts |= run_files.facts()
         except CheckpointError as error:
-            if self._ranks is None:
-                self._fail(error)
-                return
             problem = error  # of this rank: what has become of the save is told to all
         moment, newest, replaced = self._moment(), self._newest, None
         if newest is not None and moment is not None and moment.is_at_the_clock_of(newest.moment):
             replaced = newest.path
             facts["replaces"] = newest.first_number
-        if self._run.compiled.returning:
+        compiled, policy = self._run.compiled, self._policy
+        if compiled.returning:
             self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
             facts |= self.lineage.with_saved(OWN, self._askers).facts()
+        slim = Slim(self._frozen(), newest.path.name if newest is not None else "") if policy.slim else None
+        part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, facts, slim)
         # After the copy, while training continues: what is changed meanwhile is reported too, by one save too early.
-        state = self._run.compiled.state
+        state = compiled.state
         compare = state.data_content.comparison(state.changed) if state.data_content is not None else None
-
-        def with_content(write: Callable[[], Written]) -> Callable[[], Written]:
-            def write_all() -> Written:
-                content, changed = compare() if compare is not None else ({}, [])
-                facts.update(data_content=content, unknown=[*facts["unknown"], *changed])
-                return write()
-
-            return write_all
-
-        self._staged, self._written_moment = staged, moment
-        slim = Slim(self._frozen(), newest.path.name if newest is not None else "") if self._policy.slim else None
-        if self._ranks is not None:
-            write = self._part_of(self._ranks, run_files, facts, problem, value, replaced, slim)
-            self._writing = Background(with_content(write))
-            return
-        post_written = functools.partial(self._requests.post, "written")
-        save = functools.partial(run_files.save, staged, facts, retention, value, replaced)
-        if slim is not None:  # in the files of several ranks, of which this is the only one
-            part = RankSave(Alone(), "save", staged, MustBeEqual(), run_files.checkpoints, facts, slim)
-            self._writing = Background(with_content(lambda: part.lead(save)), post_written)
-            return
-        self._writing = Background(with_content(save), post_written)
-
-    def _part_of(
-        self,
-        ranks: RankSaves,
-        run_files: RunFiles,
-        facts: dict[str, Any],
-        problem: CheckpointError | None,
-        value: float | None,
-        replaced: Path | None,
-        slim: Slim | None,
-    ) -> Callable[[], Written]:
-        """What writes this rank's part of a checkpoint. That it is over all ranks learn when they synchronise."""
-        staged, retention = self._staged, self._policy.retention
-        assert staged is not None, "set before"
-        required = self._run.compiled.state.must_be_equal()
-        part = self._part = ranks.save(staged, required, run_files.checkpoints, facts, slim)
 
         def write(write_folder: WriteFolder) -> Written:
             if problem is not None:
                 raise problem
-            return run_files.save(staged, facts, retention, value, replaced, write_folder)
+            return run_files.save(staged, facts, policy.retention, value, replaced, write_folder)
 
-        return lambda: part.follow() if ranks.ranks.rank else part.lead(write)
+        def write_part() -> Written:
+            content, changed = compare() if compare is not None else ({}, [])
+            facts.update(data_content=content, unknown=[*facts["unknown"], *changed])
+            return part.lead(write) if part.leads else part.follow()
+
+        self._staged, self._part, self._written_moment = staged, part, moment
+        self._writing = Background(write_part, self._post_written)
+
+    def _post_written(self) -> None:
+        if self._ranks.are_one:  # several learn it when they synchronise
+            self._requests.post("written")
 
     def _staged_now(self) -> tuple[StagedState, dict[str, Any]]:
         """A copy of the state in the memory of the one before it, and the facts about it."""
@@ -508,16 +421,3 @@ class CheckpointWriter(Saves):
 def _is_of_slot(path: str, name: str) -> bool:
     """True for the path of an error about a slot, or about something in it."""
     return path.startswith((f"slots[{name!r}]", f"the slot `{name}`"))
-
-
-def _no_best(recorder: Recorder, name: str) -> str:
-    values = [row[name] for row in recorder.rows if name in row]
-    line = "no checkpoint was kept as the best: "
-    if not values:
-        nearest = suggestion(name, recorder.metrics_in(recorder.latest))
-        return f"{line}no row of metrics has `{name}`{f'; {nearest}' if nearest else ''}"
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return f"{line}every value of `{name}` is NaN or infinite"
-    value = f"`{name}`" if len(finite) == len(values) else f"a finite value of `{name}`"
-    return f"{line}{value} was never recorded at a step at which `checkpoint` was due"

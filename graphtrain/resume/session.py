@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -21,15 +22,15 @@ from graphtrain.program.loop import Loop
 from graphtrain.program.made import made_resources, with_copies
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import prepare, prepare_further, resolve_device
-from graphtrain.program.run_state import OF_NODES
+from graphtrain.program.run_state import OF_NODES, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.environment import run_environment
 from graphtrain.resume.equal_ranks import buffers_of, refuse_models, require_equal
+from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.rank_resume import resized
-from graphtrain.resume.restore import Restored, ResumeOptions, restore
-from graphtrain.resume.rewiring import move
+from graphtrain.resume.restore import Restored, ResumeOptions, placed, restore
 from graphtrain.resume.setup_change import SetupHashes, made_otherwise
 from graphtrain.state.random import (
     RandomAside,
@@ -354,9 +355,7 @@ class Session(Resumable):
                 self.requests.policy = SavePolicy()
             position = compiled.start
             if moves:
-                position, notes = move(state, former, self.loop, compiled, renaming)
-                for line in notes:
-                    self.notices(line)
+                position = self._move(state, former, compiled, renaming)
             hyper_parameters = HyperParameters(compiled.state.set_up(), former=self.hyper_parameters)
             if self.world.world_size > 1:
                 refuse_models(resources)
@@ -374,3 +373,22 @@ class Session(Resumable):
         self._renewals, self._made = renewals, dict(made)
         renewals.current = all_resources
         self.compiled, self.loop.position, self.hyper_parameters = compiled, position, hyper_parameters
+
+    def _move(self, state: RunState, former: CompiledGraph, compiled: CompiledGraph, renaming: Renaming) -> int:
+        """Restore into a graph what the nodes of a former one held; the position in it.
+
+        Raises:
+            UsageError: the new graph has no place for it.
+        """
+        change = GraphChange(former.graph, renaming, renaming.graph(former.graph).diff(compiled.graph))
+        path = former.path(self.loop.position)
+        state, position = placed(change, state.sections(), path, self.loop.ended, compiled)
+        # Nodes that keep their object hold their progress in it.
+        kept_paths = {bound.path for bound in compiled.kept}
+        progress = {path: fields for path, fields in state.progress.items() if path not in kept_paths}
+        compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
+        former.release(compiled.kept)  # before the new ones open the same data
+        compiled.resume_at(position, renaming.path(former.program.clocked.prefix.rstrip("/")))
+        for line in compiled.run_clock.mixed_windows(former.graph, renaming):
+            self.notices(line)
+        return position

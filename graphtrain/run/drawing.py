@@ -7,9 +7,7 @@ its picture, so that every error counts as "no picture".
 from __future__ import annotations
 
 import html
-import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from graphtrain.graph import Graph
 
@@ -42,15 +40,14 @@ def picture_of(graph: Graph, format: str) -> bytes | None:
 
     Arguments:
         graph: the procedure.
-        format: the suffix of such a file: ``"svg"``, ``"png"``.
+        format: ``"svg"`` or ``"png"``.
 
     >>> picture_of(Graph.load("evaluate"), "png")[1:4], picture_of(Graph.load("evaluate"), "cave painting")
     (b'PNG', None)
     """
     try:
-        from graphtrain.viz.render import render
+        from graphtrain.viz.render import drawing
 
-        with tempfile.TemporaryDirectory() as folder:
-            return render(graph, Path(folder) / f"graph.{format}").read_bytes()
+        return drawing(graph, format) if format in ("svg", "png") else None
     except Exception:
         return None

@@ -13,13 +13,14 @@ from graphtrain.names import quoted
 from graphtrain.program.horizon import lines_about_steps, other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
-from graphtrain.resume.report import report
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated
-from graphtrain.resume.setup_change import setup_changes
+from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.run.live_run import LiveRun
 from graphtrain.state.random import capture_random
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.lineage import Lineage
+from graphtrain.storage.manifest import read_manifest
+from graphtrain.storage.run_files import named_checkpoint
 
 
 def begin(
@@ -77,7 +78,7 @@ def recover(run: LiveRun, resumed_from: Path | None) -> tuple[str, ...]:
             "the run has failed inside a node, and several ranks do not go back to a save point in place",
             "make a new Trainer, or start all ranks again: with a run directory they resume from its newest checkpoint",
         )
-    checkpoint = run.writer.last_save_point(resumed_from)
+    checkpoint = _last_save_point(run, resumed_from)
     _, changes = _resume(run, checkpoint, ResumeOptions(), run.session.trained, in_place=True)
     _note_start(run, checkpoint)
     return changes
@@ -190,10 +191,25 @@ def _report(
         drift = checkpoint.sections.get("reachable", {})
         changed = environment.changed_data(manifest)
         different = setup_changes(files.setup_of(checkpoint), session.setup, state.baseline, drift, changed)
+    changes, facts = tuple(restored.changes), [restored.aside]
+    lost, others = [*manifest["unknown"], *restored.lost], [*restored.changes]
+    if environment is not None:
+        by_a_person = environment.changes(manifest)
+        if by_a_person:
+            others += [f"{path} as set up" for path in different]
+        else:
+            lost += unexplained(different)
+        facts += [environment.asides(manifest), environment.compared(manifest, others, lost)]
+        changes += (*by_a_person, *environment.changes_of_weights(manifest))
+    elif lost:
+        facts.append(f"not exact: {', '.join([*lost, *others])}")
+    elif others:
+        facts.append(f"exact except for what changed: {', '.join(others)}")
+    if restored.sampled and not lost:
+        facts.append(restored.sampled)
     where = checkpoint.path.name if files is None else str(files.path)
     if options.is_named and files is not None:
         where += f" from {checkpoint.path.name}"
-    changes, facts = report(restored, manifest, environment, different)
     run_clock = session.compiled.run_clock
     again = repeated(run_clock.trained(), status, nested=run_clock.nested()) if status is not None else ""
     place = run_clock.describe() or f"at `{run.position}`"
@@ -222,3 +238,40 @@ def _note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: boo
             run.writer.check()
     run.announce()
     run.status.write()
+
+
+def _last_save_point(run: LiveRun, resumed_from: Path | None) -> Checkpoint:
+    """The newest checkpoint of the run whose weights are finite.
+
+    Raises:
+        LifeCycleError: there is none.
+    """
+    newest = run.files.newest() if run.files is not None else None
+    if newest is None and resumed_from is not None:
+        newest = named_checkpoint(resumed_from)
+    if newest is None:
+        why = f" ({run.writer.refusal})" if run.writer.refusal else ""
+        without = ", and there is no run directory" if run.files is None else ""
+        raise LifeCycleError(
+            f"the run has failed inside a node before its first checkpoint{without}{why}: nothing to resume from",
+            "make a new Trainer, of a model and an optimizer that are set up again; with run_dir=... a run resumes "
+            "from its newest checkpoint",
+        )
+    return newest
+
+
+def way_back(run: LiveRun) -> str:
+    """From where a run resumes that has failed inside a node, in words; empty where there is nothing to tell."""
+    if run.files is None:
+        return ""
+    clock, path = run.session.compiled.run_clock, run.files.resumable
+    if path is None:
+        return f"no checkpoint was made before: {run.files.path} begins again"
+    try:
+        facts = read_manifest(path)
+    except CheckpointError:  # a resume reports it
+        return ""
+    since = clock.step_and_epoch()[0] - facts["step"]
+    is_same_training = all(facts.get(name) == value for name, value in clock.nested().items())
+    before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
+    return f"resumes from step {facts['step']}{before * is_same_training}: checkpoint {path.name}"

@@ -7,7 +7,7 @@ from types import TracebackType
 
 _PACKAGE = Path(__file__).parent.parent
 # By the name of the module, not by its file: a user's own folder may well be called `click`.
-_MACHINERY = frozenset({"typer", "click", "rich", "importlib", "contextlib", "runpy"})
+_MACHINERY = frozenset({"click", "rich", "importlib", "contextlib", "runpy"})
 
 
 def users_frames(frames: TracebackType | None) -> TracebackType | None:

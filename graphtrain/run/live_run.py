@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, final
@@ -14,7 +15,9 @@ from graphtrain.graph.elements import END
 from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.logger import Beginning, Logger
+from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.values import not_finite_since
+from graphtrain.names import suggestion
 from graphtrain.notices import Notices
 from graphtrain.program.node_times import NodeTimes
 from graphtrain.program.requests import SavePolicy
@@ -64,7 +67,7 @@ class LiveRun:
     ) -> None:
         self.session, self.files, self.given, self.notices = session, files, given, notices
         self.requests = session.requests
-        self.rank_saves = RankSaves(session.world) if session.world.world_size > 1 else None
+        self.rank_saves = RankSaves(session.world)
         self.writer = CheckpointWriter(session, files, session.requests, notices, self.rank_saves)
         session.requests.saves = self.writer
         self.life = LifeCycle()
@@ -159,13 +162,27 @@ class LiveRun:
         self.save(self.requests.sync_policy)
         if self.files is None:  # a save would have compared them
             require_equal_weights(self.session.world, self.session.resources)
-        self.writer.report_no_best(self.session.recorder)
+        if self.files is not None and not self.files.has_ranked and (best := self.requests.policy.retention.best):
+            self.notices(_no_best(self.session.recorder, best))
         self.is_end_saved = True
 
     def report_written(self) -> None:
         """Show a checkpoint in the status, if one was written."""
         if self.writer.take_written():
             self.watchers.written()
+
+
+def _no_best(recorder: Recorder, name: str) -> str:
+    values = [row[name] for row in recorder.rows if name in row]
+    line = "no checkpoint was kept as the best: "
+    if not values:
+        nearest = suggestion(name, recorder.metrics_in(recorder.latest))
+        return f"{line}no row of metrics has `{name}`{f'; {nearest}' if nearest else ''}"
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return f"{line}every value of `{name}` is NaN or infinite"
+    value = f"`{name}`" if len(finite) == len(values) else f"a finite value of `{name}`"
+    return f"{line}{value} was never recorded at a step at which `checkpoint` was due"
 
 
 @final

@@ -15,7 +15,7 @@ from graphtrain.run.watchers import Watcher
 class Monitors(Watcher):
     """Gives rows to the nodes that wait for them, and looks whether the metrics that nodes name are recorded at all.
 
-    A kind names the parameter that holds the name in its class variable `monitors`.
+    A kind marks the parameter that holds the name by `Metric`.
     """
 
     def __init__(self, session: Session) -> None:

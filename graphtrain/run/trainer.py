@@ -21,6 +21,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.logger import Logger
 from graphtrain.notices import Notices
 from graphtrain.outcome import Outcome
+from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Factory
 from graphtrain.program.loop import Loop, Transition
@@ -128,17 +129,12 @@ class Trainer(RunView):
         **resources: Any,
     ) -> None:
         ranks = current_ranks()
-        declared = {
-            "model": model,
-            "optimizer": optimizer,
-            "scheduler": scheduler,
-            "train_data": train_data,
-            "val_data": val_data,
-            "training_step": training_step,
-            "validation_step": validation_step,
+        resources = {
+            **_given(model=model, optimizer=optimizer, scheduler=scheduler, train_data=train_data, val_data=val_data),
+            **_given(training_step=training_step, validation_step=validation_step),
+            **resources,
         }
-        resources = {**{name: value for name, value in declared.items() if value is not None}, **resources}
-        graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=_supplied(resources))
+        graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=_given(**resources).keys())
         _refuse_types(run_dir, seed, loggers, notify, display)
         if deterministic:
             torch.use_deterministic_algorithms(True)
@@ -163,10 +159,7 @@ class Trainer(RunView):
         settings = {"seed": session.seed, "deterministic": deterministic, **arguments}
         require_equal(session.world, graph, session.resources, settings, session.hyper_parameters.values)
         self._weights = versions_of(session.resources)
-        files = None
-        if run_dir is not None:
-            files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)
-            require_one_folder(session.world, files)
+        files = _files_in(run_dir, notices, session.world) if run_dir is not None else None
         if display == "auto":
             display = display_for(notices)
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
@@ -359,7 +352,7 @@ class Trainer(RunView):
         run = self._run
         run.life.refuse("start")
         several = run.session.world.world_size > 1
-        graph = checked_graph(graph, ranks=several, supplied=_supplied({**run.session.resources, **resources}))
+        graph = checked_graph(graph, ranks=several, supplied=_given(**{**run.session.resources, **resources}).keys())
         run.session.rewire(graph, rename or {}, resources, moves=self._has_begun)
         run.explainer.is_rewired()
         run.has_changed()
@@ -453,7 +446,7 @@ class Trainer(RunView):
                 except BaseException as error:
                     failure = error
                     is_of_rank = isinstance(error, Exception) and not isinstance(error, RanksError)
-                    if life.state == "failed" and is_of_rank and (note := run.writer.way_back()):
+                    if life.state == "failed" and is_of_rank and (note := entry.way_back(run)):
                         error.add_note(note)  # what was being written is on the disk now
                     raise
                 finally:
@@ -520,6 +513,12 @@ class Trainer(RunView):
             run.status.write()
 
 
+def _files_in(run_dir: str | Path, notices: Notices, world: Agreement) -> RunFiles:
+    files = RunFiles(run_dir, notices, lead=world.lead, writes=not world.rank)
+    require_one_folder(world, files)
+    return files
+
+
 def _refuse_types(run_dir: Any, seed: Any, loggers: Any, notify: Any, display: Any) -> None:
     """Raise for an argument of another type, which would fail later, and elsewhere."""
     for name, value, is_right, expected in (
@@ -540,8 +539,9 @@ def _acknowledgement(saves: bool) -> str:
     return "stopping after this node; Ctrl-C again stops at once"
 
 
-def _supplied(resources: Mapping[str, Any]) -> set[str]:
-    return {name for name, value in resources.items() if value is not None}
+def _given(**resources: Any) -> dict[str, Any]:
+    """Those that are not None."""
+    return {name: value for name, value in resources.items() if value is not None}
 
 
 def _ignore(line: str) -> None:

@@ -30,7 +30,7 @@ def misfits(module: torch.nn.Module, saved: Mapping[str, Any]) -> str:
         *(f"missing in the file: {key}" for key in tensors if key not in saved and addresses.get(key) not in loaded),
         *(f"unknown to the module: {key}" for key in saved if key not in state_dict),
         *(
-            f"{key}: {_dtype_and_shape(tensor)} in the file, {_dtype_and_shape(tensors[key])} in the module"
+            f"{key}: {dtype_and_shape(tensor)} in the file, {dtype_and_shape(tensors[key])} in the module"
             for key, tensor in saved.items()
             if key in tensors and not is_lazy(tensors[key]) and not _matches(tensor, tensors[key])
         ),
@@ -46,7 +46,8 @@ def _matches(saved: Any, expected: torch.Tensor) -> bool:
     return saved.shape == expected.shape and saved.is_floating_point() == expected.is_floating_point()
 
 
-def _dtype_and_shape(tensor: Any) -> str:
+def dtype_and_shape(tensor: Any) -> str:
+    """``"float32 (2, 3)"``; of what is no tensor, its type."""
     if not isinstance(tensor, torch.Tensor):
         return type(tensor).__name__
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -16,16 +16,16 @@ import msgpack
 
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.names import quoted
-from graphtrain.storage.background import Background
 from graphtrain.storage.collector import uncollected
 from graphtrain.storage.encoding import Tensors
-from graphtrain.storage.manifest import FORMAT, FORMAT_OF_RANKS, MANIFEST_FILE, read_files
+from graphtrain.storage.manifest import MANIFEST_FILE
 from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.own_files import temporary_name
-from graphtrain.storage.rank_files import ranks_of, read_ranks
-from graphtrain.storage.regular import HashedReader
-from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Sections, StagedState, join
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, Layout, TensorFile, read_tensors
+from graphtrain.storage.rank_files import manifest_of, read_state, write_files
+from graphtrain.storage.sharing import RankState, Sharing
+from graphtrain.storage.slim import Slim
+from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Sections, StagedState
+from graphtrain.storage.tensor_files import Layout, TensorFile
 
 _PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
 
@@ -59,13 +59,14 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """The digest of the state, as it was saved."""
-        digests: Sequence[str] = self.manifest.get("digests", ())
-        return digests[self.rank] if digests else self.manifest["digest"]
+        digests: Sequence[str] = self.manifest["digests"] or [self.manifest["digest"]]
+        return digests[self.rank]
 
     @property
     def ranks(self) -> int:
         """How many processes have written it."""
-        return ranks_of(self.manifest)
+        ranks: int = self.manifest["ranks"]
+        return ranks
 
     def checksum_of(self, name: str, tensors: Tensors) -> str | None:
         """The checksum of a file of tensors, if it holds these; None otherwise.
@@ -80,11 +81,12 @@ class Checkpoint:
         return checksum if is_same else None
 
 
-def write_checkpoint(path: Path, state: StagedState, facts: Manifest) -> Manifest:
-    """Write a checkpoint folder: under a temporary name, flushed to the disk, then renamed.
+def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim | None = None) -> Manifest:
+    """Write the checkpoint folder of one process: under a temporary name, flushed to the disk, then renamed.
 
     Arguments:
         facts: what the manifest holds beside digest and checksums.
+        slim: how its files are divided. Default: tensors by their resource.
 
     Returns:
         The manifest.
@@ -95,13 +97,9 @@ def write_checkpoint(path: Path, state: StagedState, facts: Manifest) -> Manifes
     """
 
     def write(folder: Path) -> Manifest:
-        # Beside the writing: one after the other took 1.7 times as long, for 500 MB.
-        sums = Background(lambda: {name: hashlib.sha256(data).hexdigest() for name, data in state.files.items()})
-        for name, data in state.files.items():
-            _write(folder / name, data)
-        checksums = sums.result()
-        written = {name: [len(data), checksums[name]] for name, data in state.files.items()}
-        return {"format": FORMAT, **facts, "digest": state.digest(checksums), "files": written}
+        whole = RankState(state)
+        sharing = Sharing.alone(whole, slim.frozen if slim is not None else ())
+        return manifest_of(facts, whole, sharing, [], [{"files": write_files(folder, 0, whole, sharing, slim)}], slim)
 
     return write_folder(path, write, state.given_up)
 
@@ -156,43 +154,21 @@ def read_checkpoint(
         CheckpointError: any file is missing, torn or altered.
     """
     manifest = read_manifest(path) if manifest is None else manifest
-    if manifest["format"] == FORMAT_OF_RANKS:
-        return _read_of_ranks(path, manifest, rank, world_size)
-    files = read_files(path, manifest, _read)
-    packed = files.pop(PROGRESS_FILE, b"")
-    tensors = {name.removesuffix(TENSOR_SUFFIX): file.named for name, file in files.items()}
-    try:
-        sections = join(packed, tensors)
-    except MemoryError as error:
-        raise CheckpointError(f"{path}: {PROGRESS_FILE} is too large for the memory") from OSError(str(error))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {PROGRESS_FILE}: {error}") from None
-    _expect_tables(path, sections)
-    return Checkpoint(path, manifest, sections, tensor_files=files)
-
-
-def _read_of_ranks(path: Path, manifest: Manifest, rank: int, world_size: int | None) -> Checkpoint:
-    saved = ranks_of(manifest)
+    saved, own = manifest["ranks"], [0]
     if world_size in (None, saved):
-        own = rank if rank < saved else 0
-        sections = read_ranks(path, manifest, [own])[own]
-        _expect_tables(path, sections)
-        return Checkpoint(path, {**manifest, **manifest["own"][own]}, sections, rank=own)
-    # What is summed is given to rank 0.
-    states = read_ranks(path, manifest, range(saved) if rank == 0 else sorted({0, min(rank, saved - 1)}))
+        own = [rank if rank < saved else 0]
+    elif rank == 0:  # it is given what is summed
+        own = [*range(saved)]
+    else:
+        own = sorted({0, min(rank, saved - 1)})
+    states, files = read_state(path, manifest, own)
     for state in states.values():
-        _expect_tables(path, state)
-    return Checkpoint(path, {**manifest, **manifest["own"][0]}, states[0], others=states)
-
-
-def _expect_tables(path: Path, sections: Sections) -> None:
-    if strange := [name for name, nodes in sections.get("progress", {}).items() if not isinstance(nodes, dict)]:
-        raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is no table")
-
-
-def _read(name: str, file: HashedReader) -> Any:
-    """The content of one file: bytes, or tensors by name."""
-    return file.read(file.size) if name == PROGRESS_FILE else read_tensors(file)
+        if strange := [name for name, nodes in state.get("progress", {}).items() if not isinstance(nodes, dict)]:
+            raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is no table")
+    first = own[0]
+    facts = {**manifest, **(manifest["own"][first] if manifest["own"] else {})}
+    others = states if world_size not in (None, saved) else {}
+    return Checkpoint(path, facts, states[first], tensor_files=files, rank=first, others=others)
 
 
 def _write(path: Path, data: Bytes) -> None:

@@ -30,7 +30,6 @@ from graphtrain.storage.regular import (
 T = TypeVar("T")
 
 FORMAT = 1
-FORMAT_OF_RANKS = 2  # of several processes
 MANIFEST_FILE = "manifest.msgpack"
 _MOST_BYTES_OF_A_MANIFEST = 64 << 20
 _MOST_BYTES_OF_A_NAME = 255
@@ -65,8 +64,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except (msgpack.UnpackException, ValueError, KeyError, TypeError, MemoryError) as error:
         reason = str(error) if type(error) is ValueError else type(error).__name__
         raise CheckpointError(f"{path}: the manifest is torn or foreign ({one_line(reason, 200)})") from None
-    if version not in (FORMAT, FORMAT_OF_RANKS) or isinstance(version, bool | float):
-        later = isinstance(version, int) and version > FORMAT_OF_RANKS
+    if version != FORMAT or isinstance(version, bool | float):
+        later = isinstance(version, int) and version > FORMAT
         raise (LaterFormatError if later else CheckpointError)(
             f"{path}: format {_shown(version)} is not known to this version", "use a later graphtrain"
         )
@@ -214,12 +213,12 @@ def checked(manifest: Any) -> dict[str, Any]:
     if not _is_table(manifest):
         raise ValueError("it is no table")
     tables: dict[str, Any] = {name: {} for name in ("origin", "data", "environment", "about", "seconds", "metrics")}
-    filled = {**tables, "run": "", "unknown": [], **manifest}
-    of_ranks = _FIELDS_OF_RANKS if manifest.get("format") == FORMAT_OF_RANKS else {}
-    for name, fits in [*_FIELDS.items(), *of_ranks.items()]:
+    lists: dict[str, Any] = {name: [] for name in ("unknown", "digests", "own")}
+    filled = {**tables, **lists, "run": "", "ranks": 1, "tensors": {}, **manifest}
+    for name, fits in _FIELDS.items():
         if not (fits(filled.get(name)) or (name in _WITHOUT_A_DEFAULT and name not in filled)):
             raise ValueError(name)
-    if of_ranks and not filled["ranks"] == len(filled["digests"]) == len(filled["own"]):
+    if any(len(filled[name]) not in (0, filled["ranks"]) for name in ("digests", "own")):
         raise ValueError("ranks")
     return filled
 
@@ -331,8 +330,6 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "hyper_parameters": lambda value: _is_table(value, _is_table),
     "hyper_parameters_in_force": lambda value: _is_table(value, _is_table),
     "window_ranks": _is_count_of_ranks,
-}
-_FIELDS_OF_RANKS: Mapping[str, Callable[[Any], bool]] = {
     "ranks": _is_count_of_ranks,
     "digests": lambda value: isinstance(value, list) and all(map(_is_text, value)),
     "own": lambda value: isinstance(value, list) and all(map(_is_own, value)),

@@ -1,20 +1,23 @@
-"""A checkpoint of several ranks on the disk, format 2: what they have in common once, and what is each rank's own.
+"""The files of a checkpoint: what the ranks that write it have in common once, and what is each rank's own.
 
 | file | what is in it |
 | --- | --- |
-| `model.00001.safetensors` | of the tensors of `model` that are the same on all ranks, those that rank 1 has written |
+| `model.safetensors` | of the tensors of `model` that are the same on all ranks, those that rank 0 has written |
+| `model.00001.safetensors` | those of them that rank 1 has written |
+| `model.frozen.safetensors` | those of them that are not trained, if `checkpoint.slim` |
 | `progress.msgpack` | everything but tensors that is the same on all ranks |
-| `model.frozen.00001.safetensors` | those of them that are not trained, if `checkpoint.slim` |
 | `rank.00001.safetensors`, `rank.00001.msgpack` | what is rank 1's own: its tensors as `file/name`, and the rest |
 
-The manifest has, for every tensor in common, its file, its global shape, and where in that this piece begins: at the
-origin, as long as every tensor is written whole.
+One process has everything in common with itself. The manifest has, for every tensor that several have in common or that
+is not in the file of its resource, its file, its global shape, and where in that this piece begins: at the origin, as
+long as every tensor is written whole.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,14 +27,15 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
-from graphtrain.storage.manifest import FORMAT_OF_RANKS, read_files
+from graphtrain.storage.manifest import FORMAT, read_files
 from graphtrain.storage.regular import HashedReader
 from graphtrain.storage.sharing import Digests, RankState, Sharing
 from graphtrain.storage.slim import EarlierFiles, Slim
 from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, joined
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, TensorFile, file_of, read_tensors
 
 _PIECE = 1 << 20
+_OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors)")
 # The facts in a manifest that each rank has its own of.
 DRIFT = "reachable"  # the section of what has changed since `setup`
 OWN_FACTS = ("aliases", "data_content", "unknown")
@@ -43,9 +47,7 @@ Written = dict[str, list[Any]]
 """Name of a file -> its size and its checksum."""
 
 
-def write_files_of_rank(
-    folder: Path, rank: int, state: RankState, sharing: Sharing, slim: Slim | None = None
-) -> Written:
+def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, slim: Slim | None = None) -> Written:
     """Write and flush the files of one rank.
 
     Arguments:
@@ -54,43 +56,45 @@ def write_files_of_rank(
     Raises:
         OSError: the disk refuses, or the folder cannot be seen.
     """
-    written: Written = {}
-    earlier = EarlierFiles(folder.parent / slim.previous) if slim is not None and slim.previous else None
-    for file, ranks in sharing.tensors.items():
+    contents: dict[str, Sequence[Bytes]] = {}
+    if rank == 0:
+        contents |= {file + TENSOR_SUFFIX: [state.whole(file)] for file in sharing.whole}
+        contents[PROGRESS_FILE] = [msgpack.packb(_parts(state, sharing, are_shared=True))]
+    for file, writers in sharing.tensors.items():
         tensors, shares = state.tensors(file), dict[str, dict[str, StagedTensor]]()
-        for name, writer in ranks.items():
+        for name, writer in writers.items():
             if writer == rank:
                 shares.setdefault(_file_with(file, name, rank, slim), {})[name] = tensors[name]
-        for physical, share in shares.items():
-            pieces = file_of(share)
-            linked = earlier.link(folder / physical, pieces) if earlier is not None else None
-            written[physical] = linked or _write(folder / physical, pieces)
+        contents |= {physical: file_of(share) for physical, share in shares.items()}
     own = {
         f"{file}/{name}": tensor
-        for file in state.summary.files
+        for file in state.files
+        if file not in sharing.whole
         for name, tensor in state.tensors(file).items()
         if name not in sharing.tensors.get(file, {})
     }
     if own:
-        written[_own_tensors(rank)] = _write(folder / _own_tensors(rank), file_of(own))
-    written[_own_parts(rank)] = _write(folder / _own_parts(rank), [msgpack.packb(_own(state, sharing))])
-    if rank == 0:
-        parts = {
-            section: {name: part for name, part in parts.items() if name in sharing.parts[section]}
-            for section, parts in state.parts.items()
-        }
-        written[PROGRESS_FILE] = _write(folder / PROGRESS_FILE, [msgpack.packb(parts)])
+        contents[_own_tensors(rank)] = file_of(own)
+    if parts := _parts(state, sharing, are_shared=False):
+        contents[_own_parts(rank)] = [msgpack.packb(parts)]
+    earlier = EarlierFiles(folder.parent / slim.previous) if slim is not None and slim.previous else None
+    written: Written = {}
+    for name, pieces in contents.items():
+        linked = earlier.link(folder / name, pieces) if earlier is not None and name.endswith(TENSOR_SUFFIX) else None
+        written[name] = linked or _write(folder / name, pieces)
     return written
 
 
-def _own(state: RankState, sharing: Sharing) -> dict[str, dict[str, bytes]]:
-    return {
-        section: {name: part for name, part in parts.items() if name not in sharing.parts[section]}
+def _parts(state: RankState, sharing: Sharing, *, are_shared: bool) -> dict[str, dict[str, bytes]]:
+    """What is packed and the same on all ranks; or what is not, of the sections that have any."""
+    parts = {
+        section: {name: part for name, part in parts.items() if (name in sharing.parts[section]) is are_shared}
         for section, parts in state.parts.items()
     }
+    return {section: packed for section, packed in parts.items() if packed or are_shared}
 
 
-def manifest_of_ranks(
+def manifest_of(
     facts: Manifest,
     state: RankState,
     sharing: Sharing,
@@ -102,28 +106,36 @@ def manifest_of_ranks(
 
     Arguments:
         facts: those that are the same on all ranks, and rank 0's.
+        summaries: of each rank; none where one process has written it.
         told: of each rank, the `files` that it has written, and its `own` facts.
         slim: how they are divided.
     """
-    digests = [summary.digest for summary in summaries]
     places = {
         file: {
-            name: [_file_with(file, name, rank, slim), shape, [0] * len(shape)]
-            for name, rank in ranks.items()
+            name: [physical, shape, [0] * len(shape)]
+            for name, rank in writers.items()
+            if (physical := _file_with(file, name, rank, slim)) != file + TENSOR_SUFFIX or summaries
             for shape in [state.tensors(file)[name].shape]
         }
-        for file, ranks in sharing.tensors.items()
+        for file, writers in sharing.tensors.items()
     }
+    files = {name: entry for each in told for name, entry in each["files"].items()}
+    digests = [summary.digest for summary in summaries] or [state.digest(files)]
+    of_several: dict[str, Any] = {}
+    if summaries:
+        of_several = {
+            "ranks": len(summaries),
+            "digests": digests,
+            "own": [dict(each["own"]) for each in told],
+            "own_drift": any(_drift(digests) != _drift(summaries[0]) for digests in summaries),
+        }
     return {
-        "format": FORMAT_OF_RANKS,
+        "format": FORMAT,
         **facts,
-        "ranks": len(summaries),
         "digest": digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest(),
-        "digests": digests,
-        "tensors": places,
-        "own": [dict(each["own"]) for each in told],
-        "own_drift": any(_drift(digests) != _drift(summaries[0]) for digests in summaries),
-        "files": {name: entry for each in told for name, entry in each["files"].items()},
+        "tensors": {file: listed for file, listed in places.items() if listed},
+        "files": files,
+        **of_several,
     }
 
 
@@ -132,15 +144,12 @@ def _drift(digests: Digests) -> tuple[Mapping[str, str], str | None]:
     return digests.parts.get(DRIFT, {}), digests.files.get(DRIFT)
 
 
-def _shared_file(file: str, rank: int) -> str:
-    stem = f"{file}.shared" if file == "rank" else file  # whose name files of ranks have
-    return f"{stem}.{rank:05d}{TENSOR_SUFFIX}"
-
-
 def _file_with(file: str, name: str, rank: int, slim: Slim | None) -> str:
     """The file in which a rank writes a tensor that all have."""
-    is_frozen = slim is not None and name in slim.frozen.get(file, ())
-    return _shared_file(f"{file}.frozen" if is_frozen else file, rank)
+    stem = f"{file}.frozen" if slim is not None and name in slim.frozen.get(file, ()) else file
+    if rank == 0:
+        return stem + TENSOR_SUFFIX
+    return f"{'rank.shared' if stem == 'rank' else stem}.{rank:05d}{TENSOR_SUFFIX}"  # files of ranks are named `rank`
 
 
 def _own_tensors(rank: int) -> str:
@@ -175,14 +184,10 @@ def _checksum(pieces: Sequence[Bytes]) -> str:
 # ---- reading
 
 
-def ranks_of(manifest: Manifest) -> int:
-    """How many processes have written a checkpoint."""
-    ranks: int = manifest.get("ranks", 1)
-    return ranks
-
-
-def read_ranks(path: Path, manifest: Manifest, ranks: Sequence[int]) -> dict[int, dict[str, dict[str, Any]]]:
-    """The state of ranks that have written a checkpoint: rank -> section -> name -> state.
+def read_state(
+    path: Path, manifest: Manifest, ranks: Sequence[int]
+) -> tuple[dict[int, dict[str, dict[str, Any]]], dict[str, TensorFile]]:
+    """The state of ranks that have written a checkpoint, rank -> section -> name -> state; and its files of tensors.
 
     Arguments:
         ranks: of the first all of the state is read; of the others what is not the same on all ranks of a run.
@@ -191,18 +196,22 @@ def read_ranks(path: Path, manifest: Manifest, ranks: Sequence[int]) -> dict[int
         CheckpointError: a file is missing, torn or altered, or is none of these ranks.
     """
     listed: Mapping[str, Any] = manifest["files"]
+    own = {own(rank) for rank in ranks for own in (_own_tensors, _own_parts)}
+    others = {name for name in listed if _OF_A_RANK.fullmatch(name) and name not in own}
     places: Mapping[str, Mapping[str, Sequence[Any]]] = manifest["tensors"]
     wanted = {PROGRESS_FILE, *(place[0] for tensors in places.values() for place in tensors.values())}
-    wanted |= {_own_parts(rank) for rank in ranks}
     if missing := sorted(wanted - listed.keys()):
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
-    wanted |= {_own_tensors(rank) for rank in ranks} & listed.keys()
-    files = read_files(path, {**manifest, "files": {name: listed[name] for name in wanted}}, _read)
-    return {rank: _joined(path, places, files, rank, sections=None if rank == ranks[0] else OF_RANKS) for rank in ranks}
+    files = read_files(path, {**manifest, "files": {name: listed[name] for name in listed.keys() - others}}, _read)
+    tensor_files = {name: file for name, file in files.items() if isinstance(file, TensorFile)}
+    states = {
+        rank: _joined(path, places, files, rank, sections=None if rank == ranks[0] else OF_RANKS) for rank in ranks
+    }
+    return states, tensor_files
 
 
 def _read(name: str, file: HashedReader) -> Any:
-    return read_tensors(file).named if name.endswith(TENSOR_SUFFIX) else file.read(file.size)
+    return read_tensors(file) if name.endswith(TENSOR_SUFFIX) else file.read(file.size)
 
 
 def _joined(
@@ -212,16 +221,27 @@ def _joined(
     rank: int,
     sections: Collection[str] | None,
 ) -> dict[str, dict[str, Any]]:
-    tensors = {
-        file: {name: _whole(path, files, file, name, *place) for name, place in listed.items()}
-        for file, listed in places.items()
-        if sections is None or file in sections
-    }
-    for key, tensor in files.get(_own_tensors(rank), {}).items():
-        file, _, name = key.partition("/")
-        tensors.setdefault(file, {})[name] = tensor
+    elsewhere = {place[0] for listed in places.values() for place in listed.values()}
+    tensors: dict[str, dict[str, torch.Tensor]] = {}
+    for physical, file in files.items():
+        name = physical.removesuffix(TENSOR_SUFFIX)
+        is_whole = isinstance(file, TensorFile) and physical not in {*elsewhere, _own_tensors(rank)}
+        if is_whole and (sections is None or name in sections):
+            tensors[name] = dict(file.named)
+    for name, listed in places.items():
+        if sections is None or name in sections:
+            pieces = {each: _whole(path, files, name, each, *place) for each, place in listed.items()}
+            tensors.setdefault(name, {}).update(pieces)
+    own_tensors = files.get(_own_tensors(rank))
+    for key, tensor in own_tensors.named.items() if own_tensors is not None else ():
+        name, _, inner = key.partition("/")
+        tensors.setdefault(name, {})[inner] = tensor
+    own_file = files.get(_own_parts(rank))
     try:
-        shared, own = msgpack.unpackb(files[PROGRESS_FILE]), msgpack.unpackb(files[_own_parts(rank)])
+        shared = msgpack.unpackb(files[PROGRESS_FILE])
+        own = msgpack.unpackb(own_file) if own_file is not None else {}
+        if not isinstance(shared, dict) or not isinstance(own, dict):
+            raise TypeError
         # The order of sections is that of the format, and of names that in which `split` sorts them.
         parts = {
             section: dict(sorted({**shared.get(section, {}), **own.get(section, {})}.items()))
@@ -230,21 +250,25 @@ def _joined(
         }
         return joined(parts, tensors)
     except (msgpack.UnpackException, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: no state of several ranks ({type(error).__name__})") from None
+        raise CheckpointError(
+            f"{path}: {PROGRESS_FILE}: not the state of a checkpoint ({type(error).__name__})"
+        ) from None
+    except MemoryError as error:
+        raise CheckpointError(f"{path}: {PROGRESS_FILE} is too large for the memory") from OSError(str(error))
     except ValueError as error:
-        raise CheckpointError(f"{path}: the state of rank {rank}: {error}") from None
+        raise CheckpointError(f"{path}: {PROGRESS_FILE}: {error}") from None
 
 
 def _whole(
     path: Path,
-    files: Mapping[str, Mapping[str, torch.Tensor]],
+    files: Mapping[str, Any],
     file: str,
     name: str,
     physical: str,
     shape: Sequence[int],
     offset: Sequence[int],
 ) -> torch.Tensor:
-    tensor = files[physical].get(name)
+    tensor: torch.Tensor | None = files[physical].named.get(name)
     if tensor is None:
         raise CheckpointError(f"{path}: `{physical}` has no tensor `{name}` of `{file}`")
     if list(tensor.shape) != list(shape) or any(offset):

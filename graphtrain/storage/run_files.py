@@ -8,7 +8,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -36,9 +36,6 @@ from graphtrain.storage.run_directory import (
 )
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.store import FolderStore, Read
-
-# A file of another host is seen within so long, or the folder is not the same.
-_VISIBLE_SECONDS = 5.0
 
 Lead = Callable[[Callable[[], Any]], Any]
 """Makes a call on rank 0, and returns its result on all ranks."""
@@ -83,6 +80,7 @@ class RunFiles:
         resumable: the newest of those whose weights are finite, or of all if there is none.
         path: the run directory, as it was given.
         writes: as given.
+        folder: the same, as an absolute path.
         read: reads a checkpoint. Default: as one process does.
     """
 
@@ -94,15 +92,15 @@ class RunFiles:
         self.path = Path(run_dir)
         self._lead, self.writes = lead, writes
         try:
-            self._folder = self.path.absolute()  # whatever becomes of the current folder
+            self.folder = self.path.absolute()  # whatever becomes of the current folder
         except FileNotFoundError:
             raise UsageError(
                 f"the run directory `{run_dir}` cannot be found: the current folder no longer exists",
                 "change to a folder that does, or name the run directory by its absolute path",
             ) from None
-        self._store = FolderStore(self._folder / CHECKPOINTS_FOLDER, notify)
-        self._metrics = MetricsFile(self._folder / METRICS_FILE)
-        self._lock = RunLock(self._folder, notify)
+        self._store = FolderStore(self.folder / CHECKPOINTS_FOLDER, notify)
+        self._metrics = MetricsFile(self.folder / METRICS_FILE)
+        self._lock = RunLock(self.folder, notify)
         self._notify = notify
         self._run = ""
         self._process = os.getpid()
@@ -115,15 +113,15 @@ class RunFiles:
     def _prepare(self) -> None:
         """Make the folders, and find out whether they can be written."""
         run_dir, notify = self.path, self._notify
-        for folder in (self._folder, self._store.folder):
-            if os.path.lexists(folder) and not folder.is_dir() and not (folder.is_symlink() and folder != self._folder):
-                shown = self.path if folder == self._folder else self.path / CHECKPOINTS_FOLDER
+        for folder in (self.folder, self._store.folder):
+            if os.path.lexists(folder) and not folder.is_dir() and not (folder.is_symlink() and folder != self.folder):
+                shown = self.path if folder == self.folder else self.path / CHECKPOINTS_FOLDER
                 raise UsageError(f"`{shown}` is no folder", "choose another run directory")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             self._expect_own_checkpoints(notify)
             self._store.folder.mkdir(exist_ok=True)
-            probe = temporary_name(self._folder / "probe")
+            probe = temporary_name(self.folder / "probe")
             probe.unlink(missing_ok=True)
             probe.open("xb").close()
             probe.unlink()
@@ -132,28 +130,6 @@ class RunFiles:
                 f"the run directory `{run_dir}` cannot be written: {error.strerror}",
                 "make it writable, or choose another run directory",
             ) from None
-
-    def leave_trace(self) -> str:
-        """Make a file in the folder, for the other ranks to see; its name."""
-        trace = temporary_name(self._folder / uuid.uuid4().hex)
-        with readable_failure(trace):
-            trace.touch()
-        return trace.name
-
-    def sees_trace(self, name: str) -> bool:
-        """True if the file is in the folder as this rank has it; shared file systems may show it a little later."""
-        deadline = time.monotonic() + _VISIBLE_SECONDS
-        while True:
-            with suppress(OSError):
-                if name in os.listdir(self._folder):
-                    return True
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.1)
-
-    def remove_trace(self, name: str) -> None:
-        """Remove the file."""
-        (self._folder / name).unlink(missing_ok=True)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -186,12 +162,12 @@ class RunFiles:
             UsageError: "never", and the directory holds a run.
             CheckpointError: the checkpoint that was named is not sound.
         """
-        remove_leftovers(self._folder, self._store.folder)
+        remove_leftovers(self.folder, self._store.folder)
         for name, is_ours in ((STATUS_FILE, is_status), (STARTS_FILE, are_starts), (BEST_FILE, is_ranking)):
-            if not is_ours(self._folder / name):
+            if not is_ours(self.folder / name):
                 self._refuse_foreign(name)
         checkpoints = self._store.own_paths()
-        holds_a_run = bool(checkpoints) or (self._folder / STATUS_FILE).exists()
+        holds_a_run = bool(checkpoints) or (self.folder / STATUS_FILE).exists()
         if resume == "never":
             if holds_a_run:
                 raise UsageError(
@@ -226,10 +202,6 @@ class RunFiles:
         """The folder of the checkpoints."""
         return self._store.folder
 
-    def next_path(self, step: int) -> Path:
-        """Where a checkpoint made at a step would be written now."""
-        return self._store.next_path(step)
-
     def _expect_own_checkpoints(self, notify: Callable[[str], None]) -> None:
         """Report where checkpoints are if their folder is a link.
 
@@ -242,7 +214,7 @@ class RunFiles:
         where = f"`{CHECKPOINTS_FOLDER}` in `{self.path}` is a link to `{os.readlink(folder)}`"
         if not folder.is_dir():
             raise UsageError(f"{where}, which is no folder", "make that folder, or remove the link")
-        if folder.stat().st_uid != self._folder.stat().st_uid:
+        if folder.stat().st_uid != self.folder.stat().st_uid:
             raise UsageError(
                 f"{where}, which belongs to another owner than the run directory", "link to a folder of your own"
             )
@@ -250,7 +222,7 @@ class RunFiles:
 
     def _refuse_foreign(self, name: str) -> None:
         """Raise a UsageError if there is something under the name of a file of the run that no run has written."""
-        if os.path.lexists(self._folder / name):
+        if os.path.lexists(self.folder / name):
             raise UsageError(
                 f"`{name}` in `{self.path}` was not written by a run",
                 "choose another run directory, or move that file",
@@ -262,7 +234,7 @@ class RunFiles:
 
     def _why_incompatible(self) -> Callable[[Manifest], str]:
         """A function that gives the reason why a checkpoint must not be resumed; empty if it can be."""
-        begun = {start["run"] for start in read_starts(self._folder) if isinstance(start.get("run"), str)}
+        begun = {start["run"] for start in read_starts(self.folder) if isinstance(start.get("run"), str)}
         recorded = self._metrics.length()
 
         def why_incompatible(manifest: Manifest) -> str:
@@ -296,7 +268,7 @@ class RunFiles:
         rows: list[dict[str, float]] = []
 
         def cut_back() -> str:
-            if not own and not any("run" in start for start in read_starts(self._folder)):
+            if not own and not any("run" in start for start in read_starts(self.folder)):
                 self._refuse_foreign(METRICS_FILE)
             self._store.resumed_from(checkpoint.path if checkpoint is not None and own else None, retention)
             rows.extend(self._metrics.cut(manifest["metrics_bytes"]))
@@ -317,11 +289,11 @@ class RunFiles:
         if not self.writes:
             return
         for name, text in texts.items():
-            target = self._folder / name
+            target = self.folder / name
             if not os.path.lexists(target):  # its name says what is in it
                 with readable_failure(target):
                     replace_file(target, text.encode("utf-8", "backslashreplace"))
-        target = self._folder / STARTS_FILE
+        target = self.folder / STARTS_FILE
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         with readable_failure(target), open(open_regular(target, flags), "ab+") as file:
             if file.tell():
@@ -343,7 +315,7 @@ class RunFiles:
     def _bytes_of_starts(self) -> int:
         """How long the list of starts is: it grows whenever a process begins or resumes the run."""
         try:
-            return (self._folder / STARTS_FILE).lstat().st_size
+            return (self.folder / STARTS_FILE).lstat().st_size
         except OSError:
             return 0
 
@@ -428,7 +400,7 @@ class RunFiles:
         name = path.name if path is not None else None
         checkpoint = {"checkpoint": name, "digest": digest, "best": self._store.ranking.best}
         plain = json_value({**status, **checkpoint, **_process("written_at_unix_seconds")})
-        target = self._folder / STATUS_FILE
+        target = self.folder / STATUS_FILE
         with readable_failure(target):
             replace_file(target, (json.dumps(plain, indent=2) + "\n").encode())
 

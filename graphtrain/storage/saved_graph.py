@@ -9,8 +9,6 @@ from typing import Any
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.canonical import from_json
-from graphtrain.graph.layers import with_layers
 from graphtrain.storage.manifest import MANIFEST_FILE, check_files, read_manifest
 from graphtrain.storage.named import checkpoint_folder, is_named, newest_checkpoint
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
@@ -72,7 +70,6 @@ def graph_of(path: Path, manifest: Mapping[str, Any]) -> Graph:
         CheckpointError: it cannot be read.
     """
     try:
-        graph = from_json(manifest["graph"], manifest.get("graph_order", ""))
-        return with_layers(graph, manifest.get("graph_layers", ""))
+        return Graph.from_json(manifest["graph"])
     except (ValueError, GraphtrainError) as error:
         raise CheckpointError(f"{path}: its graph cannot be read: {error}") from None

@@ -6,6 +6,7 @@ bits are equal on all ranks is the *same*, and written once; any other is each r
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -63,25 +64,50 @@ class RankState:
 
     Attributes:
         parts: section -> name -> msgpack bytes.
-        summary: what this rank tells the others. Every tensor is hashed for it, in whatever thread it is made.
+        files: the names of its files of tensors.
     """
 
     def __init__(self, staged: StagedState) -> None:
         self._staged = staged
         self.parts: Mapping[str, Mapping[str, bytes]] = msgpack.unpackb(bytes(staged.files[PROGRESS_FILE]))
-        self.essential: Mapping[str, bytes] = msgpack.unpackb(staged.packed).get(PROGRESS, {})
         self._files = {
             name.removesuffix(TENSOR_SUFFIX): memoryview(data)
             for name, data in staged.files.items()
             if name != PROGRESS_FILE
         }
+        self.files = self._files.keys()
+
+    @functools.cached_property
+    def essential(self) -> Mapping[str, bytes]:
+        """Path of a node -> what is packed of the progress that a continuation depends on."""
+        essential: Mapping[str, bytes] = msgpack.unpackb(self._staged.packed).get(PROGRESS, {})
+        return essential
+
+    @functools.cached_property
+    def summary(self) -> Digests:
+        """What this rank tells the others. Every tensor is hashed for it, in whatever thread it is made."""
         sums = {file: hashlib.sha256(data).hexdigest() for file, data in self._files.items()}
-        self.summary = Digests(
-            staged.digest({file + TENSOR_SUFFIX: checksum for file, checksum in sums.items()}),
+        return Digests(
+            self._staged.digest({file + TENSOR_SUFFIX: checksum for file, checksum in sums.items()}),
             sums,
             {section: {name: _hash(part) for name, part in parts.items()} for section, parts in self.parts.items()},
             {path: _hash(part) for path, part in self.essential.items()},
         )
+
+    def digest(self, written: Mapping[str, Sequence[Any]]) -> str:
+        """Of the state, as `StagedState.digest` has it.
+
+        Arguments:
+            written: name of a file -> its size and its checksum; where files are whole, nothing is hashed again.
+        """
+        sums = {file + TENSOR_SUFFIX: written.get(file + TENSOR_SUFFIX, (None, "")) for file in self.files}
+        if all(size == len(self._files[name.removesuffix(TENSOR_SUFFIX)]) for name, (size, _) in sums.items()):
+            return self._staged.digest({name: checksum for name, (_, checksum) in sums.items()})
+        return self.summary.digest
+
+    def whole(self, file: str) -> memoryview:
+        """The content of a file."""
+        return self._files[file]
 
     def tensors(self, file: str) -> dict[str, StagedTensor]:
         """The tensors of a file, by name; none where this rank does not have the file."""
@@ -119,10 +145,22 @@ class Sharing:
     Attributes:
         parts: section -> the names whose packed form is the same.
         tensors: file -> the names of tensors that are the same -> the rank that writes each.
+        whole: the files that rank 0 writes as they are.
     """
 
     parts: Mapping[str, Collection[str]]
     tensors: Mapping[str, Mapping[str, int]]
+    whole: Collection[str] = ()
+
+    @classmethod
+    def alone(cls, state: RankState, divided: Collection[str]) -> Sharing:
+        """That of one process, which has everything in common with itself.
+
+        Arguments:
+            divided: the files whose tensors go to several.
+        """
+        tensors = {file: dict.fromkeys(state.tensors(file), 0) for file in divided if file in state.files}
+        return cls(state.parts, tensors, [file for file in state.files if file not in divided])
 
     @classmethod
     def of(

@@ -102,19 +102,6 @@ def _pack_part(value: Any, section: str, name: str, tensors: Tensors, memo: Memo
     return pack({name: value}, section, tensors, memo, with_gradients=True)
 
 
-def join(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, dict[str, Any]]:
-    """The state that `split` took apart.
-
-    Raises:
-        ValueError: the bytes are no such state.
-    """
-    try:
-        parts = msgpack.unpackb(data)
-    except (msgpack.UnpackException, TypeError) as error:
-        raise ValueError(f"not the state of a checkpoint ({type(error).__name__})") from error
-    return joined(parts, files)
-
-
 def joined(
     packed: Mapping[str, Mapping[str, bytes]], files: Mapping[str, Mapping[str, torch.Tensor]]
 ) -> dict[str, dict[str, Any]]:

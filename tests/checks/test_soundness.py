@@ -155,7 +155,7 @@ KINDS: dict[str, Kind] = {
     "maybe": undeclared("s_maybe", MaybeBackward, effects="backward?"),
     "inner": undeclared("s_inner", _inner, effects=("backward inner", "use inner", "zero_grad inner", "backward")),
     "gate": undeclared("s_gate", Gate, varying="limit"),
-    "idle": undeclared("s_idle", TickWithLimit, idle_without="limit"),
+    "idle": undeclared("s_idle", TickWithLimit, optional="limit"),
     "absent": undeclared("s_absent", TickWithExtra, optional="extra"),
     "accumulate": undeclared(
         "s_accumulate", type("Accumulate", (Accumulate,), dict(vars(Accumulate))), varying="every"
@@ -677,7 +677,7 @@ def test_weights_part_in_no_graph_that_checks_clean_for_ranks(
     clean, refused = parting(examples)
     assert clean == 0 and refused > 20
     key: Any = ("step", "fresh")
-    monkeypatch.setitem(graphtrain.checks.gradients._RULES_OF_RANKS, key, ("used", None))
+    monkeypatch.setitem(graphtrain.checks.gradients.RULES_OF_RANKS, key, ("used", None))
     assert parting(examples)[0] > 20, "the rule is what finds it"
     exchanged = [(graph, run) for graph, run in examples if not run.apart and not problems_of(graph)]
     codes = [problem.code for graph, _ in exchanged for problem in check_graph(graph, ranks=True)]
@@ -690,7 +690,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def _no_rule(effect: str, *states: str) -> Patch:
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        rules = graphtrain.checks.gradients._RULES
+        rules = graphtrain.checks.gradients.RULES
         for state in states:
             key: Any = (effect, state)
             monkeypatch.setitem(rules, key, (rules[key][0], None))

@@ -28,10 +28,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 IMPORTED = (
     *("torch", "torch._dynamo", "torch.utils.data", "torch.profiler", "networkx", "transitions", "safetensors.torch"),
-    *("typer.core", "typer._adapters", "rich.console", "rich.progress_bar", "rich.table", "msgpack"),
+    *("click", "rich.console", "rich.progress_bar", "rich.table", "msgpack"),
     *(
-        "graphtrain.command.app",
-        "graphtrain.command.run",
+        "graphtrain.command.cli",
+        "graphtrain.command.training",
         "graphtrain.checks",
         "graphtrain.display.choose",
     ),

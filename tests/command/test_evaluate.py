@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from graphtrain.command import evaluate
+from graphtrain.command import evaluation
 from graphtrain.command.failure import STOPPED
 from graphtrain.distributed import Alone, Ranks
 from graphtrain.storage.named import checkpoint_folder
@@ -145,13 +145,13 @@ def test_predictions_are_written_beside_the_run(trained: Path, command: Command)
 
 
 def test_several_ranks_write_the_same(trained: Path) -> None:
-    weights = evaluate.Weights(trained, quiet=True)
+    weights = evaluation.Weights(trained, quiet=True)
     for world_size in (1, 2):
 
         def program(ranks: Ranks, world_size: int = world_size) -> int:
             path = Path(f"p{world_size}.safetensors")
-            code = evaluate.predict_command("script.py", [], weights, "predict", path)
-            return code or evaluate.test_command("script.py", [], weights, "test", follow=False)
+            code = evaluation.run_predict("script.py", [], weights, "predict", path)
+            return code or evaluation.run_test("script.py", [], weights, "test", follow=False)
 
         assert (run_ranks(world_size, program, 0) if world_size > 1 else [program(Alone())]) == [0] * world_size
         shutil.rmtree(trained / "predict")
@@ -166,7 +166,7 @@ def test_several_ranks_write_the_same(trained: Path) -> None:
 
 def test_each_new_checkpoint_of_a_run_is_tested(trained: Path, command: Command, monkeypatch: Any) -> None:
     """Until the run is over: checkpoints come while it is followed, and one is gone before its turn."""
-    monkeypatch.setattr(evaluate, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(evaluation, "_SECONDS_BETWEEN_LOOKS", 0.01)
     all_of_them = sorted(path.name for path in (trained / "checkpoints").iterdir())
     assert len(all_of_them) == 3
     aside = trained.parent / "aside"
@@ -175,7 +175,7 @@ def test_each_new_checkpoint_of_a_run_is_tested(trained: Path, command: Command,
     finished = (trained / "status.json").read_text()
     status = {**json.loads(finished), "state": "running", "process": 1}  # alive, as long as it says so
     (trained / "status.json").write_text(json.dumps(status))
-    tested = evaluate._tested
+    tested = evaluation._tested
 
     def then_another_comes(*arguments: Any) -> int:
         code = tested(*arguments)
@@ -188,7 +188,7 @@ def test_each_new_checkpoint_of_a_run_is_tested(trained: Path, command: Command,
         else:
             (trained / "status.json").write_text(finished)
 
-    monkeypatch.setattr(evaluate, "_tested", then_another_comes)
+    monkeypatch.setattr(evaluation, "_tested", then_another_comes)
     threading.Timer(0.05, come, [0]).start()
     result = command("test", "script.py", "--follow", "r", "--quiet")
     assert result.code == 0, result.err
@@ -206,7 +206,7 @@ def test_each_new_checkpoint_of_a_run_is_tested(trained: Path, command: Command,
             shutil.rmtree(trained / "checkpoints" / all_of_them[2])
         return tested(*arguments)
 
-    monkeypatch.setattr(evaluate, "_tested", removes_the_last)
+    monkeypatch.setattr(evaluation, "_tested", removes_the_last)
     result = command("test", "script.py", "--follow", "r")
     assert result.code == 0, result.err
     assert f"r/checkpoints/{all_of_them[2]} was removed before it was tested" in result.err

@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain import Graph
-from graphtrain.command.export import export_command
-from graphtrain.command.warm_start import split
+from graphtrain.command.runs import export
+from graphtrain.command.weights import named_weights
 from graphtrain.distributed import Alone, using_ranks
 from graphtrain.errors import UsageError
 from tests.resume.rank_runs import run, trainer_of
@@ -21,7 +21,7 @@ from tests.resume.rank_runs import run, trainer_of
 def test_the_weights_of_a_run_are_one_file(tmp_path: Path, world_size: int, capsys: pytest.CaptureFixture[str]) -> None:
     ends = run(world_size, tmp_path / "run", act=lambda trainer: trainer.run(until="1 steps"))
     path = tmp_path / "weights.safetensors"
-    export_command(tmp_path / "run", path, None)
+    export.callback(tmp_path / "run", path)
     assert capsys.readouterr().out.startswith(f"wrote {path}: 9 tensors, 56 numbers, of 000001-step-1")
     weights = safetensors.torch.load_file(path)
     model = torch.nn.Sequential(
@@ -31,9 +31,9 @@ def test_the_weights_of_a_run_are_one_file(tmp_path: Path, world_size: int, caps
     assert torch.equal(torch.cat([parameter.flatten() for parameter in model.parameters()]), ends[0].weights)
 
     with pytest.raises(UsageError, match="exists; a file is never overwritten"):
-        export_command(tmp_path / "run", path, None)
+        export.callback(tmp_path / "run", path)
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
-    export_command(checkpoint, tmp_path / "again.safetensors", "model")
+    export.callback(checkpoint, tmp_path / "again.safetensors", model="model")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
 
 
@@ -52,7 +52,7 @@ def test_what_was_validated_is_what_is_exported(tmp_path: Path, world_size: int)
     model, inputs, targets = resources["model"].eval(), *next(iter(DataLoader(resources["val_data"].dataset, 99)))[:2]
     exported = []
     for checkpoint in sorted((tmp_path / "run" / "checkpoints").glob("0*")):
-        export_command(checkpoint, tmp_path / f"{checkpoint.name}.safetensors", None)
+        export.callback(checkpoint, tmp_path / f"{checkpoint.name}.safetensors")
         model.load_state_dict(safetensors.torch.load_file(tmp_path / f"{checkpoint.name}.safetensors"))
         exported.append(torch.nn.functional.mse_loss(model(inputs), targets).item())
     assert len(exported) >= 2
@@ -63,7 +63,7 @@ def test_a_run_in_the_place_of_a_file_is_told_to_be_exported(tmp_path: Path) -> 
     run(2, tmp_path / "run", advance=1)
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
     with pytest.raises(UsageError, match="there is no file") as caught:
-        split(f"model={checkpoint}")
+        named_weights(f"model={checkpoint}")
     assert caught.value.hint.startswith(f"graphtrain export {checkpoint} weights.safetensors")
 
 
@@ -77,5 +77,5 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         (tmp_path / "run", tmp_path / "none" / "weights.safetensors", None, "cannot write"),
     ]:
         with pytest.raises(UsageError, match=message):
-            export_command(source, file, model)
+            export.callback(source, file, model=model)
     assert not path.exists()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import click
 import pytest
 
+from graphtrain.command.cli import app
 from tests.command.conftest import Command
 from tests.command.running import TINY
 from tests.command.test_others import COMMANDS
@@ -17,6 +19,13 @@ def test_no_type_of_python_is_shown(name: str, command: Command) -> None:
     out = command(name, "--help").out
     assert re.findall(r"<\w+|\b(?:TEXT|INTEGER|FLOAT|BOOLEAN)\b", out) == []
     assert "--help" in out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_parameter_is_described(name: str) -> None:
+    """In the docstring of the command, or in what several of them share."""
+    declared = app.get_command(click.Context(app), name)
+    assert [parameter.name for parameter in declared.params if not parameter.help] == []
 
 
 @pytest.mark.parametrize("name", ["check", "render", "show", "copy", "diff"])

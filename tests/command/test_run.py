@@ -52,6 +52,24 @@ def test_a_run_is_kept_in_a_fresh_directory(tiny: Path, command: Command) -> Non
     assert first["digest"] == second["digest"], "one seed, one result"
 
 
+def test_the_command_that_resumes_is_the_one_that_was_typed(tiny: Path, command: Command) -> None:
+    """Without what was reached, and what is done once; the run directory is named if it was not."""
+    assert command("run", "tiny.py", "--run-dir", "first", "--until", "1 steps").code == 0
+    words = ["--seed=3", "tiny.py", "--fork", "first", "--until=3 steps", "--csv", "name='a b'"]
+    result = command("run", *words)
+    assert printed_command(result.err) == [
+        "run",
+        "--seed=3",
+        "tiny.py",
+        "--csv",
+        "name='a b'",
+        "--run-dir",
+        "runs/tiny-001",
+    ]
+    first = result.err.partition("resume with: ")[2].splitlines()[0]
+    assert "'--until=3 steps'" in first and "--fork" not in first, "before it is reached"
+
+
 def test_a_directory_that_is_taken_is_passed_over(tiny: Path, command: Command) -> None:
     (tiny / "runs" / "tiny-001").mkdir(parents=True)  # as by a run started beside, a moment ago
     (tiny / "runs" / "tiny-002").touch()

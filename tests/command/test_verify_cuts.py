@@ -191,7 +191,7 @@ def test_the_first_cut_that_differs_is_reported_with_its_fields_and_others_with_
 
 def test_what_a_resume_reports_and_why_it_fails_is_quoted() -> None:
     reported = CutVerdict(CUT, resume=ResumeReport(lost="count is an iterator\x1b[2J"))
-    failed = CutVerdict(CUT, failure="error: the state loaded is not the state saved\n  hint: none")
+    failed = CutVerdict(CUT, ResumeReport(failure="error: the state loaded is not the state saved\n  hint: none"))
     lines = list(lines_of_verdicts([reported, failed]))
     assert lines[1] == "  the resume reports: not exact: count is an iterator\\x1b[2J"
     assert lines[2].endswith(": cannot be resumed")
@@ -216,11 +216,11 @@ def test_what_is_shown_while_a_process_runs_has_the_place_of_its_run(folder: Pat
     ],
 )  # fmt: skip
 def test_what_a_process_tells_is_read(code: int, output: str, failure: str, reported: str) -> None:
-    assert read_resume(Ended(code, output, 1.0)) == (failure, ResumeReport(reported))
+    assert read_resume(Ended(code, output, 1.0)) == ResumeReport(reported, failure=failure)
 
 
 def test_what_changed_meanwhile_is_no_silent_difference() -> None:
-    _, report = read_resume(Ended(0, "resumed r: step 1; exact except for what changed: train.py\n", 1.0))
+    report = read_resume(Ended(0, "resumed r: step 1; exact except for what changed: train.py\n", 1.0))
     lines = list(lines_of_verdicts([CutVerdict(CUT, differences=[ROW], resume=report)]))
     assert lines[1:] == ["  the resume reports: exact except for what changed: train.py", f"  {ROW}"]
 

@@ -389,7 +389,7 @@ def test_a_graph_that_is_rewired_fills_its_own_windows() -> None:
 
 
 def test_a_kind_that_fetches_for_itself_is_reported() -> None:
-    @node(name="fetch_alone", writes=("batch", "samples"), activity="data")
+    @node(name="fetch_alone", writes=("batch", "samples"), family="data")
     class FetchAlone:
         """The first batch, again and again."""
 

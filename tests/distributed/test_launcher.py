@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from graphtrain.alive import is_alive
-from graphtrain.command import run
+from graphtrain.command import training
 from graphtrain.data.rank_local import RankLocal
 from graphtrain.distributed import launcher
 from graphtrain.distributed.launcher import launch, launched
@@ -220,21 +220,21 @@ def test_batch_scripts_exit_as_the_run_does_and_are_queued_again(number: int, co
 
 
 def test_a_stop_with_restarts_left_is_no_failure_to_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not run._restarts_left()
+    assert not training._restarts_left()
     for most, so_far, is_left in (("0", "0", False), ("2", "0", True), ("2", "1", True), ("2", "2", False)):
         monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", most)
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", so_far)
-        assert run._restarts_left() is is_left
+        assert training._restarts_left() is is_left
 
 
 def test_a_signal_of_slurm_that_torchrun_ends_at_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT")
-    assert run._unhandled_signal() == ""
+    assert training._unhandled_signal() == ""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert run._unhandled_signal().endswith("start torchrun --signals-to-handle SIGTERM,SIGINT,SIGUSR1")
+    assert training._unhandled_signal().endswith("start torchrun --signals-to-handle SIGTERM,SIGINT,SIGUSR1")
     monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGUSR1")
-    assert run._unhandled_signal() == ""
+    assert training._unhandled_signal() == ""
 
 
 KILLED = (
@@ -272,10 +272,10 @@ def test_ranks_that_are_killed_at_any_moment_come_to_the_end_of_a_run_that_is_no
 
 def test_more_processes_than_micro_batches_are_refused() -> None:
     with pytest.raises(UsageError) as refused:
-        run.refuse_idle_ranks([1, 2, 3], 4)
+        training.refuse_idle_ranks([1, 2, 3], 4)
     assert str(refused.value) == (
         "an epoch of `train_data` has 3 micro-batches, and there are 4 processes: 1 of them would never get one\n"
         "  hint: start 3 at most, or make the batches smaller"
     )
     for data in ([1, 2, 3, 4], [], iter([1]), RankLocal([1]), {"a": [1], "b": [2]}, None):
-        run.refuse_idle_ranks(data, 4)
+        training.refuse_idle_ranks(data, 4)

@@ -14,9 +14,9 @@ from graphtrain.distributed import Ranks, Record
 from graphtrain.errors import RanksDivergedError
 from graphtrain.program import agreement as agreement_module
 from graphtrain.program.agreement import Agreement
+from graphtrain.program.gradient_windows import GradientWindows
 from graphtrain.program.requests import Requests
 from graphtrain.program.rounds import Rounds
-from graphtrain.program.table import Compiler
 from tests.distributed.fake_ranks import BrokenProtocolError, World
 from tests.distributed.schedules import Plan, run_plan
 from tests.distributed.test_divergence import PLAN, branch_on, run_with
@@ -36,10 +36,10 @@ def exchange_twice(patch: Patch) -> None:
 
 
 def divide_by_every(patch: Patch) -> None:
-    def of_one(self: Compiler, counter: Any, declared: Any) -> Callable[[], int]:
-        return self.field_getter(counter, declared.target)
+    def of_one(self: GradientWindows, counter: Any, declared: Any) -> Callable[[], int]:
+        return self._cells.field(counter, declared.target).read
 
-    patch.setattr(Compiler, "_next_window", of_one)
+    patch.setattr(GradientWindows, "next_size", of_one)
 
 
 def keep_gradients_of_rank_0(patch: Patch) -> None:

@@ -19,7 +19,7 @@ from graphtrain.distributed.processes import Processes
 from graphtrain.errors import UsageError
 from graphtrain.program import agreement
 from graphtrain.program.resources import resolve_device
-from graphtrain.storage import run_files
+from graphtrain.resume import equal_ranks
 from graphtrain.storage.lock import RunLock
 from graphtrain.storage.run_files import RunFiles
 from tests.distributed.processes import run_processes
@@ -139,7 +139,7 @@ def starts_and_failures(folder: Path) -> dict[str, Any]:
     """Row after row in one process: ranks leave each other after every failure, and join again."""
     ranks = current_ranks()
     rank = ranks.rank
-    run_files._VISIBLE_SECONDS = agreement._GRACE_SECONDS = 0.2
+    equal_ranks._VISIBLE_SECONDS = agreement._GRACE_SECONDS = 0.2
     rows: dict[str, Any] = {}
     for name, (given, _) in DIFFERENT.items():
         rows[name] = error_of(lambda given=given: Trainer(**given(rank)))  # type: ignore[misc]

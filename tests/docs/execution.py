@@ -31,11 +31,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
+import click
 
 from graphtrain import Graph
 from graphtrain.command import main
-from graphtrain.command.app import app
+from graphtrain.command.cli import app
 from graphtrain.kind import DECLARED
 from tests.command.running import signals_as_before
 from tests.docs.blocks import Block, commands_of, read_blocks
@@ -232,9 +232,8 @@ def parse_command(line: str) -> None:
     """Parse the `graphtrain` commands of a line of shell against the options there are.
 
     Raises:
-        Exception: typer's own, if there is no such command or option.
+        Exception: click's own, if there is no such command or option.
     """
-    group: Any = typer.main.get_command(app)
     for part in re.split(r"\|\||&&|[|;&]", line):
         words = shlex.split(re.sub(r"\d?>>?\s*\S+", "", part), comments=True)
         while words and "=" in words[0] and words[0].partition("=")[0].isidentifier():
@@ -242,8 +241,8 @@ def parse_command(line: str) -> None:
         words = words[1:] if words[:1] == ["srun"] else words
         if not words or words[0] != "graphtrain" or {"--help", "-h", "--version"} & set(words):
             continue
-        context = typer.Context(group, info_name="graphtrain")
-        _, command, rest = group.resolve_command(context, words[1:])
+        context = click.Context(app, info_name="graphtrain")
+        _, command, rest = app.resolve_command(context, words[1:])
         command.make_context(command.name, list(rest), parent=context).close()
 
 

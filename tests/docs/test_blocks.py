@@ -162,5 +162,5 @@ def test_commands_that_can_be_typed(line: str) -> None:
     ["graphtrain rum train.py", "graphtrain run train.py --run_dir r", "true && graphtrain check", "graphtrain show"],
 )
 def test_commands_that_cannot_be_typed(line: str) -> None:
-    with pytest.raises(Exception):  # noqa: B017 - typer's own, of a version's making
+    with pytest.raises(Exception):  # noqa: B017 - click's own, of a version's making
         parse_command(line)

@@ -9,15 +9,14 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
+import click
 import pytest
-import typer
 from torch.distributed.run import get_args_parser
 
 from graphtrain import Graph, Outcome, Trainer, node
-from graphtrain.command.app import app
-from graphtrain.graph.edit import VERBS
+from graphtrain.command.cli import COMMANDS, app
+from graphtrain.graph.edits import VERBS
 from graphtrain.graph.registry import kind_of_node
 from tests.docs.blocks import read_blocks, without_code, without_fences
 
@@ -59,9 +58,9 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=by_name)
 def test_every_option_named_exists(path: Path) -> None:
-    group: Any = typer.main.get_command(app)
-    known = {option for command in group.commands.values() for parameter in command.params for option in parameter.opts}
-    known |= {option for parameter in group.params for option in parameter.opts} | {"--help"}
+    context = click.Context(app)
+    commands = [app, *(app.get_command(context, name) for name in COMMANDS)]
+    known = {option for command in commands for parameter in command.params for option in parameter.opts} | {"--help"}
     known |= {option for action in get_args_parser()._actions for option in action.option_strings}  # of torchrun
     named = {option for span in spans(path) for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)}
     assert named <= known, f"{path.name}: {sorted(named - known)}"

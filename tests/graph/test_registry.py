@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
 
-from graphtrain import Graph, Node, node
+from graphtrain import Node, node
 from graphtrain.graph import registry
-from graphtrain.graph.registry import family_of_node, find_graph, find_kind, known_graphs, known_kinds
+from graphtrain.graph.registry import family_of_node, find_kind, known_graphs, known_kinds
 
-# As an installation from before lists our own kinds and graphs, two of which are no more where it says.
-STALE = {
-    "graphtrain.nodes": {"clip": "graphtrain.nodes.clip:Clip", "gone": "graphtrain.nodes.gone:Gone"},
-    "graphtrain.graphs": {"fit": "graphtrain.graphs", "lost": "graphtrain.graphs"},
-}
 OTHERS = {"graphtrain.nodes": {"sway": f"{__name__}:sway"}, "graphtrain.graphs": {"duel": "graphtrain_duel"}}
 
 
@@ -27,29 +21,17 @@ def sway(model: Any) -> None:
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Entry points of ours that are out of date, and some of another package."""
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entry points of another package."""
 
     def entries(group: str) -> dict[str, EntryPoint]:
-        values = STALE.get(group, {}) | OTHERS.get(group, {})
-        return {name: EntryPoint(name, value, group) for name, value in values.items()}
+        return {name: EntryPoint(name, value, group) for name, value in OTHERS.get(group, {}).items()}
 
     monkeypatch.setattr(registry, "_entry_points", entries)
-    registry._installed.cache_clear()
-    yield
-    registry._installed.cache_clear()
-
-
-def test_what_an_older_installation_lists_of_ours_is_left_alone(installed: None) -> None:
-    assert {"clip", "sway"} <= set(known_kinds()) and "gone" not in known_kinds()
-    assert {"fit", "duel"} <= set(known_graphs()) and "lost" not in known_graphs()
-    assert len(known_kinds()) == len(set(known_kinds()))
-    assert find_kind("gone") is None and find_graph("lost") is None
-    assert find_kind("clip") is not None and find_graph("fit") is not None
-    assert Graph.load("fit").check() == []
 
 
 def test_another_package_adds_under_its_names(installed: None) -> None:
+    assert "sway" in known_kinds() and "duel" in known_graphs()
     kind = find_kind("sway")
     assert kind is not None and kind.implementation is sway
 
@@ -90,7 +72,7 @@ def test_every_shipped_kind_is_found_without_torch() -> None:
         ({"effects": "backward"}, "compute"),
         ({"effects": "eval"}, "bookkeeping"),
         ({"observer": True}, "bookkeeping"),
-        ({"activity": "data", "writes": "batch"}, "data"),
+        ({"family": "data", "writes": "batch"}, "data"),
         ({"effects": "clip", "family": "choice"}, "choice"),
         ({}, "other"),
     ],

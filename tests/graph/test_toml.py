@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from graphtrain import Graph, GraphError, GraphtrainError, Problem, UsageError
-from graphtrain.graph.edit import VERBS
+from graphtrain.graph.edits import VERBS
 from graphtrain.graph.registry import known_graphs
 
 FIT = Graph.load("fit")
@@ -609,7 +609,7 @@ try:
 except graphtrain.GraphError:
     pass
 kinds = [name for name in sys.modules if name.startswith("graphtrain.nodes.")]
-heavy = [name for name in ("torch", "networkx", "numpy", "transitions", "rich", "typer") if name in sys.modules]
+heavy = [name for name in ("torch", "networkx", "numpy", "transitions", "rich", "click") if name in sys.modules]
 sys.exit(f"imported: {kinds + heavy}" if kinds + heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

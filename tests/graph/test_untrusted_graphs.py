@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from graphtrain import Graph, GraphError, UsageError
-from graphtrain.graph import read_toml
+from graphtrain.graph import sources
 
 PLAIN = """\
 format = 1
@@ -59,7 +59,7 @@ def test_files_that_contain_each_other_twice_are_bounded(
     text: Callable[[int], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nineteen files of 100 bytes, half a million graphs; the bound is met once, wherever it is."""
-    monkeypatch.setattr(read_toml, "MAX_NODES", 300)
+    monkeypatch.setattr(sources, "MAX_NODES", 300)
     (tmp_path / "0.toml").write_text(PLAIN)
     for number in range(1, 19):
         (tmp_path / f"{number}.toml").write_text(text(number))
@@ -68,8 +68,8 @@ def test_files_that_contain_each_other_twice_are_bounded(
 
 
 def test_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_toml.MAX_NODES == 10_000
-    monkeypatch.setattr(read_toml, "MAX_NODES", 50)
+    assert sources.MAX_NODES == 10_000
+    monkeypatch.setattr(sources, "MAX_NODES", 50)
     nodes = [f'n{number} = {{ use = "choice" }}\n' for number in range(51)]
     edges = [f'n{number} = ["end"]\n' for number in range(51)]
     for most in (50, 51):
@@ -79,12 +79,6 @@ def test_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         else:
             with pytest.raises(UsageError, match="more than 50 nodes"):
                 Graph.loads(text)
-    monkeypatch.setattr(read_toml, "MAX_NODES", 10_000)
-    monkeypatch.setattr(read_toml, "_MAX_EDITED_NODES", 1000)
-    edits = '[[edit]]\nset = "clip"\nmax_norm = 1\n'
-    assert Graph.loads('format = 1\nextends = "fit"\n' + 65 * edits)
-    with pytest.raises(UsageError, match="the edits of the graph go through more than 1,000 nodes"):
-        Graph.loads('format = 1\nextends = "fit"\n' + 80 * edits)
 
 
 # ---- what is no graph

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphtrain import Graph
 from graphtrain.checks.guards import spell
-from graphtrain.guards.closures import compile_guard
+from graphtrain.guards.closures import Cell, compile_guard, constant, stored
 from graphtrain.guards.evaluate import FUNCTIONS, constant_value, evaluate
 from graphtrain.guards.syntax import (
     MAX_CHARACTERS,
@@ -284,18 +284,16 @@ class Held:
             if dot:
                 setattr(self.nodes[node], field, value)
 
-    def constant(self, expression: Expression) -> Constant | None:
-        return Constant(self.values["b.n"]) if expression == FieldOf("b", "n") else None
-
-    def reader(self, expression: Name | FieldOf) -> Callable[[], Any]:
-        return lambda: self.values[
-            expression.name if isinstance(expression, Name) else f"{expression.node}.{expression.field}"
-        ]
-
-    def held(self, expression: Expression) -> tuple[dict[str, Any], str] | None:
-        if not isinstance(expression, FieldOf) or expression.node != "a":
-            return None
-        return vars(self.nodes["a"]), expression.field
+    def __call__(self, expression: Name | FieldOf) -> Cell:
+        if expression == FieldOf("b", "n"):
+            return constant(self.values["b.n"])
+        if isinstance(expression, FieldOf) and expression.node == "a":
+            return stored(vars(self.nodes["a"]), expression.field)
+        return Cell(
+            lambda: self.values[
+                expression.name if isinstance(expression, Name) else f"{expression.node}.{expression.field}"
+            ]
+        )
 
 
 def outcome(call: Callable[[], Any]) -> tuple[type, Any]:

@@ -208,15 +208,15 @@ def test_a_derived_clock_is_a_field() -> None:
 
 
 def test_what_counts_declares_how_far_and_what_a_step_function_may_ask_for() -> None:
-    @node(step_inputs={"epoch": "rounds", "batch_index": "place"}, activity="data")
+    @node(step_inputs={"epoch": "rounds", "batch_index": "place"}, family="data")
     class Data:
         """Data."""
 
         size: int = 4
         rounds: int = progress(0)
         drawn: int = progress(0, restarts="rounds", target="length")
-        window: int = progress(0, counts="backward", target="size", last="stepped")
-        stepped: int = progress(0)
+        passes: int = progress(0, counts="backward", target="size")
+        last_passes: int = progress(0)
 
         @property
         def length(self) -> int:
@@ -231,7 +231,7 @@ def test_what_counts_declares_how_far_and_what_a_step_function_may_ask_for() -> 
     kind = kind_of(Data)
     assert kind.step_inputs == {"epoch": "rounds", "batch_index": "place"}
     assert kind.fields["drawn"].target == "length"
-    assert (kind.fields["window"].target, kind.fields["window"].last) == ("size", "stepped")
+    assert (kind.fields["passes"].target, kind.fields["passes"].last) == ("size", "last_passes")
     assert kind.family == "data"
 
 
@@ -255,7 +255,7 @@ def test_a_field_makes_a_node_due_where_its_parameter_is_given() -> None:
 
 @pytest.mark.parametrize(("bound", "idle"), [(None, True), (math.inf, True), (2.0, False), (0.0, False)])
 def test_a_node_is_idle_without_a_parameter(bound: float | None, idle: bool) -> None:
-    @node(idle_without="bound")
+    @node(optional="bound")
     def limit(*, bound: float | None = None, other: float | None = None) -> None:
         """Limit."""
 
@@ -270,7 +270,7 @@ def test_every_effect_is_accepted_and_only_those_on_gradients_name_an_optimizer(
 
     kind = kind_of(node(effects=effect)(act))
     assert kind.effects == (effect,)
-    assert kind.slots == (() if effect in ("eval", "train") else ("optimizer",))
+    assert kind.slots == (() if effect in ("eval", "train", "forget") else ("optimizer",))
 
 
 # --- What is no declaration ----------------------------------------------------------------------------------------
@@ -313,7 +313,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(effects=("backward?", "backward? d"))(fn("def f()")), "f: a visit returns once whether it ran"),
     (lambda: node(transient="x")(fn("def f()")), "f: transient slot 'x' is not among what it writes"),
     (lambda: node(writes="a b")(fn("def f()")), "the name of a slot must be an identifier; got 'a b'"),
-    (lambda: node(repeats_step=True)(fn("def f()")), "f: it repeats its step function, and reads no StepFunction"),
     (lambda: node(writes=("a", "a"))(fn("def f()")), "f: it writes one slot twice: a, a"),
     (lambda: node(optional="1")(fn("def f()")), "the name of a slot must be an identifier; got '1'"),
     (lambda: node(name="a b")(fn("def f()")), "the name of a kind must be an identifier; got 'a b'"),
@@ -342,8 +341,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(a_class(fired=progress(0), fired_type=int)), "thing: `fired` means something else in every node"),
     (lambda: node(a_class(n=progress(0, target="m"), n_type=int)),
      "thing.n: its target `m` is no parameter and no field; known: n"),
-    (lambda: node(a_class(n=progress(0, last="m"), n_type=int)), "thing.n: `m`, its last value, is no field; known: n"),
-    (lambda: node(idle_without="m")(fn("def f(*, n=1)")), "f: idle without 'm', which is no parameter; known: n"),
     (lambda: node(step_inputs={"epoch": "rounds"})(a_class(n=progress(0), n_type=int)),
      "thing: step input 'epoch' is 'rounds', which is no field; known: n, runs"),
     (lambda: node(also_due={"n": "m"})(a_class(n=progress(False), n_type=bool)),

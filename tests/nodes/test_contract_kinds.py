@@ -295,7 +295,7 @@ def visible(effects: tuple[str, ...]) -> set[str]:
     if {"backward", "step"} <= {*effects}:  # the rest happens between, within the visit
         return {"backward", "step"}
     names = {"clip": "alter", "divide": "alter", "exchange": "alter", "unscale": "alter"}
-    return {names.get(effect, effect.removesuffix("?")) for effect in effects if effect != "use"}
+    return {names.get(effect, effect.removesuffix("?")) for effect in effects if effect not in ("use", "forget")}
 
 
 Snapshot = tuple[torch.Tensor, torch.Tensor, bool]

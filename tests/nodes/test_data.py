@@ -330,7 +330,7 @@ def test_the_position_in_every_kind_of_data(made: Callable[[int], Any], sized: b
             assert node.batch_index == number
             assert node.length == (3 if sized else None)
             # Sized data is not looked ahead in; unsized data is, by one.
-            assert [one.tolist() for one in node._ahead] == ([] if sized or number == 2 else [[number + 1] * 2])
+            assert [one.tolist() for one in node._opened.ahead] == ([] if sized or number == 2 else [[number + 1] * 2])
     assert node.samples == 18
 
 

@@ -198,7 +198,7 @@ def test_nothing_waits_for_the_device_before_a_row(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: reads.append(tensor) or read(tensor))
     for value in (1.0, 3.0):
         means.add(torch.tensor(value, dtype=torch.float64), 2)
-        means.add_vector(["a", "b"], torch.tensor([value, 2 * value]), 1)
+        means.add((["a", "b"], torch.tensor([value, 2 * value])), 1)
     assert reads == []
     assert means.take("log") == {"loss": 2.0, "a": 2.0, "b": 4.0}
     assert len(reads) == 2, "one for each type"

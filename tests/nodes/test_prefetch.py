@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from graphtrain import Graph, Loader
 from graphtrain.data.batch import EarlyMover
 from graphtrain.kind import kind_of
-from graphtrain.nodes import next_batch
+from graphtrain.nodes import _opened
 from graphtrain.nodes.next_batch import NextBatch
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.encoding import UnsaveableError
@@ -289,7 +289,7 @@ def test_on_a_cuda_device_the_copy_is_begun_before_the_batch_is_asked_for(monkey
             told.append(("move", batch))
             return f"{batch} moved"
 
-    monkeypatch.setattr(next_batch, "EarlyMover", Mover)
+    monkeypatch.setattr(_opened, "EarlyMover", Mover)
 
     def make(prefetch: bool, state: dict[str, Any] | None = None) -> NextBatch:
         node = kind_of(NextBatch).new_instance()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphtrain import EditError, Graph, GraphError, Trainer
-from graphtrain.command.show import show_command
+from graphtrain.command.graphs import show
 from graphtrain.plan.plan import Plan
 
 GAN = """
@@ -170,7 +170,7 @@ def test_it_is_written_read_compared_and_drawn(tmp_path: Path, capsys: pytest.Ca
     assert fit.diff(graph).matters
     assert "optimizer d_optimizer" in str(graph).splitlines()[0]
     graph.save(tmp_path / "named.toml")
-    show_command(str(tmp_path / "named.toml"))
+    show.callback(str(tmp_path / "named.toml"))
     head = capsys.readouterr().out.splitlines()[0]
     assert head.startswith("fit  start: ") and head.endswith("  optimizer: d_optimizer")
     assert "optimizer d_optimizer" in graph.render(tmp_path / "fit.mmd").read_text()

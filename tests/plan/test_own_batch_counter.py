@@ -43,7 +43,7 @@ steps = "step.steps"
 def drawing(**step_inputs: str) -> Graph:
     """A graph whose batches are counted by a kind without `epoch` and `batch_index`, unless it declares them."""
 
-    @node(writes=("batch", "samples"), activity="data", step_inputs=step_inputs)
+    @node(writes=("batch", "samples"), family="data", step_inputs=step_inputs)
     class DrawBatch:
         """Draw the next batch, round and round."""
 

@@ -181,6 +181,19 @@ def test_a_node_that_is_bypassed_in_one_process_does_not_run() -> None:
     assert PlannedRun(FIT).steps(batches(10), node="exchange") == 0
 
 
+@pytest.mark.parametrize("name", ["window", "carry", "varying", "varying within", "remainder", "samples", "limit"])
+@pytest.mark.parametrize("length", [5, 23, 64])
+def test_what_is_multiplied_is_what_would_be_gone_through(
+    name: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steps() -> int:
+        return WholeRun(Plan(GRAPHS[name]), lambda _: EpochLength(length, 2, 1)).visits("step")
+
+    multiplied = steps()
+    monkeypatch.setattr("graphtrain.program.counting.CountedRun._multiply", lambda self, heads: False)
+    assert steps() == multiplied
+
+
 def test_metrics_do_not_end_it() -> None:
     graph = FIT.overlay("early_stop").set("finish", after="3 epochs")
     assert PlannedRun(graph).steps(batches(10)) == 30

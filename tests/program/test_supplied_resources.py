@@ -72,7 +72,7 @@ def test_validation_data_that_is_a_mapping_is_refused() -> None:
 def test_a_mapping_is_data_for_a_kind_that_does_not_iterate_over_it() -> None:
     from graphtrain import node
 
-    @node(writes=("batch", "samples"), activity="data")
+    @node(writes=("batch", "samples"), family="data")
     class PickBatch:
         """Pick a batch by its name."""
 

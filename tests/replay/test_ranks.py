@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from graphtrain import Trainer
-from graphtrain.command.diff import diff_command
-from graphtrain.command.ls import ls_command
-from graphtrain.command.status import status_command
+from graphtrain.command.diff import diff
+from graphtrain.command.runs import ls, status
 from graphtrain.distributed import Ranks, current_ranks
 from graphtrain.graph import Graph
 from graphtrain.kind import StepFunction
@@ -113,10 +112,10 @@ def test_it_is_replayed_up_to_the_order_of_sums(run_dir: Path) -> None:
 
 
 def test_commands_read_it(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ls_command(run_dir.parent, as_json=False)
+    ls.callback(run_dir.parent)
     assert "finished" in capsys.readouterr().out
-    status_command(run_dir, as_json=False)
+    status.callback(run_dir)
     assert "finished, graph fit" in capsys.readouterr().out
     first, second = sorted(path for path in (run_dir / "checkpoints").iterdir())
-    diff_command(str(first), str(second), None, [], exit_code=False)
+    diff.callback(str(first), str(second))
     assert "loss" in capsys.readouterr().out

@@ -14,7 +14,7 @@ import torch
 
 from graphtrain.errors import GraphtrainError
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.nodes import next_batch
+from graphtrain.nodes import _opened
 from graphtrain.program import run_state
 from graphtrain.program.run_state import RunState
 from graphtrain.program.stateful_objects import StatefulObjects
@@ -56,7 +56,7 @@ def progress_without(monkeypatch: pytest.MonkeyPatch, node: str, **fields: Any) 
 
 def random_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StatefulObjects, "restore_after_setup", lambda self, state: None)
-    monkeypatch.setattr(next_batch.random, "RandomAside", lambda generators: nullcontext())
+    monkeypatch.setattr(_opened, "RandomAside", lambda generators: nullcontext())
 
 
 def one_generator_not_saved(name: str) -> Mutation:
@@ -86,7 +86,7 @@ def random_drawn_from_by_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(StatefulObjects, "restore", early)
     monkeypatch.setattr(StatefulObjects, "restore_after_setup", lambda self, state: None)
-    monkeypatch.setattr(next_batch.random, "RandomAside", lambda generators: nullcontext())
+    monkeypatch.setattr(_opened, "RandomAside", lambda generators: nullcontext())
 
 
 def gradients_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:

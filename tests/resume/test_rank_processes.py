@@ -69,7 +69,7 @@ def test_two_processes_then_one_then_two(tmp_path: Path) -> None:
 
 def killed(run_dir: Path) -> None:
     """Rank 1 dies between its files and the manifest of the second checkpoint."""
-    write, calls = rank_saves.write_files_of_rank, []
+    write, calls = rank_saves.write_files, []
 
     def write_and_die(*arguments: Any) -> Any:
         written = write(*arguments)
@@ -78,7 +78,7 @@ def killed(run_dir: Path) -> None:
             os._exit(9)
         return written
 
-    rank_saves.write_files_of_rank = write_and_die  # type: ignore[assignment]
+    rank_saves.write_files = write_and_die  # type: ignore[assignment]
     trainer = trainer_of(run_dir / "run", graph=every_step)
     try:
         trainer.run()

@@ -25,14 +25,14 @@ def lives(
     plan: Plan, run_dir: Path, choose: random.Random, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
 ) -> list[Life]:
     """The ends of a run that is resumed, each time with another number of ranks, until it is finished."""
-    write, failing = rank_saves.write_files_of_rank, choose.random() < 0.3
+    write, failing = rank_saves.write_files, choose.random() < 0.3
 
     def write_or_fail(folder: Path, rank: int, *more: Any) -> Any:
         if failing and random.Random(f"{folder.name} {rank}").random() < 0.2:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(folder, rank, *more)
 
-    monkeypatch.setattr(rank_saves, "write_files_of_rank", write_or_fail)
+    monkeypatch.setattr(rank_saves, "write_files", write_or_fail)
     if_failed = choose.choice(["stop", "continue"])
     graph = plan.graph().set("checkpoint", if_failed=if_failed, if_busy=choose.choice(["wait", "skip"]), keep=3)
     consumed, began_with = 0, sizes[0]

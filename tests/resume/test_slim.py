@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from graphtrain import Graph, Outcome, Trainer, node
-from graphtrain.command.export import export_command
+from graphtrain.command.runs import export
 from graphtrain.distributed import Ranks
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import read_checkpoint
@@ -53,7 +53,7 @@ def inodes(run_dir: Path, name: str) -> list[int]:
 
 def test_what_is_frozen_is_written_once(tmp_path: Path) -> None:
     trainer_of(tmp_path).run()
-    frozen, trained = "model.frozen.00000.safetensors", "model.00000.safetensors"
+    frozen, trained = "model.frozen.safetensors", "model.safetensors"
     paths = checkpoints(tmp_path)
     assert len(paths) == 6
     assert len({*inodes(tmp_path, frozen)}) == 1
@@ -84,7 +84,8 @@ def test_either_kind_resumes_the_other(tmp_path: Path) -> None:
     for number, slim in enumerate((True, False, True)):
         trainer = trainer_of(tmp_path, slim=slim)
         trainer.run(until=f"{3 * number + 3} batches")
-    assert [read_checkpoint(path).manifest["format"] for path in checkpoints(tmp_path)] == [2, 2, 1, 1, 2, 2]
+    divided = [(path / "model.frozen.safetensors").exists() for path in checkpoints(tmp_path)]
+    assert divided == [True, True, False, False, True, True]
     trainer = trainer_of(tmp_path, slim=False)
     trainer.run()
     assert trainer.digest() == whole.digest()
@@ -96,7 +97,7 @@ def test_the_first_one_may_be_deleted(tmp_path: Path) -> None:
     (path,) = checkpoints(tmp_path)
     assert trainer_of(tmp_path).run() is Outcome.ALREADY_FINISHED
     exported = tmp_path / "weights.safetensors"
-    export_command(tmp_path, exported, "model")
+    export.callback(tmp_path, exported, model="model")
     assert {*load_file(exported)} == {"0.weight", "0.bias", "2.weight", "2.bias"}
     assert torch.equal(load_file(exported)["2.weight"], trainer.resources["model"][2].weight)
     assert path.name.endswith("step-6")
@@ -113,7 +114,7 @@ def test_what_is_thawed_moves_to_the_other_file(tmp_path: Path) -> None:
         return graph.insert("thaw", thaw, after="zero_grad", reads={"step": "step.steps"})
 
     trainer_of(tmp_path, edit=edit).run()
-    names = [sorted(load_file(path / "model.00000.safetensors")) for path in checkpoints(tmp_path)]
+    names = [sorted(load_file(path / "model.safetensors")) for path in checkpoints(tmp_path)]
     assert names[:2] == [["2.bias", "2.weight"]] * 2
     assert names[-1] == ["0.bias", "0.weight", "2.bias", "2.weight"]
     assert trainer_of(tmp_path, edit=edit).run() is Outcome.ALREADY_FINISHED
@@ -122,7 +123,7 @@ def test_what_is_thawed_moves_to_the_other_file(tmp_path: Path) -> None:
 def test_a_damaged_file_is_written_again_and_not_linked(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     trainer.run(until="4 batches")
-    file = checkpoints(tmp_path)[-1] / "model.frozen.00000.safetensors"
+    file = checkpoints(tmp_path)[-1] / "model.frozen.safetensors"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
@@ -140,7 +141,7 @@ def test_where_nothing_can_be_linked_all_is_written(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "link", refuse)
     trainer_of(tmp_path).run()
-    assert len({*inodes(tmp_path, "model.frozen.00000.safetensors")}) == 6
+    assert len({*inodes(tmp_path, "model.frozen.safetensors")}) == 6
     assert trainer_of(tmp_path).run() is Outcome.ALREADY_FINISHED
 
 

@@ -147,8 +147,8 @@ def test_a_status_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, mo
     assert said[-1] == "cannot write status.json: No space left on device; the run continues"
 
 
-def test_an_activity_that_is_new_is_counted_after_a_resume(tmp_path: Path) -> None:
-    @node(activity="augment")
+def test_what_makes_data_is_counted_as_data_after_a_resume(tmp_path: Path) -> None:
+    @node(family="data")
     def augment(batch: Any) -> None:
         """Stand-in."""
 
@@ -156,7 +156,7 @@ def test_an_activity_that_is_new_is_counted_after_a_resume(tmp_path: Path) -> No
     trainer(graph, run_dir=tmp_path).run(until="3 batches")
     again = trainer(graph.insert("augment", augment, before="train_batch"), run_dir=tmp_path)
     assert again.run() is Outcome.FINISHED
-    assert again.seconds["augment"] > 0
+    assert again.seconds["data"] > 0
 
 
 def test_until_stands_beside_the_end_of_the_run() -> None:

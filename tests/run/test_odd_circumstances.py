@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from graphtrain import DataError, Graph, Loader, Outcome, Trainer, UsageError
-from graphtrain.command.status import status_command
+from graphtrain.command.runs import status as status_command
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.storage.run_directory import METRICS_FILE, STARTS_FILE, STATUS_FILE
 from tests.resume.failing_calls import Calls
@@ -311,7 +311,7 @@ def test_a_status_from_the_future_is_said_to_be_that(
     status = json.loads((part / STATUS_FILE).read_text())
     status["written_at_unix_seconds"] = time.time() + ahead
     (part / STATUS_FILE).write_text(json.dumps(status))
-    status_command(part, as_json=False)
+    status_command.callback(part)
     line = capsys.readouterr().out.splitlines()[-1]
     assert text in line and f"by process {os.getpid()}" in line
     shutil.rmtree(part)

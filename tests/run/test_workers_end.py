@@ -159,7 +159,7 @@ def test_a_run_that_is_stopped_by_a_signal() -> None:
 
     def stops(model: Any, batch: Any, batch_index: int) -> Any:
         if batch_index == 1:
-            held.append(trainer._session.compiled.program.by_path["next_batch"].instance._iterator)
+            held.append(trainer._session.compiled.program.by_path["next_batch"].instance._opened.iterator)
             os.kill(os.getpid(), signal.SIGTERM)
         return training_step(model, batch)
 

@@ -32,7 +32,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.state.modules import capture_module, restore_module
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
-from graphtrain.storage.state_files import join, split, state_digest
+from graphtrain.storage.state_files import joined, split, state_digest
 
 
 def there_and_back(value: Any) -> Any:
@@ -488,12 +488,12 @@ def test_a_tree_is_split_over_files_by_resource_and_joined_again() -> None:
         "gradients": ["model/layer.weight"],
         "slots": ["batch/0"],
     }
-    joined = join(parts.packed, copy.deepcopy({one.file: one.named for one in parts.files}))
-    assert same(joined["slots"], tree["slots"])
-    assert same(joined["resources"], tree["resources"])
-    assert state_digest(joined) == state_digest(tree)
+    again = joined(parts.sections, copy.deepcopy({one.file: one.named for one in parts.files}))
+    assert same(again["slots"], tree["slots"])
+    assert same(again["resources"], tree["resources"])
+    assert state_digest(again) == state_digest(tree)
     tree["gradients"]["model"]["layer.weight"][0] = 1e-30
-    assert state_digest(joined) != state_digest(tree)
+    assert state_digest(again) != state_digest(tree)
 
 
 @pytest.mark.parametrize(

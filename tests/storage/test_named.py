@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from graphtrain import Graph, Trainer
-from graphtrain.command.export import export_command
-from graphtrain.command.warm_start import split
+from graphtrain.command.runs import export
+from graphtrain.command.weights import named_weights
 from graphtrain.errors import LifeCycleError, UsageError
 from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.saved_graph import saved_graph
@@ -48,9 +48,9 @@ def test_they_name_checkpoints_wherever_one_is_named(trained: Path, tmp_path: Pa
     assert checkpoint_folder(trained / "best") == best
     assert checkpoint_folder(trained / "newest") == newest
     assert saved_graph(trained / "best") == Graph.load(str(trained / "newest")) == Graph.load(best)
-    assert split(f"model={trained}/best") == ("model", best / "model.safetensors")
+    assert named_weights(f"model={trained}/best") == ("model", best / "model.safetensors")
     for name, path in (("best", best), ("newest", newest)):
-        export_command(trained / name, tmp_path / f"{name}.safetensors", None)
+        export.callback(trained / name, tmp_path / f"{name}.safetensors")
         exported = load_file(tmp_path / f"{name}.safetensors")
         assert all(torch.equal(exported[key], value) for key, value in weights(path).items())
         for run_dir in (tmp_path / f"copy-{name}", None):
@@ -77,8 +77,8 @@ def test_a_run_without_a_best_says_what_to_do(tmp_path: Path) -> None:
     for use in (
         lambda: saved_graph(tmp_path / "run" / "best"),
         lambda: Graph.load(tmp_path / "run" / "best"),
-        lambda: split(f"model={tmp_path}/run/best"),
-        lambda: export_command(tmp_path / "run" / "best", tmp_path / "weights.safetensors", None),
+        lambda: named_weights(f"model={tmp_path}/run/best"),
+        lambda: export.callback(tmp_path / "run" / "best", tmp_path / "weights.safetensors"),
         lambda: trainer_of(tmp_path / "run").run(resume="best"),
         lambda: trainer_of(tmp_path / "run").load("best"),
         lambda: trainer_of(None).load(tmp_path / "run" / "best"),
@@ -133,7 +133,7 @@ def test_the_best_weights_are_loaded_at_the_end(tmp_path: Path, world_size: int)
         return outcome
 
     run(world_size, tmp_path / "run", act=act, graph=ranked, validation_step=growing())
-    export_command(tmp_path / "run" / "best", tmp_path / "best.safetensors", None)
+    export.callback(tmp_path / "run" / "best", tmp_path / "best.safetensors")
     expected = load_file(tmp_path / "best.safetensors")
     parameters = [name for name in expected if name.endswith(("weight", "bias"))]  # buffers are each rank's own
     assert len(loaded) == world_size

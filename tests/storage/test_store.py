@@ -97,10 +97,10 @@ def test_of_an_incompatible_checkpoint_only_the_manifest_is_read(store: FolderSt
 
 
 def test_a_later_format_is_refused(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphtrain.storage.checkpoint.FORMAT", 3)
+    monkeypatch.setattr("graphtrain.storage.rank_files.FORMAT", 2)
     path = save(store, TREE, MANIFEST, step=1, keep=1)
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="format 3 is not known"):
+    with pytest.raises(CheckpointError, match="format 2 is not known"):
         read_checkpoint(path)
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.graph.canonical import from_json
+from graphtrain.graph import Graph
 from graphtrain.storage import regular
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.decoding import unpack
@@ -338,16 +338,16 @@ def test_what_is_forged_is_no_graph(store: FolderStore) -> None:
         "format": 1, "name": "n", "start": "a", "nodes": {}, "edges": {}, "guards": {}, "clock": {}, "outputs": [],
         "optional": [], "allow": [],
     }  # fmt: skip
-    node: dict[str, Any] = {"use": "choice", "parameters": {"table": {}}, "reads": {}, "writes": {}, "body": None}
-    assert from_json(json.dumps({**body, "nodes": {"a": node}})).nodes["a"].use == "choice"
-    deep = json.dumps(nested(150, lambda value: {**body, "nodes": {"a": {**node, "body": value}}}))
+    node: dict[str, Any] = {"use": "choice"}
+    assert Graph.from_json(json.dumps({**body, "nodes": {"a": node}})).nodes["a"].use == "choice"
+    deep = json.dumps(nested(150, lambda value: {**body, "nodes": {"a": {"graph": value}}}))
     texts = [
         "1", "[]", "{}", "[" * 100_000, "1e999", deep, json.dumps({**body, "name": 1}),
         json.dumps({**body, "start": None}), json.dumps({**body, "edges": {"a": [["b", 1]]}}),
-        json.dumps({**body, "edges": {"a": "bc"}}), json.dumps({**body, "guards": {"a": 1}}),
+        json.dumps({**body, "edges": {"a": 3}}), json.dumps({**body, "guards": {"a": 1}}),
         json.dumps({**body, "clock": []}), json.dumps({**body, "outputs": [1]}), json.dumps({**body, "allow": 5}),
         json.dumps({**body, "nodes": {"a": 1}}), json.dumps({**body, "nodes": {"a": {**node, "use": 1}}}),
-        json.dumps({**body, "nodes": {"a": {**node, "parameters": {"x": 1}}}}),
+        json.dumps({**body, "nodes": {"a": {**node, "writes": {"x": 1}}}}),
         json.dumps({**body, "nodes": {"a": {**node, "reads": {"x": 1}}}}), json.dumps({**body, "format": "x" * 9999}),
     ]  # fmt: skip
     newest = store.paths()[-1]

@@ -108,9 +108,9 @@ def test_the_start_is_on_top_and_texts_keep_off_frames(change: Callable[[Graph],
         for words, area in layout.labels:
             for name, frame in layout.frames.items():
                 assert area.is_inside(frame) or area.is_outside(frame), f"{words} lies on the frame of {name}"
-    for cluster in drawn.clusters:
-        frame, texts = layout.frames[cluster.node.key], layout.captions[cluster.node.key]
-        assert texts[0][0].endswith(cluster.node.title)
+    for body in drawn.bodies:
+        frame, texts = layout.frames[body.key], layout.captions[body.key]
+        assert texts[0][0].endswith(body.title)
         for _, area in texts:
             assert abs((area.left + area.right) - (frame.left + frame.right)) < 2, "a caption is centred"
             assert area.is_inside(frame)
@@ -165,9 +165,9 @@ def test_heat_and_position_change_what_they_should(fit: Graph) -> None:
 def test_no_text_breaks_out(attacked: Graph) -> None:
     drawn = picture(attacked)
     read = read_dot(to_dot(drawn))
-    assert set(read.nodes) == {box.key for box in drawn.boxes}
+    assert set(read.nodes) == {box.key for box in drawn.boxes if not box.is_body}
     assert len(read.edges) == len(drawn.arrows) == 9
-    assert set(read.clusters) == {f"cluster_{cluster.node.key}" for cluster in drawn.clusters}
+    assert set(read.clusters) == {f"cluster_{body.key}" for body in drawn.bodies}
     plain = read_dot(to_dot(picture(hostile("plain"))))
     known = {name for attributes in plain.nodes.values() for name in attributes}
     assert {name for attributes in read.nodes.values() for name in attributes} <= known

@@ -45,7 +45,7 @@ def undrawable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setitem(sys.modules, RENDER.__name__, None)
     elif way == "no such function":
         monkeypatch.delattr(RENDER, "svg")
-        monkeypatch.delattr(RENDER, "render")
+        monkeypatch.delattr(RENDER, "drawing")
     elif way == "layout fails":
         monkeypatch.setattr(RENDER, "draw", raising(RenderError("no layout")))
     elif way == "picture fails":

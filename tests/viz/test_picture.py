@@ -15,7 +15,7 @@ from graphtrain.viz.theme import FAMILIES
 
 
 def boxes(drawn: Picture) -> dict[str, Box]:
-    return {box.key: box for box in drawn.boxes} | {cluster.node.key: cluster.node for cluster in drawn.clusters}
+    return {box.key: box for box in drawn.boxes}
 
 
 def test_main_line_of_fit_is_the_training_of_a_batch(fit: Graph) -> None:
@@ -62,9 +62,9 @@ def test_a_hub_is_found_by_what_returns_to_it_by_its_only_edge() -> None:
 
 def test_nested_graphs_are_clusters(fit: Graph) -> None:
     drawn = picture(fit)
-    (cluster,) = drawn.clusters
-    assert cluster.node.key == "validate"
-    assert cluster.node.lines == ("evaluate", "every = 1 epochs")
+    (body,) = drawn.bodies
+    assert body.key == "validate"
+    assert body.lines == ("evaluate", "every = 1 epochs")
     assert {box.key for box in drawn.boxes if box.inside == "validate"} == {
         *(f"validate/{name}" for name in Graph.load("evaluate").nodes),
         "validate/+start",
@@ -72,19 +72,21 @@ def test_nested_graphs_are_clusters(fit: Graph) -> None:
     }
     into = next(arrow for arrow in drawn.arrows if arrow.target == "validate")
     out = next(arrow for arrow in drawn.arrows if arrow.source == "validate")
-    assert (drawn.head(into), drawn.tail(out)) == ("validate/+start", "validate/+end")
+    ends = {arrow: (tail, head) for arrow, tail, head in drawn.ends()}
+    assert (ends[into][1], ends[out][0]) == ("validate/+start", "validate/+end")
 
 
 def test_a_body_that_starts_with_a_body_is_entered_through_both_starts(fit: Graph) -> None:
     inner = Graph("inner", "a", {"a": Node("a", "choice")}, {"a": (Edge("end"),)})
     middle = Graph("middle", "b", {"b": Node("b", "nested", body=inner)}, {"b": (Edge("end"),)})
     drawn = picture(Graph("outer", "c", {"c": Node("c", "nested", body=middle)}, {"c": (Edge("c"),)}))
-    assert [cluster.node.key for cluster in drawn.clusters] == ["c", "c/b"]
+    assert [body.key for body in drawn.bodies] == ["c", "c/b"]
     (loop,) = (arrow for arrow in drawn.arrows if arrow.source == "c")
     assert loop.back
-    assert (drawn.tail(loop), drawn.head(loop)) == ("c/+end", "c/+start")
+    ends = {arrow: (tail, head) for arrow, tail, head in drawn.ends()}
+    assert ends[loop] == ("c/+end", "c/+start")
     (into,) = (arrow for arrow in drawn.arrows if arrow.source == "c/+start")
-    assert drawn.head(into) == "c/b/+start"
+    assert ends[into][1] == "c/b/+start"
 
 
 def test_labels_tell_kind_and_parameters(fit: Graph) -> None:
@@ -152,7 +154,8 @@ def test_nodes_name_their_optimizer_and_step_function_where_there_are_several(fi
 def test_an_edge_back_past_a_body_ends_in_the_name_of_its_target() -> None:
     drawn = picture(Graph.load("kfold"))
     (back,) = (arrow for arrow in drawn.arrows if arrow.source == "end_fold" and arrow.back)
-    assert drawn.head(back) == "end_fold+to2" and boxes(drawn)["end_fold+to2"].title == "begin_fold"
+    assert [head for arrow, _, head in drawn.ends() if arrow is back] == ["end_fold+to2"]
+    assert boxes(drawn)["end_fold+to2"].title == "begin_fold"
 
 
 def test_position_marks_one_box(fit: Graph) -> None:
@@ -187,7 +190,7 @@ def test_keys_are_distinct_for_names_that_look_like_paths_and_marks() -> None:
     body = Graph("body", "b", {"b": Node("b", "step")}, {"b": (Edge("end"),)})
     nodes = {name: Node(name, "step") for name in names} | {"a": Node("a", "nested", body=body)}
     drawn = picture(Graph("g", "a", nodes, {name: (Edge("end"),) for name in names}))
-    keys = [box.key for box in drawn.boxes] + [cluster.node.key for cluster in drawn.clusters]
+    keys = [box.key for box in drawn.boxes]
     assert len(keys) == len(set(keys)) == len(names) + 2 + 3  # two marks outside, `b` and two inside
 
 

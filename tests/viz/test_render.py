@@ -9,7 +9,7 @@ import pytest
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.graph import PICTURE_SUFFIXES
+from graphtrain.graph.write_toml import PICTURE_SUFFIXES
 from graphtrain.viz import render, svg
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.mermaid import to_mermaid
@@ -32,10 +32,10 @@ def test_svg_is_a_drawing_for_light_and_dark(tmp_path: Path, shipped: Graph) -> 
     assert root[0].tag == f"{SVG}style"
     assert "@media (prefers-color-scheme: dark)" in root[0].text
     drawn = picture(shipped)
-    assert sum(name.startswith("node") for name in classes(root)) == len(drawn.boxes)
+    assert sum(name.startswith("node") for name in classes(root)) == len(drawn.boxes) - len(drawn.bodies)
     assert sum(name == "edge" for name in classes(root)) == len(drawn.arrows)
-    assert sum(name.startswith("cluster") for name in classes(root)) == len(drawn.clusters)
-    for box in drawn.boxes:  # the style finds every box by the class of its family
+    assert sum(name.startswith("cluster") for name in classes(root)) == len(drawn.bodies)
+    for box in set(drawn.boxes) - set(drawn.bodies):  # the style finds every box by the class of its family
         assert f"node {'mark' if box.family in ('start', 'end') else box.family}" in classes(root)
 
 
@@ -108,9 +108,9 @@ def test_hostile_text_is_only_text(attacked: Graph) -> None:
     }
     assert not any(name.startswith("on") for element in root.iter() for name in element.attrib)
     drawn = picture(attacked)
-    assert sum(name.startswith("node") for name in classes(root)) == len(drawn.boxes)
+    assert sum(name.startswith("node") for name in classes(root)) == len(drawn.boxes) - len(drawn.bodies)
     words = "".join(root.itertext())
-    assert all(box.title in words.replace("\xa0", " ") for box in drawn.boxes)
+    assert all(box.title in words.replace("\xa0", " ") for box in drawn.boxes if not box.is_body)
     assert "graphtrain" not in words.replace("svg.graphtrain", "")
 
 

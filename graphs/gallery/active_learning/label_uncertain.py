@@ -12,7 +12,7 @@ Chosen = Sequence[tuple[float, int]] | None
 Numbers = Sequence[int] | None
 
 
-@node(writes=("labelled", "chosen"), synchronises=True, activity="data")
+@node(writes=("labelled", "chosen"), synchronises=True, family="data")
 def label_uncertain(
     samples: int, seen: int, pool_data: Any, scores: Any = None, indices: Numbers = None, chosen: Chosen = None,
     ranks: Any = None, *, count: Count = 10,

@@ -12,7 +12,7 @@ else:
     torch = lazy_import("torch")
 
 
-@node(writes=("indices", "val_indices"), activity="data")
+@node(writes=("indices", "val_indices"), family="data")
 class BeginFold:
     """Choose which samples a fold trains on, and which it holds out: those of scikit-learn's `KFold`.
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, Literal
 
-from graphtrain import CallsTrainingStep, StepFunction, UsageError, node, optimizers_of, parameters_of, progress
+from graphtrain import (
+    CallsTrainingStep,
+    Repeated,
+    StepFunction,
+    UsageError,
+    node,
+    optimizers_of,
+    parameters_of,
+    progress,
+)
 
 if TYPE_CHECKING:
     import torch
 
 
-@node(writes="loss", effects=("zero_grad", "backward", "exchange", "step"), synchronises=True, repeats_step=True)
+@node(writes="loss", effects=("zero_grad", "backward", "exchange", "step"), synchronises=True)
 class ClosureStep(CallsTrainingStep):
     """Let `optimizer` step with a closure, which clears, calls ``training_step(model, batch)``, and runs backward.
 
@@ -49,8 +58,8 @@ class ClosureStep(CallsTrainingStep):
     steps: int = progress(0, adds=1)
 
     def __call__(
-        self, model: Any, batch: Any, training_step: StepFunction, samples: int, optimizer: Any, window: int = 1,
-        ranks: Any = None,
+        self, model: Any, batch: Any, training_step: StepFunction | Repeated, samples: int, optimizer: Any,
+        window: int = 1, ranks: Any = None,
     ) -> Any:  # fmt: skip
         optimizer, *others = optimizers_of(optimizer)
         if others:

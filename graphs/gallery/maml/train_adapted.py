@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from graphtrain.graphs.gallery.maml._adapted import Weights
 
 
-@node(writes="loss", effects="backward", keeps="keep", varying=("unfrozen", "turn"))
+@node(writes="loss", effects="backward", varying=("unfrozen", "turn"))
 class TrainAdapted(TrainBatch):
     """Do what `train_batch` does, for the `query` of a task, with the weights that the node `adapt` has adapted to it.
 

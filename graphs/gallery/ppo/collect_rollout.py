@@ -22,7 +22,7 @@ STEP = "env.step", "observations, rewards, ended"
 
 @node(
     writes=("rollout", "observations", "earned"),
-    activity="data",
+    family="data",
     varying=("steps", "epochs", "discount", "smoothing"),
 )
 class CollectRollout:

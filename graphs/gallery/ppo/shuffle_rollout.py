@@ -18,7 +18,7 @@ else:
 Count = Annotated[int, Above(0)]
 
 
-@node(writes="minibatches", activity="data")
+@node(writes="minibatches", family="data")
 def shuffle_rollout(rollout: Rollout, *, batch_size: Count = 64) -> list[Rollout]:
     """Divide a rollout into minibatches, in another order at each visit; a `next_batch` reads them as its data.
 

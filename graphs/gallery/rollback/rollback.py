@@ -11,7 +11,7 @@ from graphtrain import Above, node, progress
 _LATEST = 0.01  # the weight of the latest loss in mean and variance: they reach back about 100 losses
 
 
-@node(synchronises=True, family="saving", idle_without="deviations")
+@node(synchronises=True, family="saving", optional="deviations")
 class Rollback:
     """Go back to the last checkpoint where the loss of a batch spikes, and leave out that batch and those before it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from graphtrain import Above, CallsTrainingStep, StepFunction, lazy_import, node, parameters_of
+from graphtrain import Above, CallsTrainingStep, Repeated, StepFunction, lazy_import, node, parameters_of
 
 if TYPE_CHECKING:
     import torch
@@ -12,7 +12,7 @@ else:
     torch = lazy_import("torch")
 
 
-@node(writes="loss", effects="backward", repeats_step=True)
+@node(writes="loss", effects="backward")
 class SamBatch(CallsTrainingStep):
     """Add the gradients at the weights to which a step of length `radius` along the gradient leads.
 
@@ -50,7 +50,13 @@ class SamBatch(CallsTrainingStep):
     radius: Annotated[float, Above(0)] = 0.05
 
     def __call__(
-        self, model: Any, batch: Any, training_step: StepFunction, samples: int, optimizer: Any, window: int = 1
+        self,
+        model: Any,
+        batch: Any,
+        training_step: StepFunction | Repeated,
+        samples: int,
+        optimizer: Any,
+        window: int = 1,
     ) -> Any:
         weights = [weight for weight in parameters_of(optimizer) if weight.requires_grad]
         loss = self.loss_of(training_step, model, batch, samples)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
-from graphtrain import UsageError, node, parameters_of
+from graphtrain import Metric, UsageError, node, parameters_of
 
 _HINT = "give the evaluation data, and name a loss that is above 0: guide.metric=guiding/loss"
 
@@ -32,9 +32,7 @@ class Guide:
     []
     """
 
-    metric: str = "guiding/loss"
-
-    monitors: ClassVar[str] = "metric"
+    metric: Annotated[str, Metric()] = "guiding/loss"
 
     def __call__(self, optimizer: Any, metrics: Mapping[str, float]) -> None:
         if not (value := metrics.get(self.metric, 0.0)) > 0:

@@ -1,28 +1,26 @@
-"""`graphtrain replay`."""
+"""What `graphtrain replay` does: a past run replayed to a moment, and the values there as tables."""
 
 from __future__ import annotations
 
 import math
 import pdb
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from graphtrain.command.output import escaped, ignore, notify
+from graphtrain.command.output import console, escaped, ignore, notify_once, table
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term
 from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
-from graphtrain.replay.comparison import dtype_and_shape
 from graphtrain.replay.history import RunHistory, SavedCheckpoint
 from graphtrain.replay.replay import Replay
 from graphtrain.run.breakpoints import parse_moment
+from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
 from graphtrain.storage.run_files import named_folder
 from graphtrain.storage.saved_graph import graph_of
@@ -32,8 +30,8 @@ _MOST_PARTS = 12
 _MOST_CHARACTERS = 80
 
 
-def replay_command(
-    script: str, run_dir: Path, settings: list[str], to: str, node: str | None, runs: int | None, *, debug: bool
+def replay_to(
+    script: str, settings: Sequence[str], run_dir: Path, to: str, node: str | None, runs: int | None, *, debug: bool
 ) -> int:
     """Replay a past run to a moment, and show the values there; the exit code."""
     if runs is not None and node is None:
@@ -41,49 +39,50 @@ def replay_command(
     if debug and current_ranks().world_size > 1:
         raise UsageError("--pdb: several processes cannot read from one terminal", "leave it out")
     with on_all_ranks(f"in {script}"):
-        return _replay(script, run_dir, settings, to, node, runs, debug=debug)
+        report = notify_once()
+        replay, start = _replayed(script, settings, run_dir, to, report)
+        if node is not None and not replay.to_node(node, runs):
+            times = f" with runs = {runs}" if runs is not None else ""
+            raise UsageError(f"the node `{node}` does not run again{times} after {to}: the run ends at {replay.moment}")
+        printed = console(quiet=report is ignore)
+        origin = start.name if start is not None else "the beginning"
+        position = escaped(replay.trainer.position)
+        printed.print(f"[bold]{escaped(replay.moment)}[/bold], next node {position} (replayed from {origin})\n")
+        slots = {name: value for name, value in replay.slots.items() if value is not None}  # those written so far
+        rows = [[name, "\n".join(_described(value))] for name, value in slots.items()]
+        printed.print(table(["slot", "value"], rows, whole=["slot"]))
+        printed.print()
+        columns = ["parameter", "shape", "gradient norm", "weight norm"]
+        printed.print(table(columns, _parameters(replay), right=columns[1:]))
+        if debug:
+            names = {**replay.trainer.resources, **replay.slots_in_scope(), "torch": torch}
+            names |= {"trainer": replay.trainer, "gradients": replay.gradients}
+            printed.print(f"\nnames here: {escaped(', '.join(names))}", soft_wrap=True)
+            pdb.Pdb(nosigint=True).run("pass", names)
+        return 0
 
 
-def _replay(
-    script: str, run_dir: Path, settings: list[str], to: str, node: str | None, runs: int | None, *, debug: bool
-) -> int:
-    is_first = current_ranks().rank == 0  # which prints for all
-    report = notify if is_first else ignore
+def _replayed(
+    script: str, settings: Sequence[str], run_dir: Path, to: str, report: Callable[[str], None]
+) -> tuple[Replay, Path | None]:
+    """A replay at a moment, and the checkpoint that it began with; None for the beginning."""
     history = RunHistory(run_dir, report)
     lineage = history.lineage()
     if not lineage:
         raise UsageError(f"`{run_dir}` holds no sound checkpoint to replay from")
-    trainers, start = TrainerFactory(script, settings, report), None
+    trainers = TrainerFactory(script, settings, report)
     if (path := _checkpoint(run_dir, to)) is not None:
-        start = SavedCheckpoint.read(path)
-        replay = Replay(trainers.trainer(start, from_the_beginning=False), path)
+        replay = Replay(trainers.trainer(SavedCheckpoint.read(path), from_the_beginning=False), path)
         replay.to_start()
-    else:
-        term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))
-        _refuse_beyond_the_run(run_dir, term, report)
-        start, goal = _span_around(history, lineage, term)
-        trainer = trainers.trainer(goal, from_the_beginning=start is None)
-        replay = Replay(trainer, start.path if start is not None else None)
-        if not replay.to_amount(term):
-            raise UsageError(f"the run does not reach {term}: it ends at {replay.moment}", "name an earlier moment")
-    if node is not None and not replay.to_node(node, runs):
-        times = f" with runs = {runs}" if runs is not None else ""
-        raise UsageError(f"the node `{node}` does not run again{times} after {to}: the run ends at {replay.moment}")
-    trainer = replay.trainer
-    console = Console(highlight=False, quiet=not is_first)
-    origin = start.path.name if start is not None else "the beginning"
-    console.print(
-        f"[bold]{escaped(replay.moment)}[/bold], next node {escaped(trainer.position)} (replayed from {origin})"
-    )
-    for table in (_table_of_slots(replay), _table_of_parameters(replay)):
-        console.print()
-        console.print(table)
-    if debug:
-        names = {**trainer.resources, **replay.slots_in_scope(), "torch": torch}
-        names |= {"trainer": trainer, "gradients": replay.gradients}
-        console.print(f"\nnames here: {escaped(', '.join(names))}", soft_wrap=True)
-        pdb.Pdb(nosigint=True).run("pass", names)
-    return 0
+        return replay, path
+    term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))
+    _refuse_beyond_the_run(run_dir, term, report)
+    start, goal = _span_around(history, lineage, term)
+    path = start.path if start is not None else None
+    replay = Replay(trainers.trainer(goal, from_the_beginning=start is None), path)
+    if not replay.to_amount(term):
+        raise UsageError(f"the run does not reach {term}: it ends at {replay.moment}", "name an earlier moment")
+    return replay, path
 
 
 def _checkpoint(run_dir: Path, to: str) -> Path | None:
@@ -139,17 +138,6 @@ def _count(checkpoint: SavedCheckpoint, term: Term) -> float:
 # ---- the tables
 
 
-def _table_of_slots(replay: Replay) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("slot", no_wrap=True)
-    table.add_column("value", overflow="fold")
-    for name, value in replay.slots.items():
-        if value is None:
-            continue  # not written yet
-        table.add_row(escaped(name), escaped("\n".join(_described(value))))
-    return table
-
-
 def _described(value: Any, name: str = "", depth: int = 0) -> Iterator[str]:
     """A value in lines: one for a leaf, and for a container one with its size and those of its parts."""
     head = f"{'  ' * depth}{name}: " if name else "  " * depth
@@ -178,20 +166,14 @@ def _tensor(tensor: torch.Tensor) -> str:
     return f"{form}: mean {wide.mean().item():.4g}, from {wide.min().item():.4g} to {wide.max().item():.4g}"
 
 
-def _table_of_parameters(replay: Replay) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("parameter", overflow="fold")
-    for column in ("shape", "gradient norm", "weight norm"):
-        table.add_column(column, justify="right", no_wrap=True)
-    rows, gradients = replay.parameters, replay.gradients
-    for name in list(rows)[:_MOST_PARAMETERS]:
-        shape = " x ".join(map(str, rows[name].shape)) or "scalar"
+def _parameters(replay: Replay) -> Iterator[tuple[str, str, str, str]]:
+    parameters, gradients = replay.parameters, replay.gradients
+    for name, parameter in list(parameters.items())[:_MOST_PARAMETERS]:
         gradient = _norm([gradients[name]]) if name in gradients else "none"
-        table.add_row(escaped(name), shape, gradient, _norm([rows[name]]))
-    if (more := len(rows) - _MOST_PARAMETERS) > 0:
-        table.add_row(f"... and {more} more", "", "", "")
-    table.add_row("[dim]all[/dim]", "", _norm(gradients.values()), _norm(rows.values()))
-    return table
+        yield name, " x ".join(map(str, parameter.shape)) or "scalar", gradient, _norm([parameter])
+    if (more := len(parameters) - _MOST_PARAMETERS) > 0:
+        yield f"... and {more} more", "", "", ""
+    yield "all", "", _norm(gradients.values()), _norm(parameters.values())
 
 
 def _norm(tensors: Iterable[torch.Tensor]) -> str:

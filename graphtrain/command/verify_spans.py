@@ -1,55 +1,56 @@
-"""`graphtrain verify`."""
+"""What `graphtrain verify --run-dir` does: a past run is replayed from checkpoint to checkpoint, and compared."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from graphtrain.command.failure import FAILED
-from graphtrain.command.output import escaped, ignore, notify
+from graphtrain.command.output import console, counted, escaped, ignore, notify_once, table
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.display.numbers import duration, size
 from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
 from graphtrain.printable import one_line
+from graphtrain.replay.comparison import first_lines
 from graphtrain.replay.history import RunHistory, Segment
 from graphtrain.replay.verify import Verdict, Verifier
-from graphtrain.run.trainer import Trainer
-
-_MOST_DIFFERENCES = 8
 
 
-def verify_command(script: str, run_dir: Path, settings: list[str], last: int | None) -> int:
+def verify_spans(script: str, run_dir: Path, settings: Sequence[str], last: int | None) -> int:
     """Replay a past run from checkpoint to checkpoint, and compare; the exit code."""
     if last is not None and last < 1:
         raise UsageError(f"--last: expected a number > 0, got {last}")
     with on_all_ranks(f"in {script}"):
-        return _verify(script, run_dir, settings, last)
+        report = notify_once()
+        history = RunHistory(run_dir, report)
+        factory = TrainerFactory(script, settings, report)
+        verdicts = _verdicts(history, history.segments(last), factory, report)
+        printed = console(quiet=report is ignore)
+        columns = ["from", "to", "batches", "time", "tensors", "bytes", "result"]
+        printed.print(table(columns, map(_row, verdicts), right=columns[2:6]))
+        for verdict in verdicts:
+            for line in _details(verdict, factory.changes or ""):
+                printed.print(escaped(line), soft_wrap=True)
+        differing = sum(not verdict.is_equal for verdict in verdicts)
+        spans = counted(len(verdicts), "span")
+        printed.print(f"{differing} of {spans} differ" if differing else f"{spans}: bitwise equal", soft_wrap=True)
+        return FAILED if differing else 0
 
 
-def _verify(script: str, run_dir: Path, settings: list[str], last: int | None) -> int:
-    is_first = current_ranks().rank == 0  # which prints what all ranks have
-    report = notify if is_first else ignore
-    history = RunHistory(run_dir, report)
-    factory = TrainerFactory(script, settings, report)
-    segments = history.segments(last)
+def _verdicts(
+    history: RunHistory, segments: list[Segment], factory: TrainerFactory, report: Callable[[str], None]
+) -> list[Verdict]:
     comparable = [segment for segment in segments if not segment.change]
     if not comparable:
         raise UsageError(
-            f"there is nothing to compare: `{run_dir}` holds {_why_nothing(history, segments)}",
+            f"there is nothing to compare: `{history.path}` holds {_why_nothing(history, segments)}",
             "replay it with as many processes as have trained it"
             if any(segment.goal.ranks != current_ranks().world_size for segment in segments)
             else "keep more checkpoints, as in graphtrain run ... checkpoint.keep=100",
         )
-
-    def make(segment: Segment) -> Trainer:
-        return factory.trainer(segment.goal, from_the_beginning=segment.start is None)
-
-    verifier = Verifier(make)
+    verifier = Verifier(lambda segment: factory.trainer(segment.goal, from_the_beginning=segment.start is None))
     verdicts: list[Verdict] = []
     for segment in segments:
         if segment.change:
@@ -58,15 +59,7 @@ def _verify(script: str, run_dir: Path, settings: list[str], last: int | None) -
         verdicts.append(verifier.verify(segment))
         if sys.stderr.isatty():  # a long run takes its time
             report(f"{len(verdicts)}/{len(comparable)}  {segment}: {_result(verdicts[-1])}")
-    console = Console(highlight=False, quiet=not is_first)
-    console.print(_table(verdicts))
-    for verdict in verdicts:
-        for line in _details(verdict, factory.changes or ""):
-            console.print(escaped(line), soft_wrap=True)
-    differing = sum(not verdict.is_equal for verdict in verdicts)
-    spans = f"{len(verdicts)} span{'' if len(verdicts) == 1 else 's'}"
-    console.print(f"{differing} of {spans} differ" if differing else f"{spans}: bitwise equal", soft_wrap=True)
-    return FAILED if differing else 0
+    return verdicts
 
 
 def _why_nothing(history: RunHistory, segments: list[Segment]) -> str:
@@ -75,20 +68,12 @@ def _why_nothing(history: RunHistory, segments: list[Segment]) -> str:
     return "one checkpoint, two are needed" if history.lineage(1) else "no sound checkpoint"
 
 
-def _table(verdicts: list[Verdict]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("from", "to"):
-        table.add_column(column, overflow="fold")
-    for column in ("batches", "time", "tensors", "bytes"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("result", overflow="fold")
-    for verdict in verdicts:
-        counts = ["", "", "", ""]
-        if not verdict.failure:
-            comparison, time = verdict.comparison, duration(verdict.seconds)
-            counts = [str(verdict.batches), time, str(comparison.tensors), size(comparison.size)]
-        table.add_row(*verdict.segment.names, *counts, _result(verdict))
-    return table
+def _row(verdict: Verdict) -> list[str]:
+    counts = ["", "", "", ""]
+    if not verdict.failure:
+        comparison, time = verdict.comparison, duration(verdict.seconds)
+        counts = [str(verdict.batches), time, str(comparison.tensors), size(comparison.size)]
+    return [*verdict.segment.names, *counts, _result(verdict)]
 
 
 def _result(verdict: Verdict) -> str:
@@ -96,9 +81,8 @@ def _result(verdict: Verdict) -> str:
         return "cannot be replayed"
     if verdict.is_equal:
         return "equal"
-    number = len(verdict.comparison.differences)
     cause = "lost state" if verdict.cause == "lost" else "not repeatable"
-    return f"{cause} ({number} field{'' if number == 1 else 's'})"
+    return f"{cause} ({counted(len(verdict.comparison.differences), 'field')})"
 
 
 def _details(verdict: Verdict, changes: str) -> Iterator[str]:
@@ -118,11 +102,7 @@ def _details(verdict: Verdict, changes: str) -> Iterator[str]:
         else "the computation is not repeatable"
     )
     yield f"{verdict.segment}: {cause}"
-    differences = verdict.comparison.differences
-    for difference in differences[:_MOST_DIFFERENCES]:
-        yield f"  {one_line(str(difference))}"
-    if (more := len(differences) - _MOST_DIFFERENCES) > 0:
-        yield f"  ... and {more} more"
+    yield from first_lines(verdict.comparison.differences)
     yield from (f"  {note}" for note in verdict.notes)
     if changes:
         yield f"  This changed since the run, and may be the reason: {changes}."

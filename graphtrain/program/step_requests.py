@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import final
 
 from graphtrain.errors import UsageError
-from graphtrain.kind import Read
 from graphtrain.kind.ask import Ask
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
@@ -24,7 +23,7 @@ _MOST_NODES = 32  # whose step functions ask, in a record of ranks
 
 
 @final
-class Asks:
+class StepRequests:
     """Grants what the step functions of one program ask for.
 
     Arguments:
@@ -33,9 +32,7 @@ class Asks:
 
     def __init__(self, program: Program, agreement: Agreement | None = None) -> None:
         self._program, self._agreement = program, agreement
-        self._asking = [
-            bound for bound in program.nodes if any(asks_for_asks(read) for read in bound.kind.setup_reads or ())
-        ]
+        self._asking = [bound for bound in program.nodes if bound.is_set_up_with("asks")]
         if agreement is not None:
             agreement.learn, agreement.grant = self._learn, self._grant_all
 
@@ -109,8 +106,3 @@ class Asks:
                 "fetch them with `next_batch`, or give the kind that does a method `end_epoch()`",
             )
         end_epoch()
-
-
-def asks_for_asks(read: Read) -> bool:
-    """True for what a node that calls step functions reads of what they may ask for."""
-    return read.name == "asks"

@@ -1,0 +1,157 @@
+"""What each effect does to gradients in each state: two tables, one of them for several ranks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# "clean", "fresh", "exchanged", "scaled", "clipped", "used"; of several ranks "scaled apart" and "clipped apart" too.
+State = str
+# Gradients that are there, and that no step has used.
+UNUSED: tuple[State, ...] = ("fresh", "exchanged", "scaled", "clipped", "scaled apart", "clipped apart")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with an effect in a state; `{node}` and `{optimizer}` are filled in."""
+
+    code: str
+    message: str
+    hint: str
+
+
+# The state that an effect leaves, for each state before it; where something is wrong, with the code of that.
+_TABLE = """
+           clean       fresh      exchanged       scaled       clipped       used
+backward   fresh       fresh      fresh G413      fresh G413   fresh G402    fresh G405
+exchange   clean G411  exchanged  exchanged G412  scaled G412  clipped G412  used G406
+scale      clean G411  scaled     scaled          scaled G412  clipped G412  used G406
+clip       clean G411  clipped    clipped         clipped      clipped       used G406
+divide     clean G411  fresh      exchanged       scaled       clipped G412  used G406
+use        clean G411  used       used            used         used          used
+step       clean G401  used       used            used         used          used G403
+zero_grad  clean       clean G404 clean G404      clean G404   clean G404    clean
+"""
+# What is otherwise among several ranks: gradients that were not exchanged are unscaled, clipped and used *apart*.
+_TABLE_OF_RANKS = """
+           fresh          scaled apart       clipped apart       exchanged       scaled       clipped
+backward   fresh          fresh G413         fresh G402          fresh G413      fresh G413   fresh G402
+exchange   exchanged      scaled G412        clipped G703        exchanged G704  scaled G704  clipped G704
+scale      scaled apart   scaled apart G412  clipped apart G412  scaled          scaled G412  clipped G412
+clip       clipped apart  clipped apart      clipped apart       clipped         clipped      clipped
+divide     fresh          scaled apart       clipped apart G412  exchanged       scaled       clipped G412
+use        used           used               used                used            used         used
+step       used G702      used G702          used G702           used            used         used
+zero_grad  clean G404     clean G404         clean G404          clean G404      clean G404   clean G404
+"""
+# Effect, or state -> what a node does; what was done.
+_DOES = {"exchange": "exchanges", "scale": "unscales", "clip": "clips", "divide": "divides", "use": "uses"}
+_DONE = {"exchanged": "exchanged", "scaled": "unscaled", "clipped": "clipped"}
+# Code -> the message, and what to do; `{why}` and `{advice}` are those below.
+_FAULTS = {
+    "G401": (
+        "`{node}` steps {optimizer}, which has no gradients since they were cleared",
+        "route every path to it through a backward pass, or guard it by a count of backward passes, as "
+        "`accumulation_reached` does",
+    ),
+    "G402": (
+        "`{node}` adds gradients of {optimizer} to some that were clipped already: the sum is not clipped",
+        "clip once, after the last backward pass of a window and before the step",
+    ),
+    "G403": (
+        "`{node}` steps {optimizer} a second time with the same gradients",
+        "put a backward pass between the two steps, or remove one of them",
+    ),
+    "G404": (
+        "`{node}` clears gradients of {optimizer} that no step has used",
+        "clear them after the step; where no step is meant to be taken with them, as where another optimizer shares "
+        "the parameters, put a node of the kind `use` for {optimizer} before it; the kind `discard` throws them away",
+    ),
+    "G405": (
+        "`{node}` adds gradients of {optimizer} to those of the step before, which were not cleared",
+        "route every path from the step to here through a node that clears them, such as `zero_grad`",
+    ),
+    "G406": (
+        "`{node}` {does} gradients of {optimizer} after the step was taken with them",
+        "put it between the last backward pass and the step",
+    ),
+    "G411": (
+        "`{node}` {does} gradients of {optimizer} where there are none",
+        "route every path to it through a backward pass, or guard it by a count of backward passes",
+    ),
+    "G412": ("`{node}` {does} gradients of {optimizer} that were {done} already: {why}", "{advice}"),
+    "G413": (
+        "`{node}` adds gradients of {optimizer} to some that were {done} already: {why}",
+        "{advice} once, after the last backward pass of a window and before the step",
+    ),
+    "G702": (
+        "`{node}` steps {optimizer} with gradients that were not exchanged: weights would diverge between ranks",
+        'sum them over ranks before: insert("exchange", before="clip")',
+    ),
+    "G703": (
+        "`{node}` exchanges gradients of {optimizer} that were clipped already: each rank has clipped its own part",
+        "exchange after the last backward pass of a window, and clip after that",
+    ),
+    "G704": (
+        "`{node}` exchanges gradients of {optimizer} that were exchanged already: they would be multiplied by the "
+        "number of ranks",
+        "exchange once a window: after its last backward pass, and before anything else",
+    ),
+}
+# (effect, state) -> why it is wrong, and what to do.
+_REASONS = {
+    ("backward", "exchanged"): ("part of the sum is of one process alone", "exchange"),
+    ("backward", "scaled"): ("the sum is of two scales", "unscale"),
+    ("exchange", "exchanged"): ("they would be summed a second time", "exchange once a window"),
+    ("exchange", "scaled"): (
+        "what overflowed in one process was looked for in its own part alone",
+        "exchange before that",
+    ),
+    ("exchange", "clipped"): ("each process has clipped its own part", "exchange before clipping"),
+    ("scale", "scaled"): ("they would be divided by the scale twice", "unscale once a window"),
+    ("scale", "clipped"): ("they were clipped while scaled", "unscale before clipping"),
+    ("divide", "clipped"): ("what was clipped is not what is stepped with", "divide before clipping"),
+}
+
+
+def _rules(table: str) -> dict[tuple[str, State], tuple[State, Fault | None]]:
+    """(effect, state) -> the state after it, and what is wrong, if anything is."""
+    rules: dict[tuple[str, State], tuple[State, Fault | None]] = {}
+    first, *rows = table.strip("\n").splitlines()
+    for row in rows:
+        effect, *cells = re.findall(r"[a-z_]+(?: apart)?(?: G\d+)?", row)
+        for state, cell in zip(re.findall(r"[a-z]+(?: apart)?", first), cells, strict=True):
+            after, _, code = cell.partition(" G")
+            rules[effect, state] = after, _fault(f"G{code}", effect, state.removesuffix(" apart")) if code else None
+    return rules
+
+
+def _fault(code: str, effect: str, state: str) -> Fault:
+    why, advice = _REASONS.get((effect, state), ("", ""))
+    words = {"does": _DOES.get(effect, ""), "done": _DONE.get(state, ""), "why": why, "advice": advice}
+    message, hint = _FAULTS[code]
+    for word, text in words.items():
+        message, hint = message.replace(f"{{{word}}}", text), hint.replace(f"{{{word}}}", text)
+    return Fault(code, message, hint)
+
+
+RULES = _rules(_TABLE)
+RULES_OF_RANKS = RULES | _rules(_TABLE_OF_RANKS)
+
+NEVER_CLEARED = Fault(
+    "G405",
+    "the gradients of {optimizer} are never cleared: those of `{node}` add up over all steps",
+    'add a node of the kind `zero_grad` after the step: insert("zero_grad", after="{step}")',
+)
+STEP_WITHIN = Fault(
+    "G702",
+    _FAULTS["G702"][0],
+    "they are computed within the same visit: train in one process, or let the kind of `{node}` sum them over ranks "
+    "before its step, as `closure_step` does",
+)
+OPEN = Fault(
+    "G407",
+    "the run can end after `{node}` with gradients of {optimizer} that no step has used",
+    'let the edge to the end ask that the window is closed, as in `finished = "finish.due and accumulate.count == 0"`, '
+    "or route it through a step or a `discard`",
+)

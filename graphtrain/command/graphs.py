@@ -1,0 +1,359 @@
+"""`graphtrain check`, `render`, `show`, `copy`, `graphs` and `nodes`: a graph without a run. Needs no torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graphtrain.command.cli import command
+from graphtrain.command.output import console, counted, escaped, notify, table
+from graphtrain.command.script import import_script, split_script
+from graphtrain.command.script_graph import is_script, load_graph, named_graph, with_overlays
+from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
+from graphtrain.graph.elements import kind_text, settings_of
+from graphtrain.graph.layers import node as node_key
+from graphtrain.graph.read_toml import Draft, read_graph
+from graphtrain.graph.registry import (
+    find_graph,
+    find_kind,
+    find_overlay,
+    known_graphs,
+    known_kinds,
+    known_overlays,
+    summary,
+)
+from graphtrain.kind import Kind, Read
+from graphtrain.kind.parameter import REQUIRED, Parameter
+from graphtrain.kind.trigger import Trigger
+from graphtrain.names import suggestion
+from graphtrain.printable import printable
+from graphtrain.storage.run_directory import STATUS_FILE, read_status
+from graphtrain.storage.saved_graph import graph_of, holds_a_graph, saved_graph
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from graphtrain.plan.save_points import SavePoint
+
+ON_GRAPHS = """
+Arguments:
+    graph: A shipped graph (`fit`), a TOML file, a script (`train.py`: the graph that it trains with; to find it, the
+        script is imported, which runs its code), a run directory, or a checkpoint in one (RUN/best: the best).
+
+Options:
+    script: A Python file that declares kinds which the graph uses; it is imported.
+    overlay: Add an overlay to the graph: a shipped one, as in ema (see graphtrain graphs), or a TOML file; can be given
+        several times.
+    contained: For graphs of strangers: refuse files outside of the folder of the graph file (of a name: the current
+        folder), links that lead out of it, and scripts, whose code would run.
+"""
+
+
+@command("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json", shared=ON_GRAPHS)
+def check(
+    graph: str,
+    *,
+    script: str | None = None,
+    as_json: bool = False,
+    strict: bool = False,
+    ranks: bool = False,
+    overlay: Sequence[str] = (),
+    contained: bool = False,
+) -> int:
+    """Check a graph without running it: all its problems, each with a code, a place and a hint.
+
+    Exit codes: 0 no errors, 2 errors.
+
+    Options:
+        as_json: Print the problems as JSON.
+        strict: Count warnings as errors.
+        ranks: Check it for a run of several ranks, of which more is asked (G7xx).
+    """
+    from graphtrain.checks import check_graph  # takes longer than all that the help needs
+
+    _import_kinds(script)
+    named = named_graph(graph, contained=contained)
+    if isinstance(named, str | Path) and holds_a_graph(Path(named)) and find_graph(str(named)) is None:
+        named = saved_graph(named, notify, contained=contained)
+    draft = Draft(named, []) if isinstance(named, Graph) else read_graph(Graph, named, contained=contained)
+    with_added = with_overlays(draft.graph, overlay, contained=contained)
+    # If the text could not be read completely, checking the rest would only report consequences of that.
+    problems = [*draft.problems, *with_added.problems] or check_graph(
+        with_added.graph, all_kinds_known=script is not None or is_script(graph), ranks=ranks
+    )
+    errors = sum(problem.severity == "error" for problem in problems)
+    if as_json:
+        click.echo(json.dumps([problem.as_plain() for problem in problems], indent=2))
+    else:
+        for problem in problems:
+            click.echo(printable(str(problem)))
+        counts = f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
+        click.echo(printable(f"{graph}: {counts if problems else 'no problems'} ({len(with_added.graph.nodes)} nodes)"))
+    return 2 if errors or (strict and problems) else 0
+
+
+def _import_kinds(script: str | None) -> None:
+    if script is not None:
+        import_script(split_script(script)[0])
+
+
+# ---- render
+
+
+@command(
+    "graphtrain render fit -o fit.svg",
+    "graphtrain render my_fit.toml -o my_fit.png --run-dir runs/first",
+    shared=ON_GRAPHS,
+)
+def render(
+    graph: str,
+    *,
+    output: Path,
+    run_dir: Path | None = None,
+    seconds: bool = False,
+    guards: bool = False,
+    overlay: Sequence[str] = (),
+    contained: bool = False,
+) -> None:
+    """Draw a graph to a file.
+
+    The graph of a run directory is drawn as the run has it; --run-dir adds the counts of a run to any graph.
+
+    Options:
+        output (FILE): The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).
+        run_dir: Show how often each node ran in this run, and which is next.
+        seconds: With --run-dir: show how long each node took, of a run with --time-nodes.
+        guards: Add a table with the expressions of the guards below the picture.
+    """
+    from graphtrain.viz.render import render as draw
+
+    drawn = load_graph(graph, overlays=overlay, contained=contained)
+    counts, position = _counts(run_dir, drawn, graph) if run_dir is not None else (None, None)
+    took = _seconds(run_dir) if seconds else None
+    bypassed = _bypassed(run_dir) if run_dir is not None else ()
+    click.echo(f"wrote {draw(drawn, output, counts, position, took, bypassed, guards=guards)}")
+
+
+def _bypassed(run_dir: Path) -> list[str]:
+    """The nodes that the run bypasses; none of a run that has left no status."""
+    bypassed = read_status(run_dir).get("bypassed") if (run_dir / STATUS_FILE).exists() else None
+    return [path for path in bypassed if isinstance(path, str)] if isinstance(bypassed, list) else []
+
+
+def _seconds(run_dir: Path | None) -> dict[str, float]:
+    """How long the visits of each node took in the process that has trained the run last."""
+    if run_dir is None:
+        raise UsageError("--seconds: no run is named", "name the directory of one with --run-dir")
+    took = read_status(run_dir).get("seconds_by_node")
+    if not isinstance(took, dict) or not all(
+        isinstance(value, int | float) and 0 <= value < math.inf for value in took.values()
+    ):
+        raise UsageError(f"--seconds: the nodes of the run in `{run_dir}` were not timed", "train with --time-nodes")
+    return took
+
+
+def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], str | None]:
+    """How often each node has run, and the position if the run is not done. That it has another graph is reported."""
+    from graphtrain.command.run_directories import newest_in  # imports torch
+
+    checkpoint = newest_in(run_dir, notify)
+    difference = graph_of(checkpoint.path, checkpoint.manifest).diff(graph)
+    if difference.matters:
+        notify(
+            f"`{source}` is not the graph of the run in `{run_dir}` ({counted(len(difference.changes), 'difference')}):"
+            " counts are drawn at the nodes of the same name; "
+            f"graphtrain render {run_dir} draws the graph of the run"
+        )
+    counts = {path: int(fields.get("runs", 0)) for path, fields in checkpoint.sections["progress"].items()}
+    return counts, None if checkpoint.manifest["ended"] else checkpoint.manifest["position"]
+
+
+# ---- show
+
+
+@command("graphtrain show fit", "graphtrain show my_fit.toml --save-points --script train.py", shared=ON_GRAPHS)
+def show(
+    graph: str,
+    *,
+    save_points: bool = False,
+    script: str | None = None,
+    overlay: Sequence[str] = (),
+    contained: bool = False,
+) -> None:
+    """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
+
+    Exit codes: 0 printed, 2 there is no such graph, or it cannot be bound.
+
+    Options:
+        save_points: Show for every node whether a checkpoint can be made before it runs, and which slots it would hold.
+            Imports the kinds.
+    """
+    _import_kinds(script)
+    shown = load_graph(graph, overlays=overlay, contained=contained)
+    if not save_points:
+        _show(shown, shown.name, console())
+        return
+    from graphtrain.checks import checked_graph
+    from graphtrain.plan.save_points import save_points_of
+
+    points = {point.path: point for point in save_points_of(checked_graph(shown))}
+    printed = console()
+    _show(shown, shown.name, printed, points)
+    printed.print()
+    possible = sum(not point.transient for point in points.values())
+    printed.print(f"a checkpoint can be made before {possible} of {len(points)} nodes", soft_wrap=True)
+
+
+def _show(
+    graph: Graph, title: str, printed: Console, points: Mapping[str, SavePoint] | None = None, prefix: str = ""
+) -> None:
+    layers = graph.layers
+    added = f"  optimizer: {graph.optimizer}" if graph.optimizer else ""
+    added += f"  overlays: {', '.join(layers.names)}" if layers.names else ""
+    printed.print(f"[bold]{escaped(title)}[/bold]  start: {escaped(graph.start + added)}", soft_wrap=True)
+    overlay = ["overlay"] if layers.names else []
+    columns = [
+        "node",
+        "kind",
+        "parameters",
+        "what comes next",
+        *(["save point before it"] if points is not None else []),
+    ]
+    rows = []
+    for name, node in graph.nodes.items():
+        edges = [str(edge) for edge in graph.edges.get(name, ())]
+        if len(edges) > 1:
+            edges = [f"{number}. {edge}" for number, edge in enumerate(edges, start=1)]
+        row = [name, kind_text(node), "\n".join(settings_of(node)), "\n".join(edges)]
+        row += [_mark(points[prefix + name])] if points is not None else []
+        own = [*filter(None, [layers.overlay_of(node_key(name))]), *layers.overlays_of_node(name)]
+        rows.append([*row, ", ".join(dict.fromkeys(own))] if overlay else row)
+    printed.print(table([*columns, *overlay], rows))
+    guards = [[name, text, ", ".join(layers.overlays_of_guard(name))] for name, text in graph.guards.items()]
+    for heading, rows in (("guards", guards), ("clock", [[*unit, ""] for unit in graph.units.items()])):
+        if rows:
+            width = 3 if overlay and heading == "guards" else 2
+            printed.print()
+            printed.print(table([heading, "", *overlay][:width], [row[:width] for row in rows]))
+    for name, node in graph.nodes.items():
+        if node.body is not None:
+            printed.print()
+            _show(node.body, f"{title}/{name}", printed, points, f"{prefix}{name}/")
+
+
+def _mark(point: SavePoint) -> str:
+    """Whether a checkpoint can be made before a node, and which slots it would hold."""
+    if point.transient:
+        verb = "is" if len(point.transient) == 1 else "are"
+        return f"no: {', '.join(point.transient)} {verb} transient"
+    return f"yes, with {', '.join(point.alive)}" if point.alive else "yes"
+
+
+# ---- copy
+
+
+@command("graphtrain copy fit my_fit.toml", "graphtrain copy ema my_ema.toml", shared=ON_GRAPHS)
+def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
+    """Copy a graph, or an overlay by its name, to a new file that you can edit.
+
+    The text of a shipped graph, of an overlay or of a file is copied with its comments; that of a script or a run, and
+    of a graph with --overlay, is generated.
+
+    Arguments:
+        path: The file to write; it must not exist.
+    """
+    if path.suffix != ".toml":
+        raise UsageError(f"`{path}`: the name of a graph file must end in .toml", "as in my_fit.toml")
+    overlay_file = find_overlay(graph) if find_graph(graph) is None else None
+    if overlay_file is not None:
+        if overlay:
+            raise UsageError(f"`{graph}` is an overlay, and --overlay adds one to a graph", "name a graph")
+        text = overlay_file.read_bytes()
+    else:
+        named = named_graph(graph)
+        loaded = load_graph(named, overlays=overlay)
+        file = find_graph(str(named)) or Path(str(named))
+        # A graph that has no text of its own, that of a script or of a run, is written as one.
+        is_text = not overlay and not isinstance(named, Graph) and file.is_file()
+        text = file.read_bytes() if is_text else loaded.to_toml().encode()
+    try:
+        with path.open("xb") as copied:
+            copied.write(text)
+    except FileExistsError:
+        raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
+    use = "--overlay" if overlay_file is not None else "--graph"
+    click.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {path}")
+
+
+# ---- graphs and nodes
+
+
+@command("graphtrain graphs")
+def graphs() -> None:
+    """List the shipped and installed graphs, and the overlays that can be added to a graph."""
+    printed = console()
+    rows = [[name, str(len(Graph.load(name).nodes)), summary(find_graph(name))] for name in known_graphs()]
+    printed.print(table(["graph", "nodes", "what it does"], rows))
+    printed.print()
+    printed.print(
+        table(["overlay", "what it does"], [[name, summary(find_overlay(name))] for name in known_overlays()])
+    )
+
+
+@command("graphtrain nodes", "graphtrain nodes clip")
+def nodes(kind: str | None = None) -> None:
+    """List the kinds of nodes that a graph can have, or describe one: its parameters, what it reads and writes, ...
+
+    Arguments:
+        kind: Describe this kind in detail. Default: all are listed.
+    """
+    if kind is not None:
+        found = find_kind(kind)
+        if found is None:
+            raise UsageError(f"there is no kind `{kind}`", suggestion(kind, known_kinds()))
+        _describe(found)
+        return
+    kinds = {name: find_kind(name) for name in known_kinds()}
+    lines = [[name, known.description.split("\n")[0] if known is not None else ""] for name, known in kinds.items()]
+    console().print(table(["kind", "what it does"], lines))
+
+
+def _describe(kind: Kind) -> None:
+    rows: dict[str, Sequence[Any]] = {
+        "parameters": ["\n".join(_parameter_line(parameter, kind) for parameter in kind.parameters.values())],
+        "reads": [_slot(read) for read in kind.reads],
+        "set up with": [_slot(read) for read in kind.setup_reads or ()],
+        "writes": [*kind.writes, *(["what its step function returns"] if kind.may_return_slots else [])],
+        "guard fields": [*kind.fields],
+        "effects": [*kind.effects],
+        "bypassed without": [*kind.optional, *kind.idle_without],
+        "step inputs": [*kind.step_inputs],
+        "records under": [kind.roles.records or ""],
+        "renews": [kind.roles.renews or ""],
+        "of several ranks": ["they synchronise in it"] if kind.synchronises else [],
+        "also due by": [f"{field} (with {parameter})" for field, parameter in kind.also_due.items()],
+        "drawn as": [kind.family],
+    }
+    printed = console()
+    printed.print(f"[bold]{escaped(kind.name)}[/bold]\n{escaped(kind.description)}\n")
+    printed.print(table(["", ""], [[heading, ", ".join(items)] for heading, items in rows.items() if any(items)]))
+
+
+def _slot(read: Read) -> str:
+    return read.name if read.required else f"{read.name} (optional)"
+
+
+def _parameter_line(parameter: Parameter, kind: Kind) -> str:
+    default = parameter.default
+    text = str(default) if isinstance(default, Trigger) else repr(default)
+    given = "required" if default is REQUIRED else f"default {text}"
+    varies = ", or an expression in `reads`" if parameter.name in kind.varying else ""
+    return f"{parameter.name}: {parameter.type_name}, {given}{varies}"

@@ -1,0 +1,333 @@
+"""A run from the command line: a program's setup, a graph, and a directory."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, final
+
+from graphtrain.checks import checked_graph
+from graphtrain.command.failure import STOPPED
+from graphtrain.command.output import notify_once
+from graphtrain.command.run import RunOptions, Script, without
+from graphtrain.command.run_directories import (
+    SAVED,
+    check_resume,
+    expect_overlays,
+    forked_checkpoint,
+    graph_to_resume,
+    named_or_new_directory,
+)
+from graphtrain.command.script_graph import load_graph
+from graphtrain.command.set_up import SetUp, set_up
+from graphtrain.command.settings import logged_every, renamings, setup_arguments, split_settings, with_parameters
+from graphtrain.command.trace import TraceLines
+from graphtrain.command.weights import fingerprints, named_weights, warm_start
+from graphtrain.data.length import length_of
+from graphtrain.data.rank_local import RankLocal
+from graphtrain.display.choose import display_for, introduce
+from graphtrain.distributed import current_ranks, on_all_ranks
+from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
+from graphtrain.graph.renaming import paths_of
+from graphtrain.metrics.logger import Logger
+from graphtrain.names import quoted
+from graphtrain.outcome import Outcome
+from graphtrain.program.agreement import Agreement
+from graphtrain.program.bind import USUAL, without_unread
+from graphtrain.program.factories import with_made
+from graphtrain.program.requests import Requests
+from graphtrain.program.resources import resolve_device
+from graphtrain.run.breakpoints import parse_amount, refuse_unknown_node
+from graphtrain.run.trainer import Trainer
+from graphtrain.storage.saved_graph import holds_a_graph
+
+# Runs a trainer in another way than `Trainer.run`.
+Drive = Callable[[Trainer, RunOptions], Outcome]
+
+# What is decided when a run begins, and is not repeated when it is resumed; and what has been reached.
+_OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
+_OF_THE_END = ("--until=", "--before=")
+
+
+def train(program: Script | str, settings: Sequence[str], options: RunOptions, drive: Drive | None = None) -> int:
+    """Run a setup through a graph; returns the exit code.
+
+    Arguments:
+        program: or ``SCRIPT[:FUNCTION]``, which is imported.
+        settings: ``NAME=VALUE`` and ``NODE.PARAM=VALUE``.
+        drive: runs the trainer. Default: `Trainer.run`, with the options.
+    """
+    # Errors of the command line are reported before the script is imported, which may take long.
+    arguments, parameters = split_settings(settings)
+    _check(options)
+    with on_all_ranks(f"in {program if isinstance(program, str) else program.name}"):
+        if isinstance(program, str):
+            program = Script.of_script(program)
+        return _Training(program, options, drive).run(arguments, parameters)
+
+
+def _check(options: RunOptions) -> None:
+    """Refuse what can be refused without the script."""
+    if not 0 <= options.seed < 2**63:  # the seeds that torch takes
+        raise UsageError(f"--seed: expected an integer from 0 to 2**63 - 1, got {options.seed}")
+    resolve_device(options.device)
+    check_resume(options.resume, options.run_dir)
+    for text in options.init:
+        named_weights(text)
+    renamings(options.rename)
+
+
+@final
+class _Training:
+    """One call of the command."""
+
+    def __init__(self, program: Script, options: RunOptions, drive: Drive | None) -> None:
+        self._program, self._options, self._drive = program, options, drive
+        self._ranks = current_ranks()
+        self._trace, self._report = notify_once(), notify_once(quiet=options.quiet)
+
+    def run(self, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
+        """Set the program up, and train; the exit code."""
+        options, program, report = self._options, self._program, self._report
+        resume = options.resume
+        if options.fork is not None:
+            resume = forked_checkpoint(options.fork, options.run_dir, resume, report)
+        arguments = setup_arguments(program.setup, arguments, program.name)
+        graph, is_own = self._graph(resume, parameters)
+        made = set_up(program.setup, arguments, program.name, graph, options.seed)
+        loggers = self._loggers(made.loggers)
+        self._check_names(made.resources)
+        refuse_idle_ranks(made.resources.get("train_data"), self._ranks.world_size)
+        if not is_own:  # then `setup` serves several graphs
+            made.resources, unread = without_unread(graph, made.resources)
+            for line in unread:
+                report(line)
+        ready = with_made(made.resources)
+        loaded = warm_start(ready, options.init)
+        trainer: Callable[..., Trainer] = functools.partial(
+            Trainer,
+            device=options.device,
+            deterministic=options.deterministic,
+            display=None if options.quiet else display_for(report, metrics=_names(options.show)),
+            notify=report,
+            not_state=made.not_state,
+            **made.resources,
+        )
+        if options.dry_run:
+            return self._dry_run(trainer(graph.dry_run()), loaded)
+        about = self._about(made, sorted(arguments), fingerprints(ready))
+        if line := _unhandled_signal():
+            report(line)
+        stem = program.file.stem if program.file is not None and program.file.stem.isidentifier() else "run"
+        with named_or_new_directory(options.run_dir, stem, Agreement(self._ranks, Requests()).lead) as run_dir:
+            trained = trainer(graph, run_dir=run_dir, loggers=loggers, about=about)
+            return self._train(trained, run_dir, resume, loaded)
+
+    # ---- the graph and the resources
+
+    def _graph(self, resume: str, parameters: Mapping[str, Any]) -> tuple[Graph, bool]:
+        """The graph to run, with the parameters of the command line; and whether it is the program's own."""
+        options = self._options
+        own: Graph | str | Path | None = None
+        try:
+            own = self._program.own_graph()
+        except UsageError:  # it is not known
+            if options.graph is None:
+                raise
+        source = options.graph if options.graph is not None else own
+        assert source is not None, "one of them is known"
+        is_own = source == own
+        if source == SAVED:
+            source = graph_to_resume(options.run_dir, resume, self._report)
+        if resume == options.resume:  # and this is no fork
+            expect_overlays(options.overlay, options.run_dir, resume, self._report)
+        graph = logged_every(with_parameters(self._loaded(source), parameters), options.log_every)
+        graph = checked_graph(graph)
+        if options.until is not None:
+            parse_amount(options.until, graph)
+        if options.before is not None:
+            refuse_unknown_node(options.before, [*paths_of(graph)], "--before")
+        return graph, is_own
+
+    def _loaded(self, source: Graph | str | Path) -> Graph:
+        """The graph with overlays; if its file is gone, the saved one is named."""
+        options = self._options
+        known = source.layers.names if options.graph == SAVED and isinstance(source, Graph) else ()
+        overlays = [name for name in options.overlay if name not in known]  # the command of a resume is repeated
+        try:
+            return load_graph(source, overlays=overlays, contained=options.contained)
+        except UsageError as error:
+            is_gone = not isinstance(source, Graph) and not Path(source).exists()
+            if is_gone and options.run_dir is not None and holds_a_graph(options.run_dir):
+                raise UsageError(error.message, "--graph saved takes the graph that the run was saved with") from None
+            raise
+
+    def _loggers(self, returned: Any) -> list[Logger]:
+        loggers = list(returned) if isinstance(returned, list | tuple) else [returned]
+        for logger in loggers:
+            if not callable(logger):
+                raise UsageError(
+                    f"{self._program.name} returns `loggers` with a {type(logger).__name__}, which is not callable",
+                    "a logger is called as logger(metrics, step)",
+                )
+        if self._options.tensorboard:
+            from graphtrain.metrics.tensorboard import TensorBoard
+
+            loggers.append(TensorBoard())
+        if self._options.csv:
+            from graphtrain.metrics.csv import CSV
+
+            loggers.append(CSV())
+        return loggers
+
+    def _check_names(self, resources: Mapping[str, Any]) -> None:
+        """Refuse a resource with the name of an argument of `Trainer`, which the command sets."""
+        options = {option.name for option in fields(RunOptions)}
+        for name in sorted((set(inspect.signature(Trainer).parameters) - set(USUAL)) & set(resources)):
+            hint = f"set it with --{name.replace('_', '-')}" if name in options else "give the resource another name"
+            raise UsageError(
+                f"{self._program.name} returns `{name}`, which is not a resource but a setting of the run", hint
+            )
+
+    def _about(self, made: SetUp, given: list[str], weights: dict[str, str]) -> dict[str, Any]:
+        """What is kept with the run."""
+        init = map(named_weights, self._options.init)  # of `RUN/best`, what it is now
+        return {
+            "command": shlex.join(self._words),
+            "arguments": made.arguments,
+            "given": given,
+            "seed": self._options.seed,
+            "script": str(self._program.file or ""),
+            "init": [f"{name}={path}" for name, path in init],
+            "weights": weights,
+        }
+
+    # ---- the run
+
+    def _train(self, trainer: Trainer, run_dir: Path, resume: str, loaded: list[str]) -> int:
+        """Train, and report what has come of it; the exit code."""
+        options, report = self._options, self._report
+        if not options.quiet and not self._ranks.rank:
+            introduce(trainer.summary(), report)
+        for line in loaded:
+            report(line)
+        if options.run_dir is None:
+            report(f"run directory: {run_dir}; {self._resume_with(run_dir)}")
+        try:
+            outcome = self._drive(trainer, options) if self._drive is not None else self._driven(trainer, resume)
+        except Exception as error:
+            if (where := trainer.replay_options()) and self._program.source:
+                words = ["graphtrain", "replay", self._program.source, "--run-dir", str(run_dir), *where]
+                error.add_note(f"replay it: {shlex.join(words)}")
+            raise
+        except KeyboardInterrupt:
+            report(self._resume_with(run_dir))
+            raise
+        endings = _endings(trainer) if outcome is Outcome.ALREADY_FINISHED else ""
+        if outcome is Outcome.ALREADY_FINISHED and trainer.changes:
+            further = f"; or train this one further, with a later {endings} (in a new directory: --fork {run_dir})"
+            raise UsageError(  # nothing of what is asked for would be done
+                f"the run in `{run_dir}` is finished, so nothing was run; changed since: {', '.join(trainer.changes)}",
+                f"begin another run in a directory of its own, with --run-dir{further if endings else ''}",
+            )
+        further = f"; a later {endings} trains it further" if endings else ""
+        diverged = f", and {trainer.not_finite}" if trainer.not_finite else ""
+        report(f"{outcome}{diverged}{further}: {run_dir}  digest {trainer.digest()[:16]}")
+        if outcome.resumable:
+            report(self._resume_with(run_dir, *(() if outcome is Outcome.STOPPED else _OF_THE_END)))
+        return self._code_of_a_stop(run_dir) if outcome is Outcome.STOPPED else 0
+
+    def _driven(self, trainer: Trainer, resume: str) -> Outcome:
+        options = self._options
+        return trainer.run(
+            resume=resume,
+            until=options.until,
+            before=options.before,
+            from_setup=options.from_setup,
+            from_saved=options.from_saved,
+            rename=renamings(options.rename),
+            trace=TraceLines(trainer.graph, self._trace) if options.trace else None,
+            time_nodes=options.time_nodes,
+        )
+
+    def _dry_run(self, trainer: Trainer, loaded: list[str]) -> int:
+        """Run everything once, and write nothing; the exit code."""
+        for line in loaded:
+            self._report(line)
+        if trainer.run() is Outcome.STOPPED:
+            return STOPPED
+        unreached = trainer.unreached
+        self._report(f"dry run: every node was reached{f' but {quoted(unreached)}' if unreached else ''}")
+        return 0
+
+    @property
+    def _words(self) -> list[str]:
+        """The command line as it was typed."""
+        return [*self._program.words, *sys.argv[1:]]
+
+    def _resume_with(self, run_dir: Path, *reached: str) -> str:
+        """The command that resumes the run: the one that was typed, without what is done once, or was reached."""
+        words = without(self._words, [*_OF_THE_START, *reached])
+        words += ["--run-dir", str(run_dir)] if self._options.run_dir is None else []
+        return f"resume with: {shlex.join(words)}"
+
+    def _code_of_a_stop(self, run_dir: Path) -> int:
+        if self._ranks.world_size == 1 or not _restarts_left():
+            return STOPPED
+        self._report(
+            "the exit code is 0 instead of 75, after which torchrun would start the run again; "
+            f"graphtrain status {shlex.quote(str(run_dir))} --exit-code tells 75"
+        )
+        return 0
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    return tuple(name.strip() for name in text.split(",") if name.strip()) or None
+
+
+def _endings(trainer: Trainer) -> str:
+    """The parameters that end the run: ``"finish.after"``; empty where it ends by itself, as an evaluation does."""
+    activities = trainer.summary().activities
+    return ", ".join(f"{activity.path}.after" for activity in activities if activity.verb == "after")
+
+
+# ---- several processes
+
+
+def refuse_idle_ranks(train_data: Any, world_size: int) -> None:
+    """Raise where an epoch of the data that a script supplies has fewer micro-batches than there are ranks.
+
+    Epochs of a `Trainer` may be shorter, as the first rounds of active learning: ranks without a batch are idle.
+    """
+    length = None if isinstance(train_data, Mapping | RankLocal) else length_of(train_data)
+    if length is not None and 0 < length < world_size:
+        batches = "1 micro-batch" if length == 1 else f"{length} micro-batches"
+        raise UsageError(
+            f"an epoch of `train_data` has {batches}, and there are {world_size} processes: {world_size - length} of "
+            "them would never get one",
+            f"start {length} at most, or make the batches smaller",
+        )
+
+
+def _unhandled_signal() -> str:
+    """What to say where a job queue may send SIGUSR1, and torchrun would end at it; empty if there is nothing."""
+    handled = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1")
+    if "SLURM_JOB_ID" not in os.environ or "SIGUSR1" in handled:
+        return ""
+    return (
+        "torchrun ends at SIGUSR1, and the run with it, unsaved; if Slurm is to send that, start "
+        "torchrun --signals-to-handle SIGTERM,SIGINT,SIGUSR1"
+    )
+
+
+def _restarts_left() -> bool:
+    """True where torchrun starts its processes again if one of them ends with another exit code than 0."""
+    most, so_far = (int(os.environ.get(f"TORCHELASTIC_{name}", "0")) for name in ("MAX_RESTARTS", "RESTART_COUNT"))
+    return so_far < most

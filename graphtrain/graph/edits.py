@@ -1,0 +1,291 @@
+"""Edits as data: a verb of `Graph` with its arguments, as a table ``[[edit]]`` has it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from graphtrain.errors import EditError
+from graphtrain.graph import layers as of
+from graphtrain.graph.edit import Editable
+from graphtrain.graph.elements import END, Node, Place
+from graphtrain.kind.parameter import coerce, show_value
+from graphtrain.names import suggestion
+
+if TYPE_CHECKING:
+    from graphtrain.graph.graph import Graph
+
+IF_THERE = "if_there"
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What a verb needs of a graph; its keys are the arguments of the method.
+
+    Arguments:
+        nodes: the arguments that name nodes which must be there.
+        edges: the arguments that name the source and the target of an edge which must be there.
+        takes_away: what it names is gone afterwards, or is called something else.
+    """
+
+    nodes: tuple[str, ...] = ()
+    edges: tuple[tuple[str, str], ...] = ()
+    takes_away: bool = False
+
+
+VERBS: Mapping[str, Verb] = {
+    "insert": Verb(("after", "before", "at", "between"), (("at", "before"), ("at", "after"))),
+    "replace": Verb(("name",)),
+    "remove": Verb(("name", "to"), takes_away=True),
+    "connect": Verb(("source", "target", "before", "after"), (("source", "before"), ("source", "after"))),
+    "disconnect": Verb(("source",), (("source", "target"),), takes_away=True),
+    "redirect": Verb(("source", "new"), (("source", "old"),), takes_away=True),
+    "set": Verb(("name",)),
+    "guard": Verb(),
+    "nest": Verb(),
+    "rename": Verb(("old",), takes_away=True),
+    "clock": Verb(("field",)),
+}
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One table ``[[edit]]``.
+
+    Arguments:
+        subject: the first argument of the method, which is the value of the key of the verb.
+        arguments: the others, by their names in Python.
+        place: in the file.
+        if_there: it is left out where a node that it names is not there.
+        text: the table as text, by which two edits are compared.
+        overlay: the name of the overlay that it is of; empty for an edit of a graph file.
+    """
+
+    verb: str
+    subject: str
+    arguments: Mapping[str, Any]
+    place: Place
+    if_there: bool = False
+    text: str = ""
+    overlay: str = ""
+
+    def applied(self, graph: Graph) -> Graph:
+        """The graph with the edit made, in which everything that it changed has its place.
+
+        Raises:
+            EditError, UsageError, GraphError: it cannot be made.
+        """
+        return placed(getattr(graph, self.verb)(self.subject, **self.arguments), graph, self.place)
+
+    def with_graph(self, graph: Graph) -> Edit:
+        """The same with the graph that its `graph` means."""
+        return replace(self, arguments={**self.arguments, "graph": graph})
+
+    def nodes(self) -> list[str]:
+        """The nodes that it needs, by their paths."""
+        given = {_parameters(self.verb)[0].name: self.subject, **self.arguments}
+        names: list[str] = []
+        for key in VERBS[self.verb].nodes:
+            if key == "field":
+                names.append(str(given[key]).partition(".")[0])
+            elif key in given:
+                names += given[key] if key == "between" else [given[key]]
+        return [name for name in dict.fromkeys(names) if name != END]
+
+    def edges(self) -> list[tuple[str, str]]:
+        """The edges that it needs, by their source and target."""
+        given = {_parameters(self.verb)[0].name: self.subject, **self.arguments}
+        if "between" in given:
+            return [tuple(given["between"])]
+        return [
+            (given[source], given[target]) for source, target in VERBS[self.verb].edges if {source, target} <= {*given}
+        ]
+
+    def has_nodes(self, graph: Graph, without: Iterable[str] = ()) -> bool:
+        """True if the graph has every node that it needs, and the guard that it widens."""
+        if self.verb == "guard" and self.arguments.get("expression") is None and self.subject not in graph.guards:
+            return False
+        return all(node_at(graph, name) for name in self.nodes()) and not set(without).intersection(self.nodes())
+
+    def spot(self) -> tuple[str, str]:
+        """Where several overlays may each put something: a kind of place, and what it is named after; or nothing."""
+        given = self.arguments
+        if self.verb not in ("insert", "connect"):
+            return "", ""
+        source = self.subject if self.verb == "connect" else given.get("at")
+        if "between" in given:
+            return "between", " ".join(given["between"])
+        if "after" in given:
+            return ("after" if source is None else f"at {source} after"), given["after"]
+        if self.verb == "connect" and "when" in given and "before" not in given and given.get("first", True):
+            return "first of", self.subject
+        return ("before", given["before"]) if "before" in given and source is None else ("", "")
+
+    def touches(self, graph: Graph) -> Iterator[tuple[str, str]]:
+        """What it adds or changes, and what it makes of that: two overlays may only make the same of it."""
+        arguments, name = self.arguments, self.subject
+        match self.verb:
+            case "insert" | "nest" | "replace" | "set":
+                if self.verb != "set":
+                    yield of.node(name), self.text
+                if "use" in arguments:
+                    yield f"`{name}.use`", show_value(arguments["use"])
+                yield from self._parameters()
+                if "at" in arguments and f"{name}_due" not in graph.guards:
+                    yield of.guard(f"{name}_due"), f"{name}.due"
+            case "remove":
+                yield of.node(name), "removed"
+            case "rename":
+                yield of.node(name), f"renamed {arguments['new']}"
+            case "guard":
+                if arguments.get("expression") is not None:
+                    yield of.guard(name), arguments["expression"]
+                elif self.overlay:
+                    yield of.widening(name, self.overlay), ""
+            case "clock":
+                yield f"unit `{name}`", arguments["field"]
+            case "disconnect":
+                yield edge_text(name, arguments["target"]), "removed"
+            case "redirect":
+                yield edge_text(name, arguments["old"]), f"to `{arguments['new']}`"
+
+    def _parameters(self) -> Iterator[tuple[str, str]]:
+        for key, value in self.arguments.items():
+            if key in ("reads", "writes") and isinstance(value, Mapping):
+                for slot, target in value.items():
+                    yield f"`{self.subject}.{key}.{slot}`", show_value(target)
+                    if key == "reads" and isinstance(target, str) and not target.isidentifier():  # of a parameter too
+                        yield f"`{self.subject}.{slot}`", show_value(target)
+            elif key not in ("use", "after", "before", "between", "at"):
+                yield f"`{self.subject}.{key}`", show_value(value) if key != "graph" else self.text
+
+
+def edge_text(source: str, target: str) -> str:
+    """What `Layers.touched` calls the edges from a node to another."""
+    return f"the edge from `{source}` to `{target}`"
+
+
+def node_at(graph: Graph, path: str) -> Node | None:
+    """The node at a path; None if there is none."""
+    name, _, inner = path.partition("/")
+    node = graph.nodes.get(name)
+    if node is None or not inner:
+        return node
+    return node_at(node.body, inner) if node.body is not None else None
+
+
+# ---- from a table of a file
+
+
+def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
+    """The edit that a table ``[[edit]]`` is.
+
+    Raises:
+        EditError: it has no verb or two, or an argument is missing, is unknown, or has the wrong type.
+
+    >>> edit_of({"remove": "log", "to": "decide"}, Place("my.toml", 3)).nodes()
+    ['log', 'decide']
+    """
+    verbs = [name for name in table if name in VERBS]
+    if not verbs:
+        hint = suggestion(next(iter(table), ""), VERBS) or f"verbs: {', '.join(VERBS)}"
+        raise EditError(f"edit: no verb in {show_value(table)}", hint)
+    if len(verbs) > 1:
+        message = f"edit: two verbs in one table, `{verbs[0]}` and `{verbs[1]}`"
+        raise EditError(message, "begin a separate table with [[edit]]")
+    (verb,) = verbs
+    # `or` and `and` are words of Python.
+    rest = {f"{name}_" if name in ("or", "and") else name: value for name, value in table.items() if name != verb}
+    if_there = rest.pop(IF_THERE, False)
+    wrong = "" if isinstance(if_there, bool) else f"{IF_THERE}: expected true or false, got {show_value(if_there)}"
+    if wrong := wrong or _wrong_argument(verb, table[verb], rest):
+        raise EditError(f"edit: {verb}: {wrong}", _usage(verb))
+    text = f"{verb} {show_value({name: value for name, value in sorted(table.items()) if name != IF_THERE})}"
+    return Edit(verb, table[verb], rest, place, if_there, text, overlay)
+
+
+def _parameters(verb: str) -> list[inspect.Parameter]:
+    """The parameters of a verb; one that takes any others is the last."""
+    return list(inspect.signature(getattr(Editable, verb)).parameters.values())[1:]
+
+
+def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:
+    """What is wrong with the arguments of a verb, before it is called; empty if nothing is."""
+    parameters = _parameters(verb)
+    if parameters[0].name in others and parameters[0].kind is not parameters[0].POSITIONAL_ONLY:
+        return f"`{parameters[0].name}` is the value of `{verb}` already"
+    arguments = {**others, parameters[0].name: first}
+    takes_more = parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+    named = parameters[:-1] if takes_more else parameters
+    for parameter in named:
+        name, value = parameter.name, arguments.get(parameter.name)
+        if name not in arguments:
+            if parameter.default is parameter.empty:
+                return f"`{name}` is missing"
+        elif name == "between":
+            if not isinstance(value, list) or not all(isinstance(end, str) for end in value):
+                return f'between: expected ["SOURCE", "TARGET"], got {show_value(value)}'
+        elif name == "graph":
+            if not isinstance(value, str | dict):
+                return f"graph: expected a name, a path or a table, got {show_value(value)}"
+        else:
+            try:
+                coerce(value, bool if name == "first" else str)
+            except ValueError as error:
+                return f"{name.rstrip('_')}: {error}"
+    if verb == "guard" and not {"expression", "or_", "and_"}.intersection(arguments):
+        return "one of `expression`, `or` and `and` is missing"
+    known = {parameter.name.rstrip("_") for parameter in named}
+    for name in arguments:
+        if name.rstrip("_") not in known and not takes_more:
+            return f"it takes no `{name}`. {suggestion(name, known)}".rstrip()
+    return ""
+
+
+def _usage(verb: str) -> str:
+    first, *others = _parameters(verb)
+    required = [other.name for other in others if other.default is other.empty and other.kind is not other.VAR_KEYWORD]
+    optional = [other.name.rstrip("_") for other in (first, *others) if other.default is not other.empty]
+    written = ", ".join(f'{name} = "..."' for name in (verb, *required))
+    options = f"; optional: {', '.join([*optional, IF_THERE])}"
+    more = "; then parameters of the node" if others and others[-1].kind is inspect.Parameter.VAR_KEYWORD else ""
+    return f"the verb is written {written}{options}{more}"
+
+
+# ---- where everything comes from after an edit
+
+
+def placed(edited: Graph, before: Graph, place: Place) -> Graph:
+    """The graph in which everything that an edit changed has the place of the edit."""
+    nodes = {name: _placed_node(node, before.nodes.get(name), place) for name, node in edited.nodes.items()}
+    edges = {
+        source: leaving
+        if leaving is before.edges.get(source)
+        else tuple(
+            edge if edge.place is not None and edge in before.edges.get(source, ()) else replace(edge, place=place)
+            for edge in leaving
+        )
+        for source, leaving in edited.edges.items()
+    }
+    changed = [
+        f"{section}.{name}"
+        for section, now, former in (
+            ("guards", edited.guards, before.guards),
+            ("clock", edited.units, before.units),
+            ("edges", edges, before.edges),
+        )
+        for name, value in now.items()
+        if former.get(name) != value
+    ]
+    return replace(edited, nodes=nodes, edges=edges, places={**edited.places, **dict.fromkeys(changed, place)})
+
+
+def _placed_node(node: Node, before: Node | None, place: Place) -> Node:
+    if node.place is not None and node == before:
+        return node
+    if before is not None and before.body is not None and node.body is not None and node.reference == before.reference:
+        same = replace(node, body=before.body) == before
+        return replace(node, body=placed(node.body, before.body, place), place=node.place if same else place)
+    return replace(node, place=place)

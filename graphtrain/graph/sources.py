@@ -1,0 +1,152 @@
+"""Where the text of a graph or an overlay comes from: a name or a path, and the bounds of what one reading takes in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graphtrain.errors import UsageError
+from graphtrain.graph.canonical import FORMAT
+from graphtrain.graph.problem import Problem
+from graphtrain.graph.registry import GRAPHS, OVERLAYS, Texts
+from graphtrain.printable import shorten
+
+if TYPE_CHECKING:
+    from graphtrain.graph.graph import Graph
+
+MAX_BYTES = 1 << 20
+MAX_NESTING = 20
+MAX_NODES = 10_000
+
+_FORMAT_LINE = re.compile(r"^\ufeff?[ \t]*format[ \t]*=", re.MULTILINE)
+
+
+class TooLargeError(Exception):
+    """A graph that is not read to its end: files of some KB can contain each other without end."""
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Report a graph that is too large once, from wherever it is found."""
+    try:
+        yield
+    except TooLargeError as error:
+        raise UsageError(str(error)) from None
+
+
+@dataclass
+class GraphReading:
+    """The reading of one graph, with all files that it is made of.
+
+    Attributes:
+        make: the class of the graphs.
+        folder: where the files have to be. None: anywhere.
+        problems: of all texts so far.
+        nodes: how many were read so far, each file counted as one more.
+    """
+
+    make: type[Graph]
+    folder: Path | None = None
+    problems: list[Problem] = field(default_factory=list)
+    nodes: int = 0
+
+    def count_node(self) -> None:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise TooLargeError(f"the graph has more than {MAX_NODES:,} nodes, with those of the graphs in it")
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """A text that names others, or a person who does.
+
+    Attributes:
+        file: as it is shown.
+        folder: what paths in it are relative to; None for names and paths that a person has typed.
+        chain: what leads to it, from the outermost file on.
+    """
+
+    file: str = ""
+    folder: Path | None = None
+    chain: tuple[str, ...] = ()
+
+    def opened(self, source: str | Path, sort: Texts, reading: GraphReading) -> tuple[TextSource, str]:
+        """A graph or an overlay that is named here, and its text.
+
+        Raises:
+            UsageError: there is no such file, or it cannot be read here.
+        """
+        shipped = sort.find(source) if isinstance(source, str) else None
+        if shipped is not None:
+            identity = f"<{sort.word} {source}>" if sort is OVERLAYS else f"<{source}>"
+            found = TextSource(f"{source}.toml", Path(), (*self.chain, identity))
+        else:
+            path, identity = self._found(source, sort, reading.folder)
+            found = TextSource(str(path), path.parent, (*self.chain, identity))
+        if identity in self.chain:
+            cycle = " -> ".join((*self.chain[self.chain.index(identity) :], identity))
+            raise UsageError(
+                f"graphs that extend or contain each other in a cycle: {cycle}",
+                "let one of them extend or contain something else, such as a shipped graph",
+            )
+        if len(self.chain) >= MAX_NESTING:
+            raise UsageError(f"graphs nested more than {MAX_NESTING} levels deep: {' -> '.join(self.chain)}")
+        reading.count_node()
+        text = _file_text(shipped if shipped is not None else path)
+        if (self.chain or sort is OVERLAYS) and not _FORMAT_LINE.search(text.partition("\n[")[0]):
+            # Nothing of it is quoted: a graph of a stranger may name any file of this machine.
+            raise UsageError(f"`{source}` is no {sort.word}: there is no line `format = {FORMAT}` at its top")
+        return found, text.removeprefix("\ufeff")  # the byte order mark of some editors
+
+    def _found(self, source: str | Path, sort: Texts, container: Path | None) -> tuple[Path, str]:
+        """The path of a file, and the one that it leads to by links."""
+        path = Path(source)
+        if self.folder is not None and path.is_absolute():
+            raise UsageError(f"`{source}`: a graph must name others by shipped name or relative path")
+        path = (self.folder or Path()) / path
+        try:
+            target, exists = path.resolve(), path.exists()
+        except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, no permission
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UsageError(f"there is no {sort.word} {shorten(repr(str(source)))}: {reason}", sort.hint("")) from None
+        if container is not None and not target.is_relative_to(container):
+            raise UsageError(
+                f"`{source}` leads out of the folder `{container}`, in which the graph is to be contained",
+                "name a file in that folder, or a shipped graph",
+            )
+        if isinstance(source, str) and path.suffix != ".toml" and (not exists or not source):
+            hint = sort.hint(source)
+            if sort is GRAPHS and OVERLAYS.find(source) is not None:
+                hint = (
+                    f"`{source}` is an overlay: name it beside a graph, as in --overlay {source} or "
+                    'extends = ["fit", ...]'
+                )
+            elif sort is OVERLAYS and GRAPHS.find(source) is not None:
+                hint = f"`{source}` is a graph, which comes before the overlays"
+            raise UsageError(f"there is no {sort.word} `{source}`", hint)
+        return path, str(target)
+
+
+def _file_text(file: Path | Traversable) -> str:
+    if not file.is_file():
+        kind = "a folder" if file.is_dir() else "not a regular file" if getattr(file, "exists", bool)() else "missing"
+        raise UsageError(f"cannot read the graph `{file}`: it is {kind}")
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read the graph `{file}`: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise UsageError(
+            f"the graph `{file}` is larger than 1 MiB", "a graph is a page of text; is this the right file?"
+        )
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        hint = "a graph is TOML text; is this the right file?"
+        raise UsageError(f"the graph `{file}` is not UTF-8 text (byte {error.start})", hint) from None

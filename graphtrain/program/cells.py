@@ -1,0 +1,180 @@
+"""What every read of a bound graph is: a place with a value, resolved once, when the graph is compiled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, final
+
+from graphtrain.errors import UsageError
+from graphtrain.guards.closures import Cell, constant, stored
+from graphtrain.guards.syntax import FieldOf, Name
+from graphtrain.kind import Read
+from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target
+from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
+
+Get = Callable[[], Any]
+
+
+@final
+class Cells:
+    """The cells of one program.
+
+    Arguments:
+        due: makes a call that answers whether a node is due.
+        expression: makes a call that returns the value of an expression.
+
+    Attributes:
+        extra_inputs: path -> what the user's functions called there read beside the model and the batch.
+    """
+
+    def __init__(
+        self, program: Program, due: Callable[[BoundNode], Get], expression: Callable[[ExpressionTarget], Get]
+    ) -> None:
+        self._program, self._due, self._expression = program, due, expression
+        self._slots = program.slots
+        self._returned = {path for bound in program.nodes for path in bound.planned.returned.values()}
+        self._window_slots: dict[tuple[str, str], int] = {}
+        self.extra_inputs: dict[str, list[tuple[Read, Target]]] = {}
+
+    def of(self, bound: BoundNode, read: Read, target: Target) -> Cell:
+        """What a node reads."""
+        match target:
+            case SlotTarget(path):
+                return self._slot(read, self._program.slot_index(path))
+            case ListTarget(targets):
+                cells = [self.of(bound, read, part) for part in targets]
+                gets = [cell.read for cell in cells]
+                if all(cell.is_constant for cell in cells):
+                    return constant(tuple(get() for get in gets))
+                return Cell(lambda: tuple(get() for get in gets))
+            case ExpressionTarget():
+                return Cell(self._expression(target))
+            case FieldTarget(path, name):
+                owner = self._program.by_path.get(path)
+                if owner is None:
+                    return constant(self.absent(path, name))
+                counter = owner.kind.counter(name)
+                if counter is not None and counter.window == name and not owner.bypassed:
+                    return stored(self._slots, self.window_slot(owner, name))
+                return self.field(owner, name)
+            case ResourceTarget(name):
+                return constant(self._resource(bound, read, name))
+
+    def _slot(self, read: Read, index: int) -> Cell:
+        """A slot; one that may have no value has the default of its reader then."""
+        slots, default = self._slots, read.default
+        if read.required or default is None:
+            return stored(slots, index)
+        return Cell(lambda: default if slots[index] is None else slots[index])
+
+    def index(self, cell: Cell) -> int | None:
+        """The slot that a cell is; a constant gets one of its own. None for what is no slot."""
+        if cell.is_constant:
+            self._slots.append(cell.read())
+            return len(self._slots) - 1
+        return cell.key if cell.values is self._slots else None
+
+    def window_slot(self, counter: BoundNode, window: str) -> int:
+        """The slot in which nodes read the size of a window; it changes when one opens, and costs others nothing."""
+        key = (counter.path, window)
+        if key not in self._window_slots:
+            self._slots.append(0)
+            self._window_slots[key] = len(self._slots) - 1
+        return self._window_slots[key]
+
+    # ---- resources, and step functions with what they ask for
+
+    def _resource(self, bound: BoundNode, read: Read, name: str) -> Any:
+        value = self._program.resource(name, read, bound.path)
+        if read.is_step_function and value is not None and not isinstance(value, StepCall):
+            value = step_call(value, name)  # of another name than those that a model may have itself
+        if isinstance(value, StepCall):
+            return self._step_function(bound, name, value) if read.is_step_function else value.function
+        return value
+
+    def _step_function(self, bound: BoundNode, name: str, step: StepCall) -> Any:
+        """A user's step function, called with the model and the batch; its extra inputs are looked up here."""
+        reads = [(read, self._program.step_input(bound, read)) for read in step.extra_inputs]
+        self.extra_inputs.setdefault(bound.path, []).extend(reads)
+        getters = tuple((read.name, self._step_input(bound, read, target)) for read, target in reads)
+        call = StepInputs(step.call, getters) if getters else step.call
+        returned = {name: self._program.slot_index(path) for name, path in bound.planned.returned.items()}
+        return StepOutputs(call, bound.path, name, returned, self._slots) if returned else call
+
+    def _step_input(self, bound: BoundNode, read: Read, target: Target) -> Get:
+        """A call that returns what a step function asks for; a slot that no step function has written is not there."""
+        get = self.of(bound, read, target).read
+        if not isinstance(target, SlotTarget) or target.path not in self._returned:
+            return get
+
+        def written() -> Any:
+            value = get()
+            if value is not None:
+                return value
+            if read.required:
+                raise UsageError(
+                    f"`{bound.path}` asks for `{read.name}` before a step function has returned it",
+                    f"give it a default, as in {read.name}=None, for the first batch, and the first of every epoch",
+                )
+            return read.default
+
+        return written
+
+    # ---- fields
+
+    def field(self, bound: BoundNode, name: str) -> Cell:
+        """A field, or a parameter, of a node."""
+        if name == "due":
+            return Cell(self._due(bound))
+        if name in bound.planned.expressions:
+            return Cell(self._expression(bound.planned.expressions[name]))
+        if name in bound.kind.parameters:
+            return constant(bound.parameters[name])
+        fields = bound.fields
+        counter = bound.kind.counter(name)
+        if counter is not None and counter.window is not None and name == counter.full:
+            count, window = counter.name, counter.window
+            return Cell(lambda: 0 < fields[window] <= fields[count])
+        return stored(fields, name) if name in fields else Cell(functools.partial(getattr, bound.instance, name))
+
+    def absent(self, path: str, name: str) -> Any:
+        """The value of a field of a node in a body that is bypassed: the one with which the node would begin."""
+        planned = self._program.plan.by_path[path]
+        assert planned.kind is not None, "checked before"
+        if name == "due":
+            return False
+        if name in planned.parameters:
+            return planned.parameters[name]
+        instance = planned.kind.new_instance()
+        for parameter, value in planned.parameters.items():
+            setattr(instance, parameter, value)
+        return getattr(instance, name)
+
+    def named(self, scope: BoundGraph, expression: Name | FieldOf) -> Cell:
+        """What a name in a guard or an expression stands for. A slot must hold a Python number or text.
+
+        Reading a tensor would wait for its device in every transition.
+        """
+        if isinstance(expression, FieldOf):
+            bound = scope.at(expression.node)
+            if bound is not None:
+                return self.field(bound, expression.field)
+            return constant(self.absent(f"{scope.prefix}{expression.node}", expression.field))
+        target = scope.names.resolve(expression.name)
+        cell = self.of(next(iter(scope.nodes.values())), Read(expression.name), target)
+        if not isinstance(target, SlotTarget):
+            return Cell(cell.read)
+        get, name = cell.read, target.path
+
+        def read() -> Any:
+            value = get()
+            if not isinstance(value, bool | int | float | str):
+                received = f"a {type(value).__name__}" if value is not None else "nothing yet"
+                raise TypeError(
+                    f"the slot `{name}` holds {received}; guards and expressions read Python numbers and text"
+                )
+            return value
+
+        return Cell(read)

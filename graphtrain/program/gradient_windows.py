@@ -1,0 +1,96 @@
+"""Windows of backward passes, as the engine counts them: what a visit does to gradients is counted around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from graphtrain.kind import Field
+from graphtrain.plan.plan import PlanAction
+from graphtrain.program.acts import Act, Report, adding, setting
+from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.cells import Cells
+from graphtrain.program.rounds import Rounds
+
+
+@final
+class GradientWindows:
+    """The counters of the windows of one program.
+
+    Arguments:
+        rounds: of several ranks. Default: there is one process.
+
+    Attributes:
+        counters: the nodes that count windows, with the field that counts.
+        reports: position -> what the last visit there has returned of its backward pass, of the nodes that do.
+    """
+
+    def __init__(self, program: Program, cells: Cells, rounds: Rounds | None = None) -> None:
+        self._program, self._cells, self._rounds = program, cells, rounds
+        declared = [(bound, field) for bound in program.nodes for field in bound.kind.fields.values()]
+        self.counters = [(bound, field) for bound, field in declared if field.counts is not None and not bound.bypassed]
+        self._with_gradients = [
+            (bound, field)
+            for bound, field in declared
+            if field.with_gradients and (bound.path, field.name) in program.plan.fields_read
+        ]
+        self.reports: dict[int, Report] = {}
+
+    def enter(self, scope: BoundGraph) -> None:
+        """Let nodes read the sizes of the windows of a graph, which may be open already."""
+        for counter, field in self.counters:
+            if counter.scope is scope and field.window is not None:
+                self._program.slots[self._cells.window_slot(counter, field.window)] = counter.fields[field.window]
+
+    def next_size(self, counter: BoundNode, field: Field) -> Callable[[], int]:
+        """A call that returns the size of the window that opens next: of all ranks that the run began with."""
+        assert field.target is not None, "asked before"
+        program, target = self._program, self._cells.field(counter, field.target).read
+        return lambda: int(target() * program.window_ranks)
+
+    def wrap(self, bound: BoundNode, act: Act) -> Act:
+        """The call of a node; what it does to gradients is counted for the windows of its optimizers."""
+        for counter, field in self.counters:
+            optimizers, fields, is_cleared = set(counter.planned.optimizers), counter.fields, False
+            for action in bound.planned.actions:  # in their order: what is wrapped around last happens last
+                if optimizers.isdisjoint(action.optimizers):
+                    continue
+                if action.effect == "backward":
+                    act = self._opening(act, counter, field, always=is_cleared)
+                    act = adding(act, fields, field.name, self._amount(bound, action))
+                elif action.effect == "exchange" and field.exchanged is not None:
+                    act = setting(act, fields, field.exchanged, True)
+                elif action.effect == "zero_grad":
+                    act, is_cleared = setting(act, fields, field.name, 0), True
+                    if field.exchanged is not None and self._rounds is not None:
+                        act = setting(act, fields, field.exchanged, False)
+        # What belongs to gradients, and is read, begins again with them.
+        cleared = {
+            name for action in bound.planned.actions if action.effect == "zero_grad" for name in action.optimizers
+        }
+        for owner, field in self._with_gradients:
+            if owner is not bound and not cleared.isdisjoint(owner.planned.optimizers):
+                act = setting(act, owner.fields, field.name, field.default)
+        return act
+
+    def _amount(self, bound: BoundNode, action: PlanAction) -> Callable[[], int] | None:
+        """How many backward passes a visit makes; None for one."""
+        has_run = self.reports[bound.index].has_run if action.is_reported else None
+        if self._rounds is None or has_run is None:
+            return has_run if self._rounds is None else self._rounds.amount(bound)
+        return self._rounds.reported_amount(bound, has_run)
+
+    def _opening(self, act: Act, counter: BoundNode, field: Field, *, always: bool) -> Act:
+        """The call of a node whose backward pass may be the first of a window, which is as large as is said then."""
+        if field.window is None or field.target is None:
+            return act
+        fields, count, window = counter.fields, field.name, field.window
+        slots, index = self._program.slots, self._cells.window_slot(counter, window)
+        size = self.next_size(counter, field)
+
+        def opening() -> None:
+            if always or not fields[count]:
+                fields[window] = slots[index] = size()
+            act()
+
+        return opening

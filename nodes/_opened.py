@@ -1,0 +1,340 @@
+"""The batches of data that is open: those to come, those fetched ahead, and those of a resume."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from graphtrain.data import NOTHING
+from graphtrain.data.batch import EarlyMover, batch_mover, is_other, tensors_held, traces
+from graphtrain.data.samplers import generators_of, samples_per_batch
+from graphtrain.data.shares import Share
+from graphtrain.data.source import Recut, Stateful
+from graphtrain.errors import UsageError
+from graphtrain.nodes._division import Drawing
+from graphtrain.nodes._supply import Supply
+from graphtrain.state.random import RandomAside, global_generators
+from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
+from graphtrain.storage.state_files import state_digest
+
+if TYPE_CHECKING:
+    from graphtrain.nodes.next_batch import NextBatch
+
+_AT_THE_END = (
+    "loaded after the last batch of an epoch, it must give the rest, which is empty, before the next epoch; "
+    'next_batch.resume = "replay" draws the batches again instead'
+)
+
+
+@final
+class OpenBatches:
+    """The batches of what a node has opened.
+
+    Arguments:
+        node: its progress says where it is; what is fetched ahead and the last batch are part of that.
+        supply: what is open.
+
+    Attributes:
+        iterator: what the source has opened.
+        ahead: the batches that are fetched and not given.
+        move: brings a batch to the device; None where it is there.
+        held: of the last batch that was fetched here, what tells its tensors later; `NOTHING` before the first.
+        held_number: which of the batches that it was which several ranks have drawn.
+    """
+
+    def __init__(
+        self, node: NextBatch, supply: Supply, device: torch.device, transfer: Callable[[Any, Any], Any] | None
+    ) -> None:
+        self._node, self._supply = node, supply
+        self.iterator: Iterator[Any] = iter(())
+        self.ahead: list[Any] = []
+        self._most: int | None = None  # batches of what is open, by the limit
+        self._begin_cut: Callable[[], None] | None = None  # once a batch is fetched of an epoch that is cut again
+        self.held: Any = NOTHING
+        self.held_number: int | None = None
+        self._early: EarlyMover | None = None
+        self.move: Callable[[Any], Any] | None = batch_mover(device)
+        if transfer is not None:
+            self.move = functools.partial(_transferred, transfer, device)
+        elif node.prefetch and device.type == "cuda":
+            self._early = EarlyMover(device)
+            self.move = self._early.move
+
+    # ---- where it is
+
+    def consumed(self) -> int:
+        """The batches that were given of what is open; of data alone, those of the epoch."""
+        return self._node.epoch_batches - self._node.loader_first
+
+    def length(self) -> int | None:
+        """How many there are, as far as that is known."""
+        length = self._node.length
+        return length if self._most is None or length is None else min(self._most, length)
+
+    def first_uncertain(self) -> int:
+        """From this batch of an epoch on, every visit looks whether there is another: the first, or the last."""
+        if self._supply.is_early or not (length := self.length()):
+            return 0
+        end, batches = self._node.loader_first + length, self._node.batches_per_epoch
+        return end if batches is None else min(end, batches)
+
+    def is_at_limit(self) -> bool:
+        """True if all were given that the limit allows."""
+        return self.consumed() == self._most
+
+    def _drawn(self) -> int:
+        """How many batches the data has given, those ahead included."""
+        batches = self.consumed()
+        return (batches if self._supply.ranks is None else self._supply.division.drawn(batches)) + len(self.ahead)
+
+    # ---- opening and closing
+
+    def open(self, selected: torch.Tensor | None) -> None:
+        """Open what the supply has taken, from its beginning.
+
+        Arguments:
+            selected: the numbers of what it has.
+        """
+        node, supply = self._node, self._supply
+        held = supply.state.capture(supply.data)  # before the data is told the epoch: a resume draws it from here
+        self.iterator, node.length, node.source_state = supply.source.open(supply.epoch)
+        self._most = supply.limit.of(node.length) if supply.limit else None
+        if held:
+            node.source_state["data"] = held
+        if selected is not None:
+            node.source_state["indices"] = selected
+        if supply.ranks is not None:
+            self.held, node.last_batch = NOTHING, {}
+
+    def end(self) -> None:
+        """Let there be no further batch, and release the workers of a loader now, not when the next epoch begins."""
+        self.ahead.clear()
+        self._node.fetched_ahead = 0
+        self.iterator = iter(())
+
+    def release(self) -> None:
+        """End the worker processes of the data; if another batch is fetched, it is reopened where it was."""
+        if self._supply.source.release(self.iterator) and not self._node.opens_next():
+            self.iterator = self._reopened(self._drawn())
+
+    def _reopened(self, drawn: int) -> Iterator[Any]:
+        if self._begin_cut is not None:  # nothing was fetched since the resume
+            yield from self._resumed()
+            return
+        with self._opened_again():
+            self.iterator = self._supply.source.reopen(self._supply.epoch, drawn, self._node.source_state)
+        yield from itertools.islice(self.iterator, 1)  # what follows is asked of the iterator itself
+
+    # ---- the next batch
+
+    def next(self) -> Any:
+        """The next batch; `NOTHING` at the end."""
+        if not self.ahead:
+            return next(self.iterator, NOTHING)
+        batch = self.ahead.pop(0)
+        self._node.fetched_ahead = len(self.ahead)
+        self.begin_cut()
+        return batch
+
+    def has_another(self) -> bool:
+        """True if there is a batch after those that were given; one that had to be fetched for that is ahead."""
+        node = self._node
+        if self.is_at_limit():
+            return False
+        if self.ahead or not (self._supply.is_early or node.length is None or self.consumed() >= node.length):
+            return True
+        following = next(self.iterator, NOTHING)
+        if following is NOTHING:
+            return False
+        self.ahead.append(following)
+        if self._early is not None and self._supply.ranks is None:
+            self._early.begin(following)
+        node.fetched_ahead = 1
+        return True
+
+    def drawing(self, opens: bool, count: Callable[[Any], int]) -> Drawing:
+        """What the next round of all ranks is drawn from.
+
+        Arguments:
+            opens: True in the first round of an epoch.
+            count: the samples in a batch.
+        """
+        return Drawing(
+            self.iterator,
+            self.consumed(),
+            self.length(),
+            opens,
+            self.next,
+            lambda batch: 0 if batch is None else count(batch),
+            self._most,
+        )
+
+    def fetch_early(self) -> None:
+        """Fetch what this rank needs in the next round."""
+        early = self._supply.division.early
+        if isinstance(self.iterator, Share):
+            fetched = self.iterator.fetch_early()
+        else:
+            rest = early if self._most is None else self._most - self.consumed()
+            fetched = [*itertools.islice(self.iterator, min(early, rest) - len(self.ahead))]
+            self.ahead += fetched
+            self._node.fetched_ahead = len(self.ahead)
+        if self._early is not None and early <= 1:  # otherwise other ranks may need them
+            self._early.begin_only(fetched)
+
+    # ---- saving and resuming
+
+    def position(self) -> dict[str, Any]:
+        """The batches ahead, if a resume cannot draw them again or need not; the last batch is noted.
+
+        Raises:
+            UnsaveableError: they can neither be saved nor drawn again.
+        """
+        node, supply = self._node, self._supply
+        if self.held is not NOTHING:
+            node.last_batch = {"batch_size": samples_per_batch(supply.data), "tensors": traces(self.held)}
+            if supply.ranks is not None:
+                node.last_batch["number"] = self.held_number
+        # A batch of a class of one's own cannot be encoded; where it can be, it is drawn again with those before it.
+        if self.ahead and _has_plain_form(self.ahead):
+            return {"ahead": self.ahead}
+        if self.ahead and not supply.source.redraws:
+            raise _cannot_be_drawn_again(self.ahead[0])
+        return {}
+
+    def resume(self, position: Mapping[str, Any]) -> None:
+        """Open what was open when the run was saved, behind the batches that it had given."""
+        node, supply = self._node, self._supply
+        self._most = supply.limit.of(node.length)
+        self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
+        if supply.ranks is not None and not supply.division.early:
+            self.ahead, node.fetched_ahead = [], 0  # each rank fetches its own again
+        supply.source.select(node.source_state.get("indices"))
+        self.iterator = self._resumed()
+        if self._early is not None and supply.ranks is None:
+            for batch in self.ahead:
+                self._early.begin(batch)
+
+    def _resumed(self) -> Iterator[Any]:
+        """The rest of the epoch in which the run was saved; the last batch is compared where it is drawn again."""
+        node, supply, drawn = self._node, self._supply, self._drawn()
+        recut = supply.source.recut(drawn, node.source_state, node.last_batch.get("batch_size"))
+        if recut is not None:
+            return self._recut(recut, drawn)
+        saved = node.last_batch.get("tensors")
+        compares = bool(saved) and supply.source.redraws and self.consumed() > 0 and supply.state.is_known(supply.data)
+        again = 1 + len(self.ahead) if compares else 0
+        if compares and "number" in node.last_batch:  # of the batches of several ranks, that of this one
+            again = drawn - node.last_batch["number"]
+        with self._opened_again():
+            self._compare_end(drawn)
+            iterator = supply.source.reopen(supply.epoch, drawn, node.source_state, again)
+            if compares:
+                self._compare(saved or [], again, drawn - again)
+            self._fetch_ahead_again(iterator)
+        return iterator
+
+    def _compare_end(self, drawn: int) -> None:
+        """Of data that keeps its position nothing is drawn again: what is known is how many batches there may be."""
+        node, supply = self._node, self._supply
+        is_at_end = 0 < drawn == (node.length or node.pass_before)
+        if is_at_end and isinstance(supply.source, Stateful) and supply.source.has_more(supply.epoch):
+            expected = f"{'its length is' if node.length else 'the epoch before had'} {drawn}"
+            line = f"{supply.name} has a batch {drawn + 1} in this epoch now, and {expected}: {_AT_THE_END}"
+            supply.state.comparisons.append(lambda: line)
+
+    def _compare(self, saved: list[list[Any]], again: int, number: int) -> None:
+        """Compare what was drawn again with what the run was saved with."""
+        supply = self._supply
+        batch, *_ = *supply.source.redrawn, None
+        if len(supply.source.redrawn) == again and not is_other(traces(tensors_held(batch)), saved):
+            return
+        line = f"{supply.name} differs: batch {number + 1} of epoch {self._node.epoch + 1} is not what it was"
+        drawn_again = _digest(supply.state.capture(supply.data))
+        # A batch of data that changes while it is trained on cannot be drawn again, and need not be.
+        supply.state.comparisons.append(
+            lambda: line if _digest(supply.state.capture(supply.data)) == drawn_again else ""
+        )
+
+    def _fetch_ahead_again(self, iterator: Iterator[Any]) -> None:
+        """Fetch the batch ahead if it was not saved, from where those before it were drawn again."""
+        self.ahead += itertools.islice(iterator, self._node.fetched_ahead - len(self.ahead))
+
+    def _recut(self, recut: Recut, drawn: int) -> Iterator[Any]:
+        """The rest of an epoch in batches of another size. Until one is fetched, the position stays what it was."""
+        node, supply = self._node, self._supply
+        line = f"{supply.name}: {recut.text}"
+        if recut.is_complete:
+            supply.state.changes.append(line)
+        else:
+            supply.state.comparisons.append(lambda: line)
+        state = {**node.source_state, "cut": recut.cut}
+        with self._opened_again():
+            iterator = supply.source.reopen(supply.epoch, drawn, state)
+            length = recut.length()
+            self._fetch_ahead_again(iterator)
+
+        def begin() -> None:
+            node.length, node.source_state = length, state
+            self._most = supply.limit.of(length)
+            node.note_opening()
+
+        def begun() -> Iterator[Any]:
+            self.begin_cut()
+            self.iterator = iterator
+            yield from itertools.islice(iterator, 1)  # what follows is asked of the iterator itself
+
+        self._begin_cut = begin
+        return begun() if supply.ranks is None else iterator
+
+    def begin_cut(self) -> None:
+        """Note that a batch is fetched of an epoch that is cut into batches of another size."""
+        if self._begin_cut is not None:
+            begin, self._begin_cut = self._begin_cut, None
+            begin()
+
+    @contextmanager
+    def _opened_again(self) -> Iterator[None]:
+        """A span in which data holds what it held when the epoch was opened; nothing of it is left afterwards."""
+        supply = self._supply
+        with ExitStack() as kept:
+            kept.enter_context(RandomAside([*global_generators(), *generators_of(supply.data)]))
+            for data in supply.parts:
+                kept.enter_context(supply.state.kept(data))
+            supply.state.restore(supply.data, self._node.source_state.get("data", {}))
+            yield
+
+
+def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -> Any:
+    moved = transfer(batch, device)
+    if moved is None:
+        raise UsageError(
+            "`transfer` returned nothing", "it returns the batch on the device, as in return batch.to(device)"
+        )
+    return moved
+
+
+def _digest(section: Mapping[str, Any]) -> str:
+    return state_digest({"data": section})
+
+
+def _cannot_be_drawn_again(batch: Any) -> UnsaveableError:
+    return UnsaveableError(
+        "the batch fetched ahead",
+        f"it is a {type(batch).__name__}, or holds something, that is no plain data; and what a DataLoader without "
+        "workers draws while others are drawn cannot be drawn again",
+        "leave next_batch.prefetch at false, return plain dicts, tuples, lists and tensors, or use graphtrain.Loader",
+    )
+
+
+def _has_plain_form(value: Any) -> bool:
+    try:
+        pack(value, "ahead", Tensors("ahead"))
+    except UnsaveableError:
+        return False
+    return True
