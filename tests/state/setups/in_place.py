@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import sqlite3
 from collections.abc import Callable, Iterable
@@ -223,20 +222,14 @@ def database_in_memory() -> dict[str, Any]:
 # ---- sets of strings, whose order is another one in another process
 
 
-def names_that_collide() -> tuple[str, str]:
-    """Two that a set has in the order in which they were added, as sets of another process may have them."""
-    pairs = itertools.product((f"a{number}" for number in range(99)), (f"z{number}" for number in range(99)))
-    return next((one, two) for one, two in pairs if list({two, one}) == [two, one] != list({one, two}))
-
-
-FIRST, LAST = names_that_collide()
+NAMES = [f"name {number}" for number in range(9)]
 
 
 class Seen:
     """Names in a set."""
 
     def __init__(self) -> None:
-        self.names = {LAST, FIRST}
+        self.names = set(NAMES)
 
     def state_dict(self) -> dict[str, Any]:
         return {"names": set(self.names)}
@@ -258,7 +251,7 @@ def set_in_a_state_dict() -> dict[str, Any]:
 
 @row()
 def set_of_frozensets_that_grows() -> dict[str, Any]:
-    groups = {frozenset([LAST, FIRST]), frozenset(["m"])}
+    groups = {frozenset(NAMES), frozenset(["m"])}
 
     def update(step: int) -> float:
         groups.add(frozenset(["n"]))
