@@ -13,17 +13,21 @@ from typing import Any
 
 
 class _Lazy(ModuleType):
-    """Stands for a module until it is asked for an attribute; from then on it is one, with what that module holds."""
+    """Stands for a module until it is asked for an attribute; from then on its place is taken by that module."""
+
+    def __init__(self, name: str, owner: dict[str, Any]) -> None:
+        super().__init__(name)
+        self._owner = owner
 
     def __getattr__(self, name: str) -> Any:
         module = importlib.import_module(self.__name__)
-        vars(self).update(vars(module))
-        self.__class__ = ModuleType  # type: ignore[assignment]  # attributes then cost what those of a module cost
+        for alias in [alias for alias, value in self._owner.items() if value is self]:
+            self._owner[alias] = module
         return getattr(module, name)
 
 
 def lazy_import(name: str) -> Any:
-    """A module that is imported when it is first asked for an attribute.
+    """A module that is imported when it is first asked for an attribute, for a name of the module that calls this.
 
     For kinds, which are declared without what they work with. The annotations of a kind's signature are looked up when
     it is declared: import a type for them under ``if TYPE_CHECKING``.
@@ -35,4 +39,4 @@ def lazy_import(name: str) -> Any:
     >>> fractions.Fraction(1, 2) + 1
     Fraction(3, 2)
     """
-    return sys.modules.get(name) or _Lazy(name)
+    return sys.modules.get(name) or _Lazy(name, sys._getframe(1).f_globals)

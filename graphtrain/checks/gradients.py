@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from graphtrain.checks.answers import ANY, Table, Values, values_of
+from graphtrain.checks.answers import ANY, Known, Table, Values, values_of
 from graphtrain.checks.divisions import check_divisions
 from graphtrain.checks.gradient_rules import (
     NEVER_CLEARED,
@@ -27,6 +27,7 @@ from graphtrain.graph import layers
 from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, walk
+from graphtrain.kind import Field
 from graphtrain.names import quoted
 from graphtrain.plan.facts import changers, conjuncts
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
@@ -62,20 +63,28 @@ class Gradients:
             dict.fromkeys(name for actions in self.actions.values() for action in actions for name in action.optimizers)
         )
         self._counters_read: dict[tuple[int, str], frozenset[tuple[str, str, str]]] = {}
+        self._in_any_state: dict[tuple[int, str], frozenset[bool]] = {}
+        self._tables: dict[str, Table] = {}
         self._automata = {name: _Automaton(self, name) for name in self.optimizers}
 
     def counters_read(self, scope: Scope, guard: Expression) -> frozenset[tuple[str, str, str]]:
         """The counters of windows that a guard reads, or of whose windows it reads something: (path, node, field)."""
-        key = id(guard), scope.path
+        key = id(guard), scope.path  # the plan keeps the guards; to hash one takes as long as this answer
         if key not in self._counters_read:
-            counters = (
-                (part.node, kind.counter(part.field))
-                for part in walk(guard)
-                if isinstance(part, FieldOf) and (kind := scope.kinds.get(part.node)) is not None
-            )
-            read = frozenset((scope.path, node, field.name) for node, field in counters if field is not None)
+            reads = [part for part in walk(guard) if isinstance(part, FieldOf)]
+            counters = ((read.node, _counter_of(scope, read)) for read in reads)
+            read = frozenset((scope.path, node, counter.name) for node, counter in counters if counter is not None)
             self._counters_read[key] = read
         return self._counters_read[key]
+
+    def answers_in_any_state(self, scope: Scope, guard: Expression) -> frozenset[bool]:
+        """What a guard may answer that reads no counter."""
+        key = id(guard), scope.path
+        if key not in self._in_any_state:
+            table = self._tables.setdefault(scope.path, Table())
+            answers = _answers(table, guard, lambda read: values_of(scope, read.node, read.field))
+            self._in_any_state[key] = answers
+        return self._in_any_state[key]
 
     def acting(self, optimizer: str) -> list[tuple[FlowPoint, list[PlanAction]]]:
         """The points that act on the gradients of an optimizer, and what they do."""
@@ -302,22 +311,19 @@ class _Automaton:
         return self._answers[key]
 
     def _answered(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
-        if not any(counter in self._counters for counter in self._gradients.counters_read(scope, guard)):
-            state = ""  # it is the same in all of them
-        is_late = bool(state) and scope.path in self._entered_late
+        if self._counters.isdisjoint(self._gradients.counters_read(scope, guard)):
+            return self._gradients.answers_in_any_state(scope, guard)
+        is_late = scope.path in self._entered_late
 
         def known(read: FieldOf) -> Constant | Values:
-            kind = scope.kinds.get(read.node)
-            counter = kind.counter(read.field) if kind is not None else None
+            counter = _counter_of(scope, read)
             if counter is None or (scope.path, read.node, counter.name) not in self._counters:
                 return values_of(scope, read.node, read.field)
             if read.field == counter.name:
                 return Constant(0) if state == "clean" else Values(least=0 if is_late else 1, whole=True)
             return Constant(False) if read.field == counter.full and state == "clean" and not is_late else ANY
 
-        table = self._tables.setdefault((scope.path, state, is_late), Table())
-        ways = table.ways_to_answer(guard, known)
-        return frozenset(answer for answer, found in ways.items() if found != ())
+        return _answers(self._tables.setdefault((scope.path, state, is_late), Table()), guard, known)
 
     def _reported(self, fault: Fault, point: FlowPoint, way: list[FlowPoint]) -> Problem:
         clears = any(action.effect == "zero_grad" for actions in self._actions.values() for action in actions)
@@ -334,6 +340,18 @@ class _Automaton:
             severity="warning" if fault.code == "G411" else "error",
             path=[*way, END] if fault is OPEN else way,
         )
+
+
+def _answers(table: Table, guard: Expression, known: Known) -> frozenset[bool]:
+    """What a guard may answer."""
+    ways = table.ways_to_answer(guard, known)
+    return frozenset(answer for answer, found in ways.items() if found != ())
+
+
+def _counter_of(scope: Scope, read: FieldOf) -> Field | None:
+    """The counter of a window that a field is, or belongs to."""
+    kind = scope.kinds.get(read.node)
+    return kind.counter(read.field) if kind is not None else None
 
 
 def counters_of(point: FlowPoint) -> tuple[str, ...]:

@@ -44,18 +44,22 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
     def following(at: _State) -> Iterator[_State]:
         point, _ = at
         if not point.is_unknown:  # whatever comes after that is not judged
-            state, _ = _after(at, is_acting=point in acting)
+            state, is_wrong = _after(at, is_acting=point in acting)
+            if is_wrong:
+                wrong.append(at)
             for arrow in point.arrows:
                 yield arrow.target, state
 
+    wrong: list[_State] = []
     start: _State = flow.start, (False,)
     ways = Ways([start], following)
-    reported: set[str] = set()
-    for at in ways:
-        point, (_, is_wrong) = at[0], _after(at, is_acting=at[0] in acting)
-        if not is_wrong or point.path in reported:
-            continue
-        reported.add(point.path)
+    for _ in ways:
+        pass
+    first: dict[str, _State] = {}
+    for at in wrong:
+        first.setdefault(at[0].path, at)
+    for at in first.values():
+        point = at[0]
         way = [each for each, _ in ways.to(at)]
         message, place = f"`{point.path}` runs backward with `{model}` in evaluation mode", point
         if point.node is not None and point.node.body is not None:
@@ -78,8 +82,6 @@ def _after(at: _State, *, is_acting: bool) -> tuple[tuple[bool, ...], bool]:
         is_acting: the node is given the model.
     """
     point, state = at
-    if point.is_unknown:
-        return state, False
     if point.opens is not None:
         return (*state, False), False
     if point.acts and point.node is not None and point.node.body is not None:

@@ -226,13 +226,12 @@ def _panel(snapshot: Snapshot) -> list[str]:
 
 
 def _process(status: dict[str, Any]) -> str:
-    """Whether the process is alive, which can be known on its own host only."""
-    alive = _alive(status)
-    if alive is None:
+    """Whether the process is alive, as the state tells, which can be known on its own host only."""
+    if status.get("host") not in (None, socket.gethostname()):
         return f" on host {shown(status['host'])}"
-    if status.get("state") in ("finished", "stopped", "failed"):
-        return ""
-    return ", which is alive" if alive else ", which is gone"
+    if status.get("state") == "interrupted":
+        return ", which is gone"
+    return ", which is alive" if status.get("state") in ACTIVE else ""
 
 
 # ---- export

@@ -102,8 +102,9 @@ def named_weights(text: str) -> tuple[str, Path]:
     if not equals or not name.isidentifier() or not file:
         raise UsageError(f"--init: expected NAME=FILE, got `{text}`", "as in --init model=weights.safetensors")
     path = checkpoint_folder(Path(file))
-    if path.is_dir() and (path / f"{name}{_SUFFIX}").is_file():
-        path = path / f"{name}{_SUFFIX}"  # of a checkpoint
+    # In a checkpoint of several processes it is a part, which an export joins with the others.
+    if path.is_dir() and (path / f"{name}{_SUFFIX}").is_file() and not any(path.glob(f"{name}.[0-9]*{_SUFFIX}")):
+        path = path / f"{name}{_SUFFIX}"
     if path.suffix in _PICKLED:
         raise UsageError(
             f"--init: `{file}` is a pickled file, which can run any code when it is loaded",

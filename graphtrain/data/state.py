@@ -55,7 +55,7 @@ class DataState:
     def restore(self, data: Any, section: Mapping[str, Any]) -> None:
         """Put data in the state that was captured."""
         if (followed := self._followed(data)) is not None:
-            followed[0].restore(section, followed[1])
+            followed[0].restore(copy.deepcopy(section), followed[1])  # which it will be restored to again
 
     def kept(self, data: Any) -> AbstractContextManager[Any]:
         """A span after which data holds the same objects, with the same values, as before it."""

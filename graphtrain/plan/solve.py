@@ -34,10 +34,12 @@ def solve(
     while waiting:
         point = waiting.popleft()
         for target, value in transfer(point, values[point]):
-            joined = join(values[target], value) if target in values else value
-            if target not in values or joined != values[target]:
-                values[target] = joined
-                waiting.append(target)
+            if target in values:
+                value = join(known := values[target], value)
+                if value == known:
+                    continue
+            values[target] = value
+            waiting.append(target)
     return values
 
 

@@ -193,8 +193,8 @@ class RunView:
         if isinstance(error, NotFiniteError) and error.samples and "samples" in self.graph.units:
             nodes = self._session.compiled.program.nodes
             reader = next(bound for bound in nodes if bound.instance is error.check)
-            losses = slots_of(target for read, target in reader.planned.reads if read.name == "loss")
-            writers = [bound.path for bound in nodes if not set(losses).isdisjoint(bound.planned.own_writes)]
+            losses = {*slots_of(target for read, target in reader.planned.reads if read.name == "loss")}
+            writers = [bound.path for bound in nodes if not losses.isdisjoint(bound.planned.own_writes)]
             return ["--to", f"{error.samples} samples", "--node", (writers or [reader.path])[0]]
         has_run = isinstance(error, GuardError)
         return replay_options(self._session.compiled, self._session.position, has_run=has_run) if is_replayed else []

@@ -132,6 +132,8 @@ _DATA_OF_PYTHON = frozenset({"argparse", "builtins", "collections", "configparse
 _KNOWN: dict[type, Category] = {}
 _SLOTS: dict[type, tuple[str, ...]] = {}
 
+# An attribute that a class lists here is no state of the run: it is made again when it is needed.
+NOT_STATE = "_graphtrain_not_state"
 # The method of what runs a training of its own: it gives what that holds, by name, and a text that is another one once
 # it has trained.
 OF_A_RUN = "_held_and_position"

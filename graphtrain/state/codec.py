@@ -105,7 +105,7 @@ class StateWriter:
         try:
             data = pack(value, path, tensors, self._memo, with_gradients=True, describer=self)
         except (UnsaveableError, UnknownStateError) as error:
-            self._memo.forget(part)
+            self._memo.forget()
             self._bytes, self._owners = bytes_before, None
             del self._new[part]
             if isinstance(error, UnknownStateError):
@@ -270,9 +270,8 @@ class StateWriter:
         """How the very same object is found again; None for one that is not known."""
         if (reached := self._reachable.find(value)) is not None:
             return None if self._leaves_out(reached) else ["at", reached.path]
-        self._memo.begin("")
-        met = self._memo.met(value)
-        return ["new", *met] if met is not None else None
+        place = self._memo.place(value)
+        return ["new", *place] if place is not None else None
 
     def containers(self) -> Iterator[tuple[tuple[Any, ...], Any]]:
         """What objects with a `state_dict` hold, and its place there."""

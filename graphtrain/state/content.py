@@ -8,6 +8,7 @@ import ctypes
 import enum
 import itertools
 import mmap
+import operator
 import os
 import sqlite3
 import tempfile
@@ -21,7 +22,7 @@ import numpy
 import torch
 import xxhash
 
-from graphtrain.state.category import category_of
+from graphtrain.state.category import NOT_STATE, category_of, slots_of
 from graphtrain.state.contents import FORMS, SAMPLES
 from graphtrain.state.generators import any_generator
 from graphtrain.state.nested import CONSTANTS
@@ -32,7 +33,8 @@ MOST_ITEMS = 1_000_000
 
 # Hashed at once: so long other threads wait for the interpreter.
 _MOST_AT_ONCE = 4_096
-_ITEMS_BETWEEN_PAUSES = 64
+_ITEMS_BETWEEN_LOOKS = 16
+_SECONDS_AT_ONCE = 0.0005
 # Smaller tensors are read wherever they are.
 _MAPPED = 2**20
 _BY_NAME = frozenset({"function", "class", "skipped", "iterator", "file", "run", "opaque", "hidden"})
@@ -63,16 +65,16 @@ class ContentHash:
     def __init__(
         self,
         place_of: Callable[[Any], str | None] = lambda value: None,
-        *,
         most_bytes: int = MOST_BYTES,
         most_items: int = MOST_ITEMS,
+        *,
         pauses: bool = False,
     ) -> None:
         self._place_of, self._most_bytes, self._most_items, self._pauses = place_of, most_bytes, most_items, pauses
         self._hash = xxhash.xxh3_128()
         self._met: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` is that of another one later
         self._waiting: list[Any] = []
-        self._items = 0
+        self._items, self._until = 0, 0.0
         self.bytes = 0
         self.is_whole = True
 
@@ -97,9 +99,15 @@ class ContentHash:
     def _add_waiting(self) -> None:
         while self._waiting:
             self._items += 1
-            if self._pauses and not self._items % _ITEMS_BETWEEN_PAUSES:
-                time.sleep(0)
+            if self._pauses and not self._items % _ITEMS_BETWEEN_LOOKS:
+                self._pause()
             self._add(self._waiting.pop())
+
+    def _pause(self) -> None:
+        """Let other threads run: one that needs the interpreter would wait 5 ms for each operation that it begins."""
+        if time.monotonic() > self._until:
+            time.sleep(0)
+            self._until = time.monotonic() + _SECONDS_AT_ONCE
 
     def _text(self, *parts: object) -> None:
         self._hash.update(repr(parts).encode())
@@ -168,14 +176,17 @@ class ContentHash:
 
     def _add_parts(self, parts: tuple[Any, ...]) -> None:
         self._text(len(parts))
-        if _are_plain(parts):
-            self._items += len(parts)
-            for start in range(0, len(parts), _MOST_AT_ONCE):
-                self._hash.update(repr(parts[start : start + _MOST_AT_ONCE]).encode())
+        chosen = self._chosen(parts)
+        for start in range(0, len(chosen), _MOST_AT_ONCE):
+            several = chosen[start : start + _MOST_AT_ONCE]
+            plain = _plain_form(several)
+            if plain is not None and (plain is several or not any(map(self._place_of, several))):
+                self._items += len(several)
+                self._text(plain)
                 if self._pauses:
-                    time.sleep(0)
-        else:
-            self._waiting += reversed(self._chosen(parts))
+                    self._pause()
+            else:
+                self._waiting += reversed(several)
 
     # ---- tensors and arrays
 
@@ -260,12 +271,34 @@ def content_hash(value: Any, *, most_bytes: int = MOST_BYTES) -> str:
     return content.hexdigest()
 
 
-def _are_plain(parts: tuple[Any, ...]) -> bool:
-    """True for constants, and for tuples of constants: they are hashed together."""
+def _plain_form(parts: tuple[Any, ...]) -> Any:
+    """What identifies the content of constants, and of tuples, lists, dictionaries and objects of constants; or None.
+
+    They are hashed together: a tenth of the time that one after the other takes.
+    """
     types = set(map(type, parts))
-    return types <= CONSTANTS or (
-        types == {tuple} and set(map(type, itertools.chain.from_iterable(parts))) <= CONSTANTS
-    )
+    if types <= CONSTANTS:
+        return parts
+    kind = types.pop() if len(types) == 1 else None
+    form: Any = parts
+    if kind in (tuple, list):
+        held = itertools.chain.from_iterable(parts)
+    elif kind is dict:
+        held = itertools.chain.from_iterable(itertools.chain(part.keys(), part.values()) for part in parts)
+    elif kind is not None and category_of(kind) == "object" and not getattr(kind, NOT_STATE, ()):
+        names = slots_of(kind)
+        if (names and kind.__dictoffset__) or not all(hasattr(part, name) for part in parts for name in names):
+            return None
+        form = list(map(operator.attrgetter(*names) if names else vars, parts))
+        held = (
+            iter(form)
+            if len(names) == 1
+            else itertools.chain.from_iterable(form if names else (part.values() for part in form))
+        )
+        form = [kind.__qualname__, form]
+    else:
+        return None
+    return (form,) if set(map(type, held)) <= CONSTANTS else None
 
 
 def _strided_parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from graphtrain.state.baseline import Baseline
-from graphtrain.state.content import MOST_BYTES, MOST_ITEMS, ContentHash, content_hash
+from graphtrain.state.content import ContentHash, content_hash
 from graphtrain.state.reachable import REMEDY, Reached
 from graphtrain.state.references import shown_path
 
 Contents = dict[str, dict[str, Any]]
 """By the name of data: `parts`, path -> hash; the `bytes` of them; `is_whole`, False if a sample was compared."""
 
-# To compare more would delay the start; then only a resume tells that data was changed.
-_MOST_AT_START = 20_000
+# To compare more would delay the start, by up to 0.1 s; then only a resume tells that data was changed.
+_MOST_ITEMS_AT_START = 20_000
+_MOST_BYTES_AT_START = 256 * 2**20
 _MOST_PARTS = 1_000
 _OTHER = (
     "holds other values than when it was saved: training changed them in place, or `setup` makes others; "
@@ -41,15 +42,14 @@ class DataContent:
     """What the data of a run holds; of what is too much to be compared at the start, only a resume tells of changes."""
 
     def __init__(self, baseline: Baseline) -> None:
-        self._baseline = baseline
-        at_start = self._now((), most=_MOST_AT_START)
+        self._baseline, self._path_of = baseline, baseline.reachable.path_of
+        at_start = self._now((), ContentHash(self._path_of, _MOST_BYTES_AT_START, _MOST_ITEMS_AT_START))
         self._at_start = {name: content for name, content in at_start.items() if content["is_whole"]}
 
-    def _now(self, changed: Collection[str], *, most: int = MOST_ITEMS, pauses: bool = False) -> Contents:
+    def _now(self, changed: Collection[str], content: ContentHash) -> Contents:
         contents: Contents = {}
-        content = ContentHash(self._baseline.reachable.path_of, most_items=most, most_bytes=MOST_BYTES, pauses=pauses)
         for name, listed in self._baseline.listed_data().items():
-            before = content.bytes
+            before, content.is_whole = content.bytes, True
             parts = {
                 reached.path: content.of(reached.path, reached.value)
                 for reached in listed
@@ -71,7 +71,7 @@ class DataContent:
 
         def compare() -> tuple[Contents, list[str]]:
             try:
-                now = self._now(changed, pauses=True)
+                now = self._now(changed, ContentHash(self._path_of, pauses=True))
             except RuntimeError:  # a dictionary has changed its size, for instance
                 return {}, [f"{name} was changed while it was compared" for name in self._baseline.listed_data()]
             return now, list(map(self._in_place, _differing(self._at_start, now)))
@@ -88,7 +88,7 @@ class DataContent:
         saved = manifest.get("data_content", {})
         if not saved:
             return ComparedData()
-        now = self._now(changed)
+        now = self._now(changed, ContentHash(self._path_of))
         reported = [line.partition(" ")[0] for line in manifest["unknown"]]
         lines = [
             f"{shown_path(path)} {_OTHER}"

@@ -5,12 +5,9 @@ from __future__ import annotations
 import enum
 import operator
 from collections.abc import Iterable
-from decimal import Decimal
 from typing import Any
 
-import numpy
-
-from graphtrain.state.category import category_of, is_value
+from graphtrain.state.category import category_of
 from graphtrain.state.content import content_hash
 from graphtrain.state.contents import FORMS
 
@@ -47,21 +44,11 @@ def is_equal(before: Any, now: Any) -> bool:
     """True for one object, and for plain values that are equal: 0.0 and -0.0 are not, and a NaN is itself."""
     if before is now:
         return True
-    if type(before) is not type(now):
+    if type(before) is not type(now) or isinstance(before, enum.Enum):
         return False
-    if isinstance(before, numpy.generic):
-        return bool(before.dtype == now.dtype and before.tobytes() == now.tobytes())
-    if isinstance(before, float):
-        return bool(before.hex() == now.hex())
-    if isinstance(before, complex):
-        return is_equal(before.real, now.real) and is_equal(before.imag, now.imag)
-    if isinstance(before, Decimal):
-        return str(before) == str(now)
-    if isinstance(before, enum.Enum):
-        return False
-    if is_value(before):
-        return bool(before == now)
     match category_of(type(before)):
+        case "value":
+            return content_hash(before) == content_hash(now)
         case "set" if isinstance(before, frozenset):
             return len(before) == len(now) and content_hash(before) == content_hash(now)
         case "tuple":

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch.utils.data import DataLoader
 
-from graphtrain.state.category import OF_A_RUN, Category, category_of, is_constant, is_users, is_value
+from graphtrain.state.category import NOT_STATE, OF_A_RUN, Category, category_of, is_constant, is_users, is_value
 from graphtrain.state.content import content_hash
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
 
@@ -53,9 +53,6 @@ _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__m
 _BY_TEXT = frozenset({"getattr", "setattr", "globals", "vars", "__dict__", "import_module", "__import__", "modules"})
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made
-
-# An attribute that a class lists here is no state of the run: it is made again when it is needed.
-NOT_STATE = "_graphtrain_not_state"
 
 # Attributes that the compiler gives to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo")

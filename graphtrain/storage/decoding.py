@@ -104,7 +104,11 @@ class Decoder:
                 raise ValueError(f"a {kind.__name__}, which is never written")
             return value
         # By a loop in Python: a hook of msgpack would take 20 KB of the stack of C for every level.
-        code, inner = value.code, self._message(value.data)
+        return self._tagged(value.code, self._message(value.data), depth)
+
+    def _tagged(self, code: int, inner: Any, depth: int) -> Any:
+        """The value of a tag."""
+        inside = depth + 1
         if code == Code.SAME:
             *part, number = _typed(inner, list)
             return self.met(part[0] if part else self._part, number)

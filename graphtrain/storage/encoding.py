@@ -9,6 +9,7 @@ or tensor hold the same one again.
 
 from __future__ import annotations
 
+import bisect
 import collections
 import dataclasses
 import enum
@@ -140,29 +141,49 @@ class Memo:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[str, int, Any]] = {}  # with the object: an `id` is that of another one later
-        self._part, self._count = "", 0
+        self._numbers: dict[int, int] = {}  # of all parts together, by identity
+        self._held: list[Any] = []  # an `id` is that of another object later
+        self._names, self._starts = [""], [0]
 
     def begin(self, part: str) -> None:
         """Count from 0, in a part of this name."""
-        self._part, self._count = part, 0
+        self._names.append(part)
+        self._starts.append(len(self._held))
+
+    def place(self, value: Any) -> tuple[str, int] | None:
+        """The part in which a value was met, and its number there; None for one that was not."""
+        number = self._numbers.get(id(value))
+        if number is None:
+            return None
+        part = bisect.bisect_right(self._starts, number) - 1
+        return self._names[part], number - self._starts[part]
 
     def met(self, value: Any) -> list[Any] | None:
-        """The part and number of what was met before, of this part the number alone; None for what is new."""
-        known = self._known.get(id(value))
-        if known is None:
+        """How a value that was met is referred to: by part and number, or number alone; None for another."""
+        if id(value) not in self._numbers or (place := self.place(value)) is None:
             return None
-        part, number, _ = known
-        return [number] if part == self._part else [part, number]
+        part, number = place
+        return [number] if part == self._names[-1] else [part, number]
+
+    def is_new(self, value: Any) -> bool:
+        """Count a value that was not met; False for another."""
+        count = len(self._held)
+        if self._numbers.setdefault(id(value), count) != count:
+            return False
+        self._held.append(value)
+        return True
 
     def add(self, value: Any) -> None:
         """Count a value."""
-        self._known[id(value)] = self._part, self._count, value
-        self._count += 1
+        self._numbers[id(value)] = len(self._held)
+        self._held.append(value)
 
-    def forget(self, part: str) -> None:
-        """Forget what was met in a part."""
-        self._known = {key: known for key, known in self._known.items() if known[0] != part}
+    def forget(self) -> None:
+        """Forget what was met in the present part."""
+        self._names.pop()
+        for value in self._held[self._starts.pop() :]:
+            del self._numbers[id(value)]
+            self._held.pop()
 
 
 @dataclass(frozen=True)
@@ -210,12 +231,16 @@ class _Encoder:
         if depth > MOST_DEPTH:
             raise UnsaveableError(path, f"it is nested more than {MOST_DEPTH} deep")
         kind = type(value)
-        if value is None or kind in (bool, float, bytes):
+        if value is None or kind in _PLAIN:
             return value
         if kind is str:
             return value if _is_unicode(value) else _tag(Code.TEXT, value.encode("utf-8", "surrogatepass"))
         if kind is int and (self._describer is None or value < _LEAST_ADDRESS):
             return self._int(value)
+        if kind is torch.Tensor and self._describer is None:  # of which there may be 100,000
+            if self._memo.is_new(value):
+                return self._tensor(value, path, name)
+            return _tag(Code.SAME, self._memo.met(value))
         if (met := self._memo.met(value)) is not None:
             if id(value) in self._open and self._describer is None:
                 raise UnsaveableError(path, "it is nested more than any depth: it holds itself")
@@ -255,7 +280,8 @@ class _Encoder:
         if kind is list:
             return [inside(part, index) for index, part in enumerate(value)]
         if kind is dict and all(type(key) is str and _is_unicode(key) for key in value):
-            return {key: inside(part, key) for key, part in value.items()}
+            encode, inner = self.encode, f"{name}/" if name else ""
+            return {key: encode(part, f"{path}[{key!r}]", f"{inner}{key}", depth + 1) for key, part in value.items()}
         if kind in (set, frozenset):
             return _tag(Code.SET if kind is set else Code.FROZENSET, self._unordered(value, path, name, depth))
         if isinstance(value, dict) and kind in _MAPPINGS:
@@ -389,6 +415,7 @@ class _Encoder:
 
 # What can be changed where it is, so that two places that hold it are not like two that hold equal ones.
 SHAREABLE = (list, dict, torch.Tensor, numpy.ndarray, collections.deque, set, bytearray)
+_PLAIN = frozenset({bool, float, bytes})
 _CONTAINERS = (list, dict, tuple, collections.deque, set, frozenset)
 _BY_IDENTITY = "{} is looked up by its identity, which no resume can keep"
 

@@ -22,7 +22,7 @@ from graphtrain.replay.comparison import compare
 from graphtrain.state.random import seed_everything
 from graphtrain.storage import checkpoint
 from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.manifest import read_files
+from graphtrain.storage.rank_files import read_state
 from tests.command.conftest import Command
 from tests.command.running import TINY, Result
 
@@ -451,9 +451,9 @@ def test_a_checkpoint_that_a_span_ends_with_is_not_read_again_for_the_next(
 
     def counting(path: Path, *arguments: Any) -> Any:
         reads.append(path.name)
-        return read_files(path, *arguments)
+        return read_state(path, *arguments)
 
-    monkeypatch.setattr(checkpoint, "read_files", counting)
+    monkeypatch.setattr(checkpoint, "read_state", counting)
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 0
     assert len(rows(result)) > 2
