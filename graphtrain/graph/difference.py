@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
@@ -254,7 +254,12 @@ def _node_changes(old: Node, new: Node, inside: str) -> Iterator[Change]:
         yield Change("kind", inside, f"{new.name}.use", old.use, new.use)
     computed = {name for node in (new, old) for name, target in node.reads.items() if is_computed(target)}
     for key in dict.fromkeys([*new.parameters, *old.parameters, *sorted(computed)]):
-        (before, shown_before), (after, shown_after) = (_stated(_given(node, computed), key) for node in (old, new))
+        # What is read under the name of a parameter is its value too.
+        given = (
+            {**node.parameters, **{name: target for name, target in node.reads.items() if name in computed}}
+            for node in (old, new)
+        )
+        (before, shown_before), (after, shown_after) = (_stated(parameters, key) for parameters in given)
         if before != after:
             yield Change("parameter", inside, f"{new.name}.{key}", shown_before, shown_after)
     for slot, former, latter in _differing(old.reads, new.reads):
@@ -271,11 +276,6 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
     for name in dict.fromkeys([*after, *before]):
         if before.get(name) != after.get(name):
             yield name, before.get(name), after.get(name)
-
-
-def _given(node: Node, computed: Collection[str]) -> dict[str, Any]:
-    """The parameters of a node, and what it reads under the names of expressions, in the same place."""
-    return {**node.parameters, **{name: target for name, target in node.reads.items() if name in computed}}
 
 
 def _stated(parameters: Mapping[str, Any], key: str) -> tuple[str | None, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -206,6 +207,7 @@ def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
     return Edit(verb, table[verb], rest, place, if_there, text, overlay)
 
 
+@functools.cache
 def _parameters(verb: str) -> list[inspect.Parameter]:
     """The parameters of a verb; one that takes any others is the last."""
     return list(inspect.signature(getattr(Editable, verb)).parameters.values())[1:]
@@ -227,6 +229,8 @@ def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:
         elif name == "between":
             if not isinstance(value, list) or not all(isinstance(end, str) for end in value):
                 return f'between: expected ["SOURCE", "TARGET"], got {show_value(value)}'
+            if len(value) != 2:
+                return f"`between` takes a source and a target, got {value!r}"
         elif name == "graph":
             if not isinstance(value, str | dict):
                 return f"graph: expected a name, a path or a table, got {show_value(value)}"

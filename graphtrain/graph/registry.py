@@ -109,11 +109,6 @@ def _shipped_kind(name: str) -> Kind:
     return next(kind for kind in kinds if isinstance(kind, Kind) and kind.name == name)
 
 
-def is_shipped(name: str) -> bool:
-    """True for the name of a kind that is shipped, and that no other has taken."""
-    return name not in DECLARED and name in _kinds()
-
-
 def kind_of_node(node: Node) -> Kind | None:
     """The kind that a node uses, or None if nobody declares one of that name."""
     if node.use == NESTED:

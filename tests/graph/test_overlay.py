@@ -603,3 +603,12 @@ def test_an_edit_of_a_node_that_could_not_be_inserted_is_no_problem_of_its_own(t
     with pytest.raises(GraphError) as refusal:
         Graph.load("fit").overlay(overlay)
     assert [problem.message.split("no node ")[1] for problem in refusal.value.problems] == ["`stpe`", "`lgo`"]
+
+
+def test_an_overlay_that_names_three_ends_of_an_edge_is_refused(tmp_path: Path) -> None:
+    overlay = tmp_path / "slip.toml"
+    overlay.write_text(
+        'format = 1\n[[edit]]\ninsert = "a"\nuse = "choice"\nbetween = ["step", "zero_grad", "decide"]\n'
+    )
+    with pytest.raises(GraphError, match="`between` takes a source and a target, got"):
+        Graph.load("fit").overlay(overlay)

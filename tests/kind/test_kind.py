@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from graphtrain import Graph, StepFunction, Trigger, derived_clock, node, progress
-from graphtrain.graph.registry import find_kind, is_shipped, known_kinds
+from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import DECLARED, EFFECTS, kind_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, coerce, plain_value, show_value, type_name
+from tests.shipped import KINDS
 
 
 def test_a_function_declares_by_its_signature() -> None:
@@ -500,7 +501,7 @@ def test_a_kind_says_that_ranks_synchronise_in_it() -> None:
 
     assert kind_of(exchange_words).synchronises
     del DECLARED["exchange_words"]
-    shipped = {name for name in known_kinds() if is_shipped(name) and (kind := find_kind(name)) and kind.synchronises}
+    shipped = {name for name in KINDS if (kind := find_kind(name)) and kind.synchronises}
     ends = {"end_epoch", "end_evaluation", "end_fold", "end_prediction"}
     others = {
         "begin_evaluation",
