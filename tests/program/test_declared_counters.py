@@ -26,26 +26,33 @@ def trainer_of(graph: Graph) -> Trainer:
     )
 
 
-def window_of_own(**declared: Any) -> Graph:
-    """The graph fit with a window whose fields have other names than those of `accumulate`."""
+def window_of_own(last: str = "stepped", **declared: Any) -> Graph:
+    """The graph fit with a window whose fields have other names than those of `accumulate`.
 
-    @node
+    Arguments:
+        last: the field that holds the size of the last one; the engine knows `last_gathered`.
+    """
+
     class Gather:
         """Gather gradients."""
 
         size: int = 3
         gathered: int = progress(0, counts="backward", **declared)
-        stepped: int = progress(0)
 
         def __call__(self) -> None:
-            self.stepped = self.gathered
+            setattr(self, last, self.gathered)
+
+    setattr(Gather, last, progress(0))
+    Gather.__annotations__[last] = int
 
     guards = {
         "window_complete": "accumulate.gathered >= accumulate.size or next_batch.empty",
         "accumulation_reached": "accumulate.gathered > 0 and (window_complete or window_cut)",
         "finished": "(finish.due or next_batch.empty) and accumulate.gathered == 0",
     }
-    graph = Graph.load("fit").replace("accumulate", Gather).set("train_batch", reads={"window": "accumulate.size"})
+    graph = (
+        Graph.load("fit").replace("accumulate", node(Gather)).set("train_batch", reads={"window": "accumulate.size"})
+    )
     for name, text in guards.items():
         graph = graph.guard(name, text)
     return graph
@@ -66,7 +73,11 @@ def test_an_open_window(declared: dict[str, str], window: tuple[int, int], descr
 
 @pytest.mark.parametrize(
     ("declared", "reported"),
-    [({"target": "size", "last": "stepped"}, True), ({"target": "size"}, False), ({"last": "stepped"}, False)],
+    [
+        ({"target": "size", "last": "last_gathered"}, True),
+        ({"target": "size"}, False),
+        ({"last": "last_gathered"}, False),
+    ],
 )
 def test_a_window_that_the_end_cut_short(declared: dict[str, str], reported: bool) -> None:
     trainer = trainer_of(window_of_own(**declared).set("finish", after="4 batches"))
