@@ -184,7 +184,9 @@ def test_each_new_checkpoint_of_a_run_is_tested(trained: Path, command: Command,
 
     def come(number: int) -> None:
         if number < 3:
-            shutil.copytree(aside / all_of_them[number], trained / "checkpoints" / all_of_them[number])
+            # By one rename, as a run's do.
+            copied = shutil.copytree(aside / all_of_them[number], trained.parent / f"copy-{number}")
+            copied.rename(trained / "checkpoints" / all_of_them[number])
         else:
             (trained / "status.json").write_text(finished)
 
