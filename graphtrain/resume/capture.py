@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphtrain.graph.canonical import saved_json, structural_hash
+from graphtrain.program.clock import Moment
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop
 from graphtrain.program.run_state import RunState
@@ -26,6 +27,11 @@ class Resumable:
     def alive(self) -> set[int]:
         """The slots that will be read after the present position."""
         return self.compiled.alive(self.loop.position, self.loop.ended)
+
+    @property
+    def moment(self) -> Moment | None:
+        """How far the run is; None where the clock counts nothing."""
+        return self.compiled.run_clock.moment(self.loop.position)
 
 
 def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:

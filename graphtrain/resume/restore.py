@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from graphtrain.program.made import made_resources
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
-from graphtrain.resume.hyper_parameters import difference_error
+from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, difference_error
 from graphtrain.state.data_content import ComparedData
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.state.reachable import is_within
@@ -128,26 +128,79 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     state, position = placed(change, checkpoint.sections, manifest["position"], ended, compiled)
     state = replace(state, progress={**state.progress, **options.kept})
     refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
-    saved = manifest.get("hyper_parameters")
-    in_force = manifest.get("hyper_parameters_in_force", saved)
-    differences = hyper_parameters.differences(saved, in_force)
-    chosen = hyper_parameters.chosen(options.from_setup, saved, in_force)
-    undecided = [difference for difference in differences if difference.name not in chosen]
-    if undecided and not options.from_saved:
-        raise difference_error(undecided)
-    if unusable := [difference for difference in undecided if hyper_parameters.cannot_keep(difference)]:
-        name = unusable[0].resource if unusable[0].field == "class" else unusable[0].name
-        raise UsageError(f"the saved state of `{name}` cannot be used: {unusable[0]}", f"--from-setup {name}")
+    decisions = _Decisions.of(hyper_parameters, manifest, options)
 
     # Sections that few runs need are written only where they hold something.
     sections = [name for name in SECTIONS if name in checkpoint.sections]
     # Sections in the order of `RunState`; nodes are set up from what is restored, and may draw random numbers while
     # they are, so the generators come after them.
     copies = made_resources(change.former, compiled.program.resources).keys() & state.resources.keys()  # no node's now
-    fresh = hyper_parameters.reinitialised(chosen) | copies
+    fresh = hyper_parameters.reinitialised(decisions.chosen) | copies
     if state.reachable:
         changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
         state = replace(state, reachable=changed)
+    not_restored, not_shared, compared = _put_back(checkpoint, run, state, change, position, sections, fresh)
+    # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
+    left_out = _not_state_changes(manifest.get("not_state", ()), compiled.state.left_out)
+    lost = [*compiled.state.not_restored(), *([] if left_out else not_shared), *compared.changed]
+    lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
+    # What was not saved is lost, as the line of the resume says: another module, for instance.
+    is_partial = bool(left_out or manifest["unknown"])
+    is_whole = not (fresh or not_restored or is_partial or change.renaming.names or change.difference.matters)
+    if is_whole:
+        alive = compiled.alive(position, ended)
+        _expect_digest(checkpoint, compiled, state, alive, sections, is_as_written=not (resized or options.kept))
+    notes = hyper_parameters.apply(decisions.chosen, decisions.in_force)
+    run.loop.position, run.loop.ended = position, ended
+
+    return Restored(
+        bool(decisions.differences or decisions.chosen or change.renaming.names),
+        change.difference.matters,
+        [
+            *change.words(),
+            *_gone(state, compiled, copies),
+            *left_out,
+            *not_restored,
+            *decisions.words(),
+            *notes,
+            *compiled.state.data_state.changes,
+            *([resized] if resized else []),
+        ],
+        lost,
+        change.aside(),
+        (
+            *change.below(),
+            *decisions.passing(compiled.renewing),
+            *compiled.run_clock.mixed_windows(change.former, change.renaming),
+        ),
+        is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
+        resized=resized,
+        sampled=compared.sampled,
+    )
+
+
+def _gone(state: RunState, compiled: CompiledGraph, copies: Collection[str]) -> Iterator[str]:
+    """What of a state the graph has no place for, in words."""
+    if nodes := sorted(set(state.progress) - set(compiled.program.by_path)):
+        yield f"progress of {', '.join(nodes)} left out"
+    yield from (f"{name} left out" for name in sorted(copies))
+
+
+def _put_back(
+    checkpoint: Checkpoint,
+    run: Resumable,
+    state: RunState,
+    change: GraphChange,
+    position: int,
+    sections: Collection[str],
+    fresh: Collection[str],
+) -> tuple[list[str], list[str], ComparedData]:
+    """Put a state into a run: what was not restored and what is not shared as it was, in words; and how data compares.
+
+    Arguments:
+        fresh: the resources that stay as they are set up.
+    """
+    manifest, compiled = checkpoint.manifest, run.compiled
     with _named_failure(checkpoint):
         not_restored = compiled.state.restore(state, Exemptions(fresh, change.replaced), sections)
     compiled.resume_at(position, change.renaming.path(manifest.get("clock_of", "")))
@@ -157,56 +210,60 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         data = run.environment.changed_data(manifest) if run.environment is not None else []
         content = compiled.state.data_content
         compared = content.compared(manifest, state.reachable, data) if content is not None else ComparedData()
-    # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
-    left_out = _not_state_changes(manifest.get("not_state", ()), compiled.state.left_out)
-    lost = compiled.state.not_restored()
-    lost += [] if left_out else not_shared
-    lost += compared.changed
-    lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
-    # What was not saved is lost, as the line of the resume says: another module, for instance.
-    is_partial = bool(left_out or manifest["unknown"])
-    is_whole = not (fresh or not_restored or is_partial or change.renaming.names or change.difference.matters)
-    if is_whole:
-        alive = compiled.alive(position, ended)
-        digest = compiled.state.digest(alive, sections, state.reachable, checkpoint.checksum_of)
-        is_as_written = not (resized or options.kept)
-        _expect_digest(checkpoint, digest, checkpoint.digest if is_as_written else compiled.state.digest_of(state))
-    notes = hyper_parameters.apply(chosen, in_force)
-    run.loop.position, run.loop.ended = position, ended
+    return not_restored, not_shared, compared
 
-    decided = [
-        f"{difference} ({'taken' if difference.name in chosen else 'kept as saved'})" for difference in differences
-    ]
-    decided += [f"{name} (taken)" for name in sorted(chosen - {difference.name for difference in differences})]
-    passing = [
-        f"{each.name} is kept as saved until `{compiled.renewing[each.resource]}` makes `{each.resource}` again, as it "
-        f"is set up now; --from-setup {each.name} takes the new value at once"
-        for each in undecided
-        if each.resource in compiled.renewing
-    ]
-    gone = sorted(set(state.progress) - set(compiled.program.by_path))
-    gone_state = [f"progress of {', '.join(gone)} left out"] if gone else []
-    gone_state += [f"{name} left out" for name in sorted(copies)]
-    return Restored(
-        bool(differences or chosen or change.renaming.names),
-        change.difference.matters,
-        [
-            *change.words(),
-            *gone_state,
-            *left_out,
-            *not_restored,
-            *decided,
-            *notes,
-            *compiled.state.data_state.changes,
-            *([resized] if resized else []),
-        ],
-        lost,
-        change.aside(),
-        (*change.below(), *passing, *compiled.run_clock.mixed_windows(change.former, change.renaming)),
-        is_as_saved=is_whole and not (chosen or lost or resized or options.kept),
-        resized=resized,
-        sampled=compared.sampled,
-    )
+
+@dataclass(frozen=True)
+class _Decisions:
+    """Which hyper-parameters are taken as they are set up now, and which stay as they were saved.
+
+    Attributes:
+        differences: between the two.
+        chosen: the names of those that are taken.
+        in_force: the values with which the run was saved.
+    """
+
+    differences: Sequence[HyperParameterChange]
+    chosen: set[str]
+    in_force: Any
+
+    @classmethod
+    def of(cls, now: HyperParameters, manifest: Mapping[str, Any], options: ResumeOptions) -> _Decisions:
+        """What a person has decided.
+
+        Raises:
+            UsageError: something differs that nobody has decided, or cannot be used as it was saved.
+        """
+        saved = manifest.get("hyper_parameters")
+        in_force = manifest.get("hyper_parameters_in_force", saved)
+        decisions = cls(now.differences(saved, in_force), now.chosen(options.from_setup, saved, in_force), in_force)
+        if decisions.undecided and not options.from_saved:
+            raise difference_error(decisions.undecided)
+        if unusable := [difference for difference in decisions.undecided if now.cannot_keep(difference)]:
+            name = unusable[0].resource if unusable[0].field == "class" else unusable[0].name
+            raise UsageError(f"the saved state of `{name}` cannot be used: {unusable[0]}", f"--from-setup {name}")
+        return decisions
+
+    @property
+    def undecided(self) -> list[HyperParameterChange]:
+        return [difference for difference in self.differences if difference.name not in self.chosen]
+
+    def words(self) -> list[str]:
+        """What was decided."""
+        names = {difference.name for difference in self.differences}
+        return [
+            *(f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences),
+            *(f"{name} (taken)" for name in sorted(self.chosen - names)),
+        ]
+
+    def passing(self, renewing: Mapping[str, str]) -> list[str]:
+        """A line for each that holds only until a node makes its resource again: resource -> path of the node."""
+        return [
+            f"{each.name} is kept as saved until `{renewing[each.resource]}` makes `{each.resource}` again, as it is "
+            f"set up now; --from-setup {each.name} takes the new value at once"
+            for each in self.undecided
+            if each.resource in renewing
+        ]
 
 
 def placed(
@@ -311,8 +368,18 @@ def _not_state_changes(before: Iterable[str], now: Iterable[str]) -> list[str]:
     return [f"not_state: {'+' if path in now else '-'} {path}" for path in sorted({*before} ^ {*now})]
 
 
-def _expect_digest(checkpoint: Checkpoint, digest: str, saved: str) -> None:
+def _expect_digest(
+    checkpoint: Checkpoint,
+    compiled: CompiledGraph,
+    state: RunState,
+    alive: set[int],
+    sections: Collection[str],
+    *,
+    is_as_written: bool,
+) -> None:
     """What was loaded must be what was saved, to the last bit."""
+    saved = checkpoint.digest if is_as_written else compiled.state.digest_of(state)
+    digest = compiled.state.digest(alive, sections, state.reachable, checkpoint.checksum_of)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
+
+from torch.nn import Module
 
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import quoted
@@ -120,7 +122,7 @@ class CheckpointWriter(Saves):
     def resumed_from(self, checkpoint: Checkpoint) -> None:
         """Note that the run is where its newest checkpoint was made, and nothing was changed since."""
         number = checkpoint_number(checkpoint.path)
-        self._newest = _Newest(checkpoint.path, self._moment(), checkpoint.manifest.get("replaces", number))
+        self._newest = _Newest(checkpoint.path, self._run.moment, checkpoint.manifest.get("replaces", number))
 
     def keep_newest(self) -> None:
         """Note that the run is changed: what was saved before is a way back, so no save takes its place."""
@@ -128,7 +130,7 @@ class CheckpointWriter(Saves):
 
     def is_saved(self) -> bool:
         """True if the newest checkpoint, or the one that is being written, was made at this moment."""
-        moment = self._moment()
+        moment = self._run.moment
         newest = self._newest.moment if self._newest is not None else None
         return moment is not None and moment == (self._written_moment if self._writing is not None else newest)
 
@@ -306,7 +308,7 @@ class CheckpointWriter(Saves):
             raise
         self._writing = None
         self._was_written = True
-        self._report_unknown(written.manifest["unknown"])
+        _report(written.manifest["unknown"], self._notices)
         self.lineage, self._askers = self.lineage.with_saved(written.path.name, self._askers), frozenset()
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
@@ -330,13 +332,13 @@ class CheckpointWriter(Saves):
 
     def _begin(self, run_files: RunFiles, value: float | None, askers: frozenset[str]) -> None:
         staged, facts = self._ranks.copied(self._staged_now)
-        self._report_unknown(facts["unknown"])
+        _report(facts["unknown"], self._notices)
         problem: CheckpointError | None = None
         try:
             facts |= run_files.facts()
         except CheckpointError as error:
             problem = error  # of this rank: what has become of the save is told to all
-        moment, newest, replaced = self._moment(), self._newest, None
+        moment, newest, replaced = self._run.moment, self._newest, None
         if newest is not None and moment is not None and moment.is_at_the_clock_of(newest.moment):
             replaced = newest.path
             facts["replaces"] = newest.first_number
@@ -344,7 +346,11 @@ class CheckpointWriter(Saves):
         if compiled.returning:
             self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
             facts |= self.lineage.with_saved(OWN, self._askers).facts()
-        slim = Slim(self._frozen(), newest.path.name if newest is not None else "") if policy.slim else None
+        slim = (
+            Slim(_frozen(compiled.state.objects.modules), newest.path.name if newest is not None else "")
+            if policy.slim
+            else None
+        )
         part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, facts, slim)
         # After the copy, while training continues: what is changed meanwhile is reported too, by one save too early.
         state = compiled.state
@@ -361,11 +367,9 @@ class CheckpointWriter(Saves):
             return part.lead(write) if part.leads else part.follow()
 
         self._staged, self._part, self._written_moment = staged, part, moment
-        self._writing = Background(write_part, self._post_written)
-
-    def _post_written(self) -> None:
-        if self._ranks.are_one:  # several learn it when they synchronise
-            self._requests.post("written")
+        # Several ranks learn that it is over when they synchronise.
+        done = functools.partial(self._requests.post, "written") if self._ranks.are_one else lambda: None
+        self._writing = Background(write_part, done)
 
     def _staged_now(self) -> tuple[StagedState, dict[str, Any]]:
         """A copy of the state in the memory of the one before it, and the facts about it."""
@@ -373,10 +377,6 @@ class CheckpointWriter(Saves):
         run_state = self._run.compiled.state
         weights = run_state.objects.weights()
         return StagedState(state.sections(), run_state.essential_parts(state), self._buffers, weights), facts
-
-    def _report_unknown(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self._notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
 
     def _fail(self, error: CheckpointError) -> None:
         self._requests.failures += 1
@@ -407,17 +407,21 @@ class CheckpointWriter(Saves):
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
         return False
 
-    def _frozen(self) -> dict[str, list[str]]:
-        """The parameters of every module that are not trained, by the names that they have in its file."""
-        return {
-            name: [path for path, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad]
-            for name, module in self._run.compiled.state.objects.modules.items()
-        }
-
-    def _moment(self) -> Moment | None:
-        return self._run.compiled.run_clock.moment(self._run.loop.position)
-
 
 def _is_of_slot(path: str, name: str) -> bool:
     """True for the path of an error about a slot, or about something in it."""
     return path.startswith((f"slots[{name!r}]", f"the slot `{name}`"))
+
+
+def _frozen(modules: Mapping[str, Module]) -> dict[str, list[str]]:
+    """The parameters of every module that are not trained, by the names that they have in its file."""
+    return {
+        name: [path for path, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad]
+        for name, module in modules.items()
+    }
+
+
+def _report(unknown: Sequence[str], notices: Notices) -> None:
+    """What is not known of a save, each line once."""
+    for line in unknown:
+        notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
