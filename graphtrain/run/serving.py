@@ -57,6 +57,7 @@ def serve(run: LiveRun) -> Answer:
 def _renewed(run: LiveRun) -> Answer:
     run.requests.take("renewed")
     run.session.renew()
+    run.writer.keep_newest()
     return "compiled"
 
 

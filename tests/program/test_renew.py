@@ -165,6 +165,18 @@ def test_cuts_are_exact(interval: int, whole: tuple[list[str], list[float]], tmp
         assert second.progress["judge"]["results"] == results
 
 
+def test_what_was_saved_before_something_was_made_again_is_a_way_back(tmp_path: Path) -> None:
+    """No clock has moved since, and all the same the next checkpoint does not take its place."""
+    trainer, _ = trainer_of(k_fold(), tmp_path)
+    while trainer.position != "renew":
+        trainer.advance()
+    before = trainer.save()
+    trainer.advance()
+    after = trainer.save()
+    assert trainer.position != "renew" and before is not None and after is not None
+    assert sorted((tmp_path / "checkpoints").iterdir()) == [before, after]
+
+
 def fit_in_folds() -> Graph:
     """The same with the shipped `fit` in each fold, an average of its weights, rows and checkpoints."""
     fit = (
