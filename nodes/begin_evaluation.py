@@ -34,7 +34,7 @@ class BeginEvaluation:
     Reads:
         fixed_data: what the evaluation must not move: the random generators that it holds are set aside too. Data that
             keeps its own position, as by a `state_dict`, and iterators cannot be set back, which is reported. Default:
-            none, the data of an evaluation goes on with each.
+            none; each evaluation continues where the one before stopped in its data.
 
     Arguments:
         split: the name under which metrics are recorded; each evaluation of a graph has its own. Default: "val", as in

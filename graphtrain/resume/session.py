@@ -47,7 +47,7 @@ from graphtrain.storage.checkpoint import Checkpoint
 class Session(Resumable):
     """A graph bound to resources, and where it is.
 
-    It begins, or enters the state of a checkpoint, by `enter`; it goes on in another graph by `rewire`, and with
+    It begins, or enters the state of a checkpoint, by `enter`; it continues with another graph by `rewire`, and with
     resources that were made again by `renew`.
 
     Arguments:
@@ -248,7 +248,7 @@ class Session(Resumable):
             self.compiled.state.watch(former.baseline, former, former.renewed)
 
     def rewire(self, graph: Graph, rename: Mapping[str, str], resources: Mapping[str, Any], *, moves: bool) -> None:
-        """Go on in another graph, with further resources or others in the place of some.
+        """Continue with another graph, with further resources or others in the place of some.
 
         Arguments:
             moves: True if what nodes hold moves to the graph. Default: the run has not begun.
@@ -270,7 +270,7 @@ class Session(Resumable):
         self._first_made = {name: first[name] for name in (*renewals.factories, *made)}
 
     def renew(self) -> None:
-        """Go on with what a node has made again in the place of what there was."""
+        """Continue with what a node has made again in the place of what there was."""
         renewed = self._renewals.take()
         self._put_renewed(renewed, self.compiled.state.renewed, self.resources, moves=True)
         self.compiled.clear_windows()
@@ -331,7 +331,7 @@ class Session(Resumable):
         *,
         moves: bool,
     ) -> None:
-        """Compile a graph with some resources in the place of others, and go on with it; where that raises, as before.
+        """Compile a graph with some resources in the place of others, and continue with it; if that raises, as before.
 
         Arguments:
             resources: further ones, or others in the place of those so far.

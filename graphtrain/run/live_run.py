@@ -108,7 +108,7 @@ class LiveRun:
         self.watchers.begin(is_shown=limit is not None)
 
     def announce(self) -> None:
-        """Tell loggers that the run begins, was resumed, or goes on in another graph."""
+        """Tell loggers that the run begins, was resumed, or continues with another graph."""
         session, graph = self.session, self.session.graph
         hyper_parameters = {**self.given, "seed": session.seed}
         for name, fields in session.hyper_parameters.values.items():

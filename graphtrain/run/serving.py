@@ -18,7 +18,7 @@ from graphtrain.run.memory import out_of_memory_note
 from graphtrain.storage.lineage import OWN
 
 Answer = Outcome | Literal["compiled"] | None
-"""The outcome where the run stops; "compiled" where it goes on with another table of transitions; else None."""
+"""The outcome if the run stops; "compiled" if its graph was compiled again; else None."""
 
 
 def drive(run: LiveRun, transitions: Callable[[], list[Transition]], *, is_traced: bool = False) -> Outcome:
