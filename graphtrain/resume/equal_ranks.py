@@ -50,6 +50,8 @@ _WEIGHTS = (
 
 Lines = dict[str, Any]
 """What is compared -> its value, as plain data."""
+Versions = list[tuple[int, int]]
+"""Of each parameter what tells whether it was changed in place, or replaced."""
 
 
 def require_equal(
@@ -60,8 +62,8 @@ def require_equal(
     hyper_parameters: Mapping[str, Mapping[str, Any]],
     *,
     begins: bool = True,
-) -> None:
-    """Compare the ranks.
+) -> Versions:
+    """Compare the ranks; returns what `require_equal_weights` knows the parameters by.
 
     Arguments:
         settings: what the trainer was given besides: its seed, the arguments of `setup`.
@@ -71,7 +73,8 @@ def require_equal(
         UsageError: they differ; on all of them, with what the first line that differs is on which rank.
     """
     if agreement.world_size == 1:
-        return
+        return []
+    versions = _versions_of(resources)
     tensors = dict(_tensors(resources, with_buffers=begins))
     groups: list[tuple[str, Lines]] = [
         (_VERSION, {"the version of graphtrain": __version__, "the version of torch": str(torch.__version__)}),
@@ -83,7 +86,7 @@ def require_equal(
     digest = hashlib.blake2b(json.dumps([lines for _, lines in groups]).encode(), digest_size=8).digest()
     records = agreement.synchronise("start", digest=digest)
     if all(record.digest == digest for record in records):
-        return
+        return versions
     of_ranks = agreement.gather([lines for _, lines in groups])
     for (hint, _), lines in zip(groups, zip(*of_ranks, strict=True), strict=True):
         if (name := _first_difference(lines)) is None:
@@ -92,9 +95,10 @@ def require_equal(
         if hint == _WEIGHTS:
             name, values = _first_weight(agreement, name, tensors)
         raise UsageError(f"ranks differ in {name}: {_by_rank(values)}", hint)
+    return versions
 
 
-def versions_of(resources: Mapping[str, Any]) -> list[tuple[int, int]]:
+def _versions_of(resources: Mapping[str, Any]) -> Versions:
     """What tells whether parameters were changed in place, or replaced."""
     return [(id(tensor), tensor._version) for _, tensor in _tensors(resources, with_buffers=False)]
 
@@ -109,18 +113,19 @@ def buffers_of(resources: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     }
 
 
-def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any], *, are_known: bool = False) -> None:
+def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any], known: Versions | None = None) -> None:
     """Compare the parameters of all ranks, where a run begins and ends.
 
     Arguments:
-        are_known: True where those of this rank are as they were when ranks compared them last. Where they are on all
-            of them, nothing is hashed.
+        known: what `require_equal` returned. If parameters of no rank have changed since, nothing is hashed. Default:
+            they have.
 
     Raises:
         RanksDivergedError: they differ; on all of them, with the first element that does.
     """
     if agreement.world_size == 1:
         return
+    are_known = known is not None and known == _versions_of(resources)
     tensors = dict(_tensors(resources, with_buffers=False))
     weights = None if are_known else _hashes(tensors)
     digest = bytes(8) if are_known else hashlib.blake2b(json.dumps(weights).encode(), digest_size=8).digest()

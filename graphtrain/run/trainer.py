@@ -25,7 +25,7 @@ from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Factory
 from graphtrain.program.loop import Loop, Transition
-from graphtrain.resume.equal_ranks import require_equal, require_equal_weights, require_one_folder, versions_of
+from graphtrain.resume.equal_ranks import require_equal, require_equal_weights, require_one_folder
 from graphtrain.resume.load_weights import load_weights
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
@@ -157,8 +157,8 @@ class Trainer(RunView):
         )
         arguments = self._about.get("arguments", {})
         settings = {"seed": session.seed, "deterministic": deterministic, **arguments}
-        require_equal(session.world, graph, session.resources, settings, session.hyper_parameters.values)
-        self._weights = versions_of(session.resources)
+        values = session.hyper_parameters.values
+        self._weights = require_equal(session.world, graph, session.resources, settings, values)
         files = _files_in(run_dir, notices, session.world) if run_dir is not None else None
         if display == "auto":
             display = display_for(notices)
@@ -477,8 +477,7 @@ class Trainer(RunView):
     def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
         run, session = self._run, self._session
         if not self._has_begun:
-            are_known = self._weights == versions_of(session.resources)
-            require_equal_weights(session.world, session.resources, are_known=are_known)
+            require_equal_weights(session.world, session.resources, self._weights)
             checkpoint, self._changes = entry.begin(
                 run, options, self._about, self._not_state, self, deterministic=self._deterministic
             )
