@@ -18,30 +18,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graphtrain.kind import node, progress
-from tests.test_layers import LATE, MODULES, PACKAGE, late_against_the_order
+from tests.test_layers import LATE, MODULES, late_against_the_order, lines_of, rooms
 
 ROOT = Path(__file__).parent.parent
 LINES, FILE_LINES, FUNCTION_LINES, CLASS_METHODS, TRAINER_LINES, DECLARATIONS = 42_000, 600, 60, 25, 550, 20
 FUNCTIONS, CLASSES, RUN_MODULES = 980, 110, 190
 
 
-def source_of(module: str) -> str:
-    """The text of a module by its name below `graphtrain`."""
-    path = PACKAGE.joinpath(*module.split(".")) if module else PACKAGE
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return file.read_text(encoding="utf-8")
-
-
 def lines_by_module() -> dict[str, int]:
     """Module -> its lines; examples are no source."""
-    return {name: len(source_of(name).splitlines()) for name in MODULES if not name.endswith("_example")}
-
-
-def rooms() -> dict[str, list[str]]:
-    """Room -> packages, as docs/architecture.md has them."""
-    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rows = [row.split("|")[1:4] for row in page.partition("| room |")[2].partition("\n\n")[0].splitlines()[2:]]
-    return {room.strip(): [name.strip("` ") for name in names.split(",")] for room, _, names in rows}
+    return {name: lines_of(name) for name in MODULES if not name.endswith("_example")}
 
 
 def lines_by_room() -> dict[str, int]:

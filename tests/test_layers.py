@@ -81,6 +81,20 @@ def modules() -> dict[str, ast.Module]:
 MODULES = modules()
 
 
+def lines_of(module: str) -> int:
+    """How many lines a module has, by its name below `graphtrain`."""
+    file = PACKAGE.joinpath(*module.split("."))
+    path = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def rooms() -> dict[str, list[str]]:
+    """Room -> packages, as docs/architecture.md has them."""
+    page = (TESTS.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = [row.split("|")[1:4] for row in page.partition("| room |")[2].partition("\n\n")[0].splitlines()[2:]]
+    return {room.strip(): [name.strip("` ") for name in names.split(",")] for room, _, names in rows}
+
+
 def package_of(module: str) -> str:
     """``"run"`` for ``"run.trainer"``; a module directly under `graphtrain/` is its own."""
     return module.partition(".")[0]
@@ -198,10 +212,8 @@ def test_every_package_is_in_the_order() -> None:
 
 
 def test_the_page_about_the_architecture_gives_every_package_a_room() -> None:
-    page = (TESTS.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rows = [row.split("|")[1:4] for row in page.partition("| room |")[2].partition("\n\n")[0].splitlines()[2:]]
-    assert len(rows) == 16
-    packages = [name.strip("` ") for _, _, names in rows for name in names.split(",")]
+    assert len(rooms()) == 16
+    packages = [name for names in rooms().values() for name in names]
     assert sorted(packages) == sorted({package_of(name) for name in MODULES} - {*GROUND, *DOORS})
 
 
@@ -262,11 +274,7 @@ def test_no_circle_of_modules() -> None:
 def test_no_package_is_a_heap() -> None:
     lines: dict[str, int] = {}
     for module in MODULES:
-        file = PACKAGE.joinpath(*module.split("."))
-        path = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
-        lines[package_of(module)] = lines.get(package_of(module), 0) + len(
-            path.read_text(encoding="utf-8").splitlines()
-        )
+        lines[package_of(module)] = lines.get(package_of(module), 0) + lines_of(module)
     largest = max(lines, key=lines.__getitem__)
     assert lines[largest] <= LARGEST_SHARE * sum(lines.values()), f"{largest}: {lines[largest]} lines"
 
