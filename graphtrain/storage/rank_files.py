@@ -59,7 +59,9 @@ def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, sli
     contents: dict[str, Sequence[Bytes]] = {}
     if rank == 0:
         contents |= {file + TENSOR_SUFFIX: [state.whole(file)] for file in sharing.whole}
-        contents[PROGRESS_FILE] = [msgpack.packb(_parts(state, sharing, are_shared=True))]
+        contents[PROGRESS_FILE] = [
+            state.progress if sharing.parts is None else msgpack.packb(_parts(state, sharing.parts, are_shared=True))
+        ]
     for file, writers in sharing.tensors.items():
         tensors, shares = state.tensors(file), dict[str, dict[str, StagedTensor]]()
         for name, writer in writers.items():
@@ -75,7 +77,7 @@ def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, sli
     }
     if own:
         contents[_own_tensors(rank)] = file_of(own)
-    if parts := _parts(state, sharing, are_shared=False):
+    if sharing.parts is not None and (parts := _parts(state, sharing.parts, are_shared=False)):
         contents[_own_parts(rank)] = [msgpack.packb(parts)]
     earlier = EarlierFiles(folder.parent / slim.previous) if slim is not None and slim.previous else None
     written: Written = {}
@@ -85,10 +87,10 @@ def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, sli
     return written
 
 
-def _parts(state: RankState, sharing: Sharing, *, are_shared: bool) -> dict[str, dict[str, bytes]]:
+def _parts(state: RankState, shared: Mapping[str, Collection[str]], *, are_shared: bool) -> dict[str, dict[str, bytes]]:
     """What is packed and the same on all ranks; or what is not, of the sections that have any."""
     parts = {
-        section: {name: part for name, part in parts.items() if (name in sharing.parts[section]) is are_shared}
+        section: {name: part for name, part in parts.items() if (name in shared[section]) is are_shared}
         for section, parts in state.parts.items()
     }
     return {section: packed for section, packed in parts.items() if packed or are_shared}

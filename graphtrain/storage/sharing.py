@@ -63,19 +63,25 @@ class RankState:
     """The staged state of one rank, leaf by leaf.
 
     Attributes:
-        parts: section -> name -> msgpack bytes.
+        progress: the content of the file of everything but tensors.
         files: the names of its files of tensors.
     """
 
     def __init__(self, staged: StagedState) -> None:
         self._staged = staged
-        self.parts: Mapping[str, Mapping[str, bytes]] = msgpack.unpackb(bytes(staged.files[PROGRESS_FILE]))
+        self.progress = staged.files[PROGRESS_FILE]
         self._files = {
             name.removesuffix(TENSOR_SUFFIX): memoryview(data)
             for name, data in staged.files.items()
             if name != PROGRESS_FILE
         }
         self.files = self._files.keys()
+
+    @functools.cached_property
+    def parts(self) -> Mapping[str, Mapping[str, bytes]]:
+        """Section -> name -> msgpack bytes."""
+        parts: Mapping[str, Mapping[str, bytes]] = msgpack.unpackb(bytes(self.progress))
+        return parts
 
     @functools.cached_property
     def essential(self) -> Mapping[str, bytes]:
@@ -143,12 +149,12 @@ class Sharing:
     """What the ranks have in common.
 
     Attributes:
-        parts: section -> the names whose packed form is the same.
+        parts: section -> the names whose packed form is the same. None: all of everything.
         tensors: file -> the names of tensors that are the same -> the rank that writes each.
         whole: the files that rank 0 writes as they are.
     """
 
-    parts: Mapping[str, Collection[str]]
+    parts: Mapping[str, Collection[str]] | None
     tensors: Mapping[str, Mapping[str, int]]
     whole: Collection[str] = ()
 
@@ -160,7 +166,7 @@ class Sharing:
             divided: the files whose tensors go to several.
         """
         tensors = {file: dict.fromkeys(state.tensors(file), 0) for file in divided if file in state.files}
-        return cls(state.parts, tensors, [file for file in state.files if file not in divided])
+        return cls(None, tensors, [file for file in state.files if file not in divided])
 
     @classmethod
     def of(
