@@ -169,27 +169,29 @@ class Table:
         return ways
 
     def _ways(self, expression: Expression, answer: bool, known: Known) -> list[Answers]:
-        ways: list[Answers]
-        match expression:
-            case Operation("not", (operand,)):
-                return self._ways(operand, not answer, known)
-            case Operation("and" | "or" as name, operands) if (name == "or") is answer:  # one of them decides
-                ways = [way for operand in operands for way in self._ways(operand, answer, known)]
-            case Operation("and" | "or", operands):
-                ways = [NO_ANSWERS]
-                for operand in operands:
-                    ways = together(ways, self._ways(operand, answer, known))
-                    if len(ways) > MOST_WAYS:
-                        raise _TooManyError
-            case Operation("if", (condition, then, otherwise)):
-                opposite = Operation("not", (condition,))
-                either = Operation("and", (condition, then)), Operation("and", (opposite, otherwise))
-                return self._ways(Operation("or", either), answer, known)
-            case _:
-                literal = (expression, answer)
-                if literal not in self._answers:
-                    self._answers[literal] = self._of_atom(*literal, known)
-                return self._answers[literal]
+        name = expression.name if isinstance(expression, Operation) else ""
+        if name not in ("not", "and", "or", "if"):
+            literal = (expression, answer)
+            if literal not in self._answers:
+                self._answers[literal] = self._of_atom(*literal, known)
+            return self._answers[literal]
+        assert isinstance(expression, Operation)
+        operands = expression.operands
+        if name == "not":
+            return self._ways(operands[0], not answer, known)
+        if name == "if":
+            condition, then, otherwise = operands
+            opposite = Operation("not", (condition,))
+            either = Operation("and", (condition, then)), Operation("and", (opposite, otherwise))
+            return self._ways(Operation("or", either), answer, known)
+        if (name == "or") is answer:  # one of them decides
+            ways = [way for operand in operands for way in self._ways(operand, answer, known)]
+        else:
+            ways = [NO_ANSWERS]
+            for operand in operands:
+                ways = together(ways, self._ways(operand, answer, known))
+                if len(ways) > MOST_WAYS:
+                    raise _TooManyError
         if len(ways) > MOST_WAYS:
             raise _TooManyError
         return list({way.literals: way for way in ways}.values())

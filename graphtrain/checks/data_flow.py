@@ -5,12 +5,13 @@ A forward analysis of what is written on all paths, and on some; a backward one 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
 from graphtrain.plan.flow import Flow, FlowPoint
-from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import (
     ExpressionTarget,
     ResourceTarget,
@@ -289,13 +290,17 @@ def _bodies(scope: Scope, name: str) -> Iterator[str]:
 
 def _recorded_twice(flow: Flow) -> Iterator[Problem]:
     """Nodes that record metrics under the name under which another one records those of another evaluation."""
-    plan = flow.plan
-    recording = [planned for planned in plan.nodes if planned.kind is not None and planned.kind.roles.records]
-    for number, planned in enumerate(recording):
-        parameter, name = _recorded(planned)
-        for other in recording[:number]:
-            if _recorded(other)[1] != name or _is_the_same_evaluation(flow, other, planned):
-                continue
+    recorded: dict[object, list[PlanNode]] = {}
+    evaluations = _Evaluations(flow)
+    for planned in flow.plan.nodes:
+        parameter = planned.kind.roles.records if planned.kind is not None else ""
+        if not parameter:
+            continue
+        name = planned.parameters[parameter]
+        before = recorded.setdefault(name, [])
+        other = next((other for other in before if not evaluations.are_the_same(other, planned)), None)
+        before.append(planned)
+        if other is not None:
             around = planned.path.rpartition("/")[0].replace("/", "_")
             new_name = around if around and around != name else f"{name}_2"
             yield planned.scope.problem(
@@ -305,44 +310,43 @@ def _recorded_twice(flow: Flow) -> Iterator[Problem]:
                 f"`{other.path}` and `{planned.path}` both record their metrics as `{name}/...`",
                 f'give one of them a name of its own, as in {planned.path}.{parameter} = "{new_name}"',
             )
-            break
 
 
-def _recorded(planned: PlanNode) -> tuple[str, object]:
-    """The parameter of a node with the name that it records under, and that name."""
-    assert planned.kind is not None
-    return planned.kind.roles.records, planned.parameters[planned.kind.roles.records]
+class _Evaluations:
+    """The evaluations of a flow, each looked at once however many it is compared with."""
 
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._read: dict[str, set[Target]] = {}
 
-def _is_the_same_evaluation(flow: Flow, first: PlanNode, second: PlanNode) -> bool:
-    """True for one evaluation in two places, and for one and a part of it that runs only before anything is trained."""
-    if first.scope is second.scope or _read_from_outside(flow.plan, first.scope) != _read_from_outside(
-        flow.plan, second.scope
-    ):
-        return False
-    return first.scope.graph.structural_hash == second.scope.graph.structural_hash or not (
-        {first.path, second.path} <= _after_a_step(flow)
-    )
+    def are_the_same(self, first: PlanNode, second: PlanNode) -> bool:
+        """True for one evaluation in two places, and for one and a part of it that only runs before any training."""
+        if first.scope is second.scope or self._read_by(first.scope) != self._read_by(second.scope):
+            return False
+        return first.scope.graph.structural_hash == second.scope.graph.structural_hash or not (
+            {first.path, second.path} <= self._after_a_step
+        )
 
+    def _read_by(self, scope: Scope) -> set[Target]:
+        """What the nodes of a body read that is not of the body."""
+        if scope.path not in self._read:
+            targets = {
+                leaf
+                for planned in self._flow.plan.nodes_in(scope)
+                for _, target in (*planned.reads, *planned.setup_reads)
+                for leaf in leaves(target)
+            }
+            self._read[scope.path] = {
+                target
+                for target in targets
+                if isinstance(target, ResourceTarget)
+                or not (target.path if isinstance(target, SlotTarget) else target.node).startswith(scope.path)
+            }
+        return self._read[scope.path]
 
-def _after_a_step(flow: Flow) -> set[str]:
-    """The paths of the nodes that can run after a step of an optimizer."""
-    stepping = [point for point in flow.points if point.kind is not None and point.kind.has_effect("step")]
-    starts = [arrow.target for point in stepping for arrow in point.arrows]
-    return {point.path for point in Ways(starts, lambda point: (arrow.target for arrow in point.arrows))}
-
-
-def _read_from_outside(plan: Plan, scope: Scope) -> set[Target]:
-    """What the nodes of a body read that is not of the body."""
-    targets = {
-        leaf
-        for planned in plan.nodes_in(scope)
-        for _, target in (*planned.reads, *planned.setup_reads)
-        for leaf in leaves(target)
-    }
-    return {
-        target
-        for target in targets
-        if isinstance(target, ResourceTarget)
-        or not (target.path if isinstance(target, SlotTarget) else target.node).startswith(scope.path)
-    }
+    @functools.cached_property
+    def _after_a_step(self) -> set[str]:
+        """The paths of the nodes that can run after a step of an optimizer."""
+        stepping = [point for point in self._flow.points if point.kind is not None and point.kind.has_effect("step")]
+        starts = [arrow.target for point in stepping for arrow in point.arrows]
+        return {point.path for point in Ways(starts, lambda point: (arrow.target for arrow in point.arrows))}

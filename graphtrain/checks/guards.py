@@ -27,7 +27,7 @@ from graphtrain.guards.syntax import (
 )
 from graphtrain.names import suggestion
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import Scope, ValueType
+from graphtrain.plan.scope import Scope, ValueType, field_type, readable_fields
 
 
 def check_guards(scope: Scope) -> Iterator[Problem]:
@@ -160,7 +160,7 @@ def _name(scope: Scope, name: str) -> Iterator[ExpressionFault]:
     elif name not in scope.slots and (name in nodes or not _may_be_a_slot(scope)):
         hint = suggestion(name, [*scope.graph.guards, *scope.slots])
         if name in nodes:
-            hint = f"`{name}` is a node; read one of its fields: {', '.join(scope.fields(name))}"
+            hint = f"`{name}` is a node; read one of its fields: {', '.join(readable_fields(scope, name))}"
         yield ExpressionFault("G202", f"unknown name `{name}`", hint)
 
 
@@ -169,12 +169,13 @@ def _field(scope: Scope, part: FieldOf) -> Iterator[ExpressionFault]:
     if scope.inside(part.node) is None:
         yield ExpressionFault("G202", *no_node(scope, part.node, shown))
         return
-    value_type = scope.field_type(part.node, part.field)
+    value_type = field_type(scope, part.node, part.field)
     if value_type is None:
-        hint = suggestion(part.field, scope.fields(part.node))
+        hint = suggestion(part.field, readable_fields(scope, part.node))
         yield ExpressionFault("G203", f"`{part.node}` has no field `{part.field}`", hint)
     elif value_type in ("trigger", "other"):
-        hint = f"read `{part.node}.due`" if value_type == "trigger" else suggestion("", scope.fields(part.node))
+        fields = readable_fields(scope, part.node)
+        hint = f"read `{part.node}.due`" if value_type == "trigger" else suggestion("", fields)
         yield ExpressionFault("G204", f"{shown} is not a number, text or truth value", hint)
 
 
@@ -227,7 +228,7 @@ def type_of(scope: Scope, expression: Expression, guards: Collection[str]) -> Va
         case Name(name):
             return "boolean" if name in guards else "unknown"
         case FieldOf(node, field):
-            return scope.field_type(node, field) or "unknown"
+            return field_type(scope, node, field) or "unknown"
         case Operation("not" | "and" | "or" as name, operands):
             for operand in operands:
                 _expect(scope, operand, "boolean", name, guards)

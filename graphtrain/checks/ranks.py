@@ -14,7 +14,18 @@ from graphtrain.guards.syntax import Expression, FieldOf, walk
 from graphtrain.kind.fields import IDLE, ROUND, Field
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, SlotTarget, Target, leaves, outputs_of
+from graphtrain.plan.scope import (
+    ExpressionTarget,
+    FieldTarget,
+    Scope,
+    SlotTarget,
+    Target,
+    asked_guards,
+    kind_at,
+    leaves,
+    outputs_of,
+)
+from graphtrain.plan.solve import Ways
 
 # Fields that the engine counts, alike on every rank.
 _OF_ENGINE = ("runs", "due", "fired")
@@ -110,7 +121,7 @@ class _Differing:
 
     def problems(self) -> Iterator[Problem]:
         for scope in self._plan.scopes.values():
-            for guard, expression in scope.asked_guards().items():
+            for guard, expression in asked_guards(scope).items():
                 if (name := self._first(scope.read_in(expression))) is not None and not name.endswith(".due"):
                     yield self._problem(scope, f"guards.{guard}", f"`{guard}` reads", name)
         for planned in self._plan.nodes:
@@ -176,7 +187,7 @@ def _never_synchronising(flow: Flow) -> Iterator[Problem]:
     network.add_nodes_from(apart)
     inside = set(apart)
     network.add_edges_from((point, arrow.target) for point in apart for arrow in point.arrows if arrow.target in inside)
-    reached = {flow.start, *networkx.descendants(_all_ways(flow), flow.start)}
+    reached = {*Ways([flow.start], lambda point: (arrow.target for arrow in point.arrows))}
     for part in networkx.strongly_connected_components(network):
         trained = [point for point in flow.points if point in part and {"backward", "step"} & {*point.effects}]
         within = network.subgraph(part)
@@ -191,15 +202,6 @@ def _never_synchronising(flow: Flow) -> Iterator[Problem]:
             "put a node on the way in which ranks synchronise, such as `next_batch`, `agree` or `exchange`",
             path=[point, *back],
         )
-
-
-def _all_ways(flow: Flow) -> object:
-    import networkx
-
-    network = networkx.DiGraph()
-    network.add_nodes_from(flow.points)
-    network.add_edges_from((point, arrow.target) for point in flow.points for arrow in point.arrows)
-    return network
 
 
 def _is_left_by_a_window(part: Iterable[FlowPoint]) -> bool:
@@ -217,7 +219,7 @@ def _is_left_by_a_window(part: Iterable[FlowPoint]) -> bool:
 def _reads_a_window(scope: Scope, guard: Expression) -> bool:
     return any(
         isinstance(part, FieldOf)
-        and (kind := scope.kind_at(part.node)) is not None
+        and (kind := kind_at(scope, part.node)) is not None
         and (counter := kind.counter(part.field)) is not None
         and counter.counts == "backward"
         for part in walk(guard)
@@ -246,7 +248,7 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                         f'read the size of the whole window: reads = {{ {read.name} = "{size}" }}',
                     )
     for scope in plan.scopes.values():
-        for name, expression in scope.asked_guards().items():
+        for name, expression in asked_guards(scope).items():
             fields = list(dict.fromkeys(part for part in walk(expression) if isinstance(part, FieldOf)))
             for asked in fields:
                 owner, counter = _sized_by(plan, scope.field(asked.node, asked.field))

@@ -18,7 +18,7 @@ from graphtrain.kind.mode import known_mode
 from graphtrain.kind.parameter import REQUIRED, is_trigger
 from graphtrain.kind.trigger import AT_END, COUNTS_RUN, ONCE, Term, Trigger, known_units, unit_hint
 from graphtrain.names import nearest, suggestion
-from graphtrain.plan.scope import Scope, outputs_of, reads_of
+from graphtrain.plan.scope import Scope, field_type, is_countable, outputs_of, readable_fields, reads_of
 
 RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
 
@@ -210,7 +210,7 @@ def _unit_hint(scope: Scope, term: Term, known: list[str]) -> str:
     unit = term.base.unit
     if unit == "runs":  # which every node counts
         return unit_hint(term.unit, known)
-    counting = [name for name, kind in scope.kinds.items() if kind is not None and scope.counts(name, unit)]
+    counting = [name for name, kind in scope.kinds.items() if kind is not None and is_countable(scope, name, unit)]
     if counting:
         return f'let the clock count it: a table [clock] with {unit} = "{counting[0]}.{unit}"'
     return unit_hint(term.unit, known)
@@ -287,8 +287,8 @@ def _field(scope: Scope, node: Node | None, thing: str, owner: str, field: str) 
     if scope.inside(owner) is None:
         message, hint = no_node(scope, owner, f"`{owner}.{field}`")
         yield scope.problem("G101", place, thing, message, hint)
-    elif scope.field_type(owner, field) is None:
-        hint = suggestion(field, scope.fields(owner))
+    elif field_type(scope, owner, field) is None:
+        hint = suggestion(field, readable_fields(scope, owner))
         yield scope.problem("G116", place, thing, f"`{owner}` has no field `{field}`", hint)
 
 
@@ -342,7 +342,7 @@ def _clock(scope: Scope) -> Iterator[Problem]:
             continue
         problems = list(_field(scope, None, thing, owner, field))
         yield from problems
-        if not problems and not scope.counts(owner, field):
+        if not problems and not is_countable(scope, owner, field):
             place = scope.graph.places.get(thing)
             yield scope.problem("G116", place, thing, f"`{text}` is not a number, so no unit can count it")
 

@@ -9,7 +9,7 @@ from graphtrain.errors import UsageError
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.kind.fields import ROUND, EpochFields
 from graphtrain.plan.plan import Exit, Plan, PlanNode
-from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ResourceTarget, Scope, Target, leaves
+from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ResourceTarget, Scope, Target, kind_at, leaves
 
 _GRADIENTS = ("backward", "zero_grad")
 
@@ -193,7 +193,7 @@ class Counted:
                 path = f"{scope.path}{part.node}"
                 if self.is_known(path, part.field):
                     continue
-                kind = scope.kind_at(part.node)
+                kind = kind_at(scope, part.node)
                 if kind is not None and ROUND in kind.fields:
                     raise UsageError(
                         f"how many splits a batch has is not known ahead, and `{path}.{part.field}` decides how often "

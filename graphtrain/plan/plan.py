@@ -6,6 +6,7 @@ Checks analyse a plan, binding adds resources to it, and save points are a quest
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -180,7 +181,7 @@ class Plan:
         self.by_path: Mapping[str, PlanNode] = MappingProxyType({planned.path: planned for planned in self.nodes})
         for planned in self.nodes:
             planned.exits = tuple(self._exits(planned))
-            planned.opens = tuple(self._opens(planned))
+        self._add_opened()
 
     def _lay_out(self, scope: Scope) -> None:
         self.scopes[scope.path] = scope
@@ -196,15 +197,17 @@ class Plan:
             target = None if edge.target == END else self.by_path[f"{scope.path}{edge.target}"]
             yield Exit(target, edge.when, None if edge.when is None else scope.guards[edge.when])
 
-    def _opens(self, planned: PlanNode) -> Iterator[tuple[Read, Target]]:
+    def _add_opened(self) -> None:
+        """Tells each node which expressions it opens a window of, by what it does to the optimizers of a counter."""
         for counter in self.nodes:
             for declared in counter.kind.fields.values() if counter.expressions and counter.kind is not None else ():
                 target = counter.expressions.get(declared.target or "")
-                opened = {
-                    name for action in planned.actions if action.effect == declared.counts for name in action.optimizers
-                }
-                if target is not None and opened.intersection(counter.optimizers):
-                    yield Read(target.name), target
+                if target is None:
+                    continue
+                for planned in self.nodes:
+                    opened = (each.optimizers for each in planned.actions if each.effect == declared.counts)
+                    if not {*counter.optimizers}.isdisjoint(itertools.chain.from_iterable(opened)):
+                        planned.opens += ((Read(target.name), target),)
 
     def nodes_in(self, scope: Scope) -> list[PlanNode]:
         """The nodes of one graph, without those of the bodies in it."""

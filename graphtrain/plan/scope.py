@@ -294,48 +294,6 @@ class Scope:
         guards = tuple(self.guards[name] for name in dict.fromkeys(edge.when for edge in edges) if name is not None)
         return guards[0] if len(guards) == 1 else Operation("or", guards)
 
-    def asked_guards(self) -> dict[str, Expression]:
-        """The guards that edges ask, themselves or through others, as they are written; they must be sound."""
-        waiting = [edge.when for leaving in self.graph.edges.values() for edge in leaving if edge.when is not None]
-        asked: dict[str, Expression] = {}
-        while waiting:
-            name = waiting.pop(0)
-            if name not in asked:
-                parsed = self.parse(self.graph.guards[name])
-                named = [part.name for part in walk(parsed) if isinstance(part, Name)]
-                asked[name] = parsed
-                waiting += [part for part in named if part in self.graph.guards]
-        return asked
-
-    def slots_in(self, guard: Expression) -> set[str]:
-        """The slots that a guard reads, by path."""
-        return set(slots_of(self.read_in(guard)))
-
-    def kind_at(self, path: str) -> Kind | None:
-        """The kind of the node at a path from here; None where nobody declares it, or there is no such node."""
-        found = self.inside(path)
-        return found[0].kinds[found[1].name] if found is not None else None
-
-    def field_type(self, node: str, field: str) -> ValueType | None:
-        """The type of ``node.field``; None if there is no such field, "unknown" if the kind is not known."""
-        kind = self.kind_at(node)
-        if kind is None:
-            return "unknown"
-        if field in kind.parameters:
-            return value_type(kind.parameters[field].annotation)
-        return value_type(kind.fields[field].type) if field in kind.fields else None
-
-    def counts(self, node: str, field: str) -> bool:
-        """True if a clock can count the field: a number that the node changes, and never None."""
-        kind = self.kind_at(node)
-        return kind is None or (field in kind.fields and kind.fields[field].type in (int, float, Fraction))
-
-    def fields(self, node: str) -> list[str]:
-        """The fields of a node that an expression can read."""
-        kind = self.kind_at(node)
-        names = [*kind.fields, *kind.parameters] if kind is not None else []
-        return [name for name in names if self.field_type(node, name) not in ("trigger", "other")]
-
     def problem(
         self,
         code: str,
@@ -350,6 +308,48 @@ class Scope:
         """A problem at `thing` (``"nodes.clip"``), with the file and line where they are known."""
         where = f"{self.path}{thing}" if place is None else f"{place} {self.path}{thing}"
         return Problem(code, severity, where, message, hint, path)
+
+
+def asked_guards(scope: Scope) -> dict[str, Expression]:
+    """The guards that edges ask, themselves or through others, as they are written; they must be sound."""
+    waiting = [edge.when for leaving in scope.graph.edges.values() for edge in leaving if edge.when is not None]
+    asked: dict[str, Expression] = {}
+    while waiting:
+        name = waiting.pop(0)
+        if name not in asked:
+            asked[name] = scope.parse(scope.graph.guards[name])
+            named = (part.name for part in walk(asked[name]) if isinstance(part, Name))
+            waiting += [part for part in named if part in scope.graph.guards]
+    return asked
+
+
+def kind_at(scope: Scope, path: str) -> Kind | None:
+    """The kind of the node at a path from a graph; None where nobody declares it, or there is no such node."""
+    found = scope.inside(path)
+    return found[0].kinds[found[1].name] if found is not None else None
+
+
+def field_type(scope: Scope, node: str, field: str) -> ValueType | None:
+    """The type of ``node.field``; None if there is no such field, "unknown" if the kind is not known."""
+    kind = kind_at(scope, node)
+    if kind is None:
+        return "unknown"
+    if field in kind.parameters:
+        return value_type(kind.parameters[field].annotation)
+    return value_type(kind.fields[field].type) if field in kind.fields else None
+
+
+def is_countable(scope: Scope, node: str, field: str) -> bool:
+    """True if a clock can count the field: a number that the node changes, and never None."""
+    kind = kind_at(scope, node)
+    return kind is None or (field in kind.fields and kind.fields[field].type in (int, float, Fraction))
+
+
+def readable_fields(scope: Scope, node: str) -> list[str]:
+    """The fields of a node that an expression can read."""
+    kind = kind_at(scope, node)
+    names = [*kind.fields, *kind.parameters] if kind is not None else []
+    return [name for name in names if field_type(scope, node, name) not in ("trigger", "other")]
 
 
 def outputs_of(graph: Graph, *, optional: bool = True) -> tuple[str, ...]:

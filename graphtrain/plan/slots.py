@@ -134,7 +134,7 @@ class Slots:
 
     def _guards(self, point: FlowPoint, arrows: Iterable[FlowEdge]) -> int:
         guards = [arrow.guard for arrow in arrows if arrow.guard is not None]
-        return self.bits(path for guard in guards for path in point.scope.slots_in(guard))
+        return self.bits(path for guard in guards for path in slots_of(point.scope.read_in(guard)))
 
     def guards_asked(self, point: FlowPoint) -> int:
         """As `guards`, with those of the edges that no run takes, which are asked all the same."""

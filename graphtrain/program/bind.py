@@ -31,6 +31,7 @@ from graphtrain.plan.scope import (
     Scope,
     SlotTarget,
     Target,
+    asked_guards,
     leaves,
     reads_of,
 )
@@ -522,7 +523,7 @@ class Program:
         lines = []
         read: dict[str, list[Target]] = {}
         for scope in {bound.scope.prefix: bound.scope.names for bound in self.nodes}.values():
-            for name, guard in scope.asked_guards().items():
+            for name, guard in asked_guards(scope).items():
                 read[f"the guard `{scope.path}{name}`"] = list(scope.read_in(guard))
         goes_back = any(bound.is_set_up_with("history") for bound in self.nodes)
         for bound in self.nodes:

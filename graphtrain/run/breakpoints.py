@@ -17,7 +17,7 @@ from graphtrain.graph.renaming import paths_of
 from graphtrain.guards.syntax import field_of
 from graphtrain.kind.trigger import RUN, Term, Trigger, known_units, unit_hint
 from graphtrain.names import nearest, suggestion
-from graphtrain.plan.scope import Scope
+from graphtrain.plan.scope import Scope, field_type, is_countable, readable_fields
 from graphtrain.program.bind import BoundNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Transition
@@ -111,9 +111,9 @@ def _refuse_field(amount: str, path: str, name: str, scope: Scope) -> None:
     if scope.inside(path) is None:
         message, hint = no_node(scope, path, f"`{path}.{name}`")
         raise UsageError(f"{amount}: {message}", hint)
-    if scope.field_type(path, name) is None:
-        raise UsageError(f"{amount}: `{path}` has no field `{name}`", suggestion(name, scope.fields(path)))
-    if not scope.counts(path, name):
+    if field_type(scope, path, name) is None:
+        raise UsageError(f"{amount}: `{path}` has no field `{name}`", suggestion(name, readable_fields(scope, path)))
+    if not is_countable(scope, path, name):
         raise UsageError(f"{amount}: `{path}.{name}` is no number that the node changes", f"as in {path}.runs")
 
 
