@@ -10,7 +10,7 @@ RESULTS := benchmarks/results
 # Else each process of the tests would compile all of the code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-lowest sweep figures lint bench bench-peers clean
+.PHONY: demo test test-lowest test-without sweep figures lint bench bench-peers clean
 
 demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new process, compare, draw the loop
 	$(BIN)/python examples/demo.py
@@ -23,6 +23,16 @@ test-lowest: .venv-lowest/.installed  ## the same tests on the lowest versions t
 
 sweep: .venv/.installed-dev  ## the long proofs: every cut, all data, all settings
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m sweep tests
+
+# The second word of `make test-without NAME`.
+ifeq (test-without,$(firstword $(MAKECMDGOALS)))
+NAME := $(word 2,$(MAKECMDGOALS))
+$(eval .PHONY: $(NAME))
+$(eval $(NAME): ; @:)
+endif
+
+test-without: .venv/.installed-dev  ## delete a part (NAME: viz, proof, display, ranks, gallery, a kind ...) in a copy, and test the rest
+	$(BIN)/python -m tests.without $(NAME) --numprocesses 3 --dist worksteal
 
 figures: .venv/.installed-dev  ## the size of the house: lines by room, long functions, what the smallest run enters
 	$(BIN)/python -m tests.figures
