@@ -35,8 +35,8 @@ ALWAYS_THERE = ("fit", "evaluate", "predict", "test")
 OF_THE_WHOLE = ("tests/test_layers.py", "tests/test_figures.py", "tests/test_wheel.py", "tests/docs/")
 
 
-# What has gone, in a copy.
-LIST = ROOT / "without.json"
+# In a copy: what has gone, and the modules of tests that are left out whole.
+LIST, WHOLE = ROOT / "without.json", ROOT / "without.txt"
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
         importlib.import_module(".".join(collection_path.relative_to(ROOT).with_suffix("").parts))
     except Exception as error:
         text = "".join(traceback.format_exception(error))
-        return gone.names(text) or any(module in text for module in gone.modules) or None
+        if gone.names(text) or any(module in text for module in gone.modules):
+            with WHOLE.open("a", encoding="utf-8") as list_of_modules:
+                list_of_modules.write(f"{collection_path.relative_to(ROOT)}\n")
+            return True
     return None
 
 
@@ -288,7 +291,11 @@ def main(arguments: list[str]) -> int:
         print(f"without {arguments[0]}" + (f", and so without {', '.join(takes)}" if takes else ""), flush=True)
         (root / LIST.name).write_text(json.dumps({"files": files, "words": words}), encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-p", "tests.without", *arguments[1:]]
-        return subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, check=False).returncode
+        code = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, check=False).returncode
+        if (root / WHOLE.name).exists():
+            whole = sorted({*(root / WHOLE.name).read_text("utf-8").split()})
+            print(f"modules of tests that are left out whole: {', '.join(whole)}")
+        return code
 
 
 if __name__ == "__main__":

@@ -16,9 +16,7 @@ from torch.utils.data import DataLoader
 from graphtrain import Graph, Loader, Outcome, Trainer
 from graphtrain.graph.registry import known_graphs
 from graphtrain.state.random import seed_everything
-from graphtrain.viz import render, svg
-from tests.gallery.procedures import all_procedures
-from tests.shipped import GRAPHS
+from tests.shipped import GRAPHS, PROCEDURES
 
 SHIPPED = sorted(GRAPHS)
 
@@ -76,6 +74,8 @@ def test_an_edit_is_another_graph(graph: Graph) -> None:
 
 
 def test_its_pictures_show_every_node(graph: Graph, tmp_path: Path) -> None:
+    from graphtrain.viz import render, svg
+
     for suffix in ("dot", "mmd", "svg"):
         text = render(graph, tmp_path / f"{graph.name}.{suffix}").read_text()
         for node in graph.nodes:
@@ -104,7 +104,7 @@ def batches(count: int, seed: int, size: int = 4) -> list[torch.Tensor]:
     return [torch.rand(size, 3, generator=generator) for _ in range(count)]
 
 
-@pytest.mark.parametrize("name", sorted({*SHIPPED} - {*all_procedures()}))
+@pytest.mark.parametrize("name", sorted({*SHIPPED} - {*PROCEDURES}))
 def test_it_runs_to_its_end_with_stand_ins(graph: Graph, tmp_path: Path) -> None:
     """Those of the gallery have resources of their own, and tests that run them."""
     model = Net()

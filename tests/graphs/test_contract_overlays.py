@@ -15,13 +15,12 @@ import torch
 from graphtrain import Graph, GraphError, Outcome, Trainer
 from graphtrain.graph.registry import find_overlay, known_overlays
 from graphtrain.state.random import seed_everything
-from tests.gallery.procedures import all_procedures
-from tests.shipped import OVERLAYS
+from tests.shipped import OVERLAYS, PROCEDURES
 
 FIT = Graph.load("fit")
 SHIPPED = sorted(OVERLAYS)
 # Those that the loop by hand of this module has; the others of the gallery are compared with one of their own.
-OF_GALLERY = {*all_procedures(), "update_bn"} - {"ema", "swa"}  # which goes with `swa` there
+OF_GALLERY = {*PROCEDURES, "update_bn"}  # which goes with `swa` there
 TRAINED = [name for name in SHIPPED if name not in OF_GALLERY]
 REFUSED = [{"carry", "drop"}, {"scaled", "token_windows"}, {"sam", "skip_not_finite"}]
 # These compose to graphs that the checks refuse: `sam_batch` has no scale, no sums and one optimizer, and gradients of

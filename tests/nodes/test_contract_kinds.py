@@ -25,7 +25,6 @@ from graphtrain.kind.declaration import FAMILIES, FROM, RANKS
 from graphtrain.kind.parameter import REQUIRED, Above, Parameter, plain_value
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
-from graphtrain.viz import theme
 from tests.shipped import GALLERY, KINDS, ROOT, module_of
 
 SHIPPED = sorted(KINDS)
@@ -70,6 +69,8 @@ def test_it_is_drawn_in_its_family(kind: Kind) -> None:
 
 
 def test_every_family_has_a_look() -> None:
+    from graphtrain.viz import theme
+
     assert {*FAMILIES, "nested"} == set(theme.FAMILIES)
 
 

@@ -13,7 +13,6 @@ import torch
 
 from graphtrain import Graph, Outcome, Trainer
 from graphtrain.errors import SaveFailedError
-from graphtrain.replay.history import RunHistory
 from graphtrain.storage import checkpoint as writing
 from graphtrain.storage.checkpoint import read_manifest
 from tests.program.small_run import small_graph, small_trainer
@@ -106,6 +105,8 @@ def test_a_resumed_run_saves_in_the_place_of_what_it_was_resumed_from(tmp_path: 
     assert manifests(tmp_path)[0]["replaces"] == 1
     small_trainer(tmp_path, graph=graph).run(until="5 batches")
     skipped: list[str] = []
+    from graphtrain.replay.history import RunHistory
+
     history = RunHistory(tmp_path, skipped.append)
     history.why_not_from_the_beginning = lambda oldest: ""  # type: ignore[method-assign]
     assert [segment.names[0] for segment in history.segments()] == ["the beginning", "000003-step-1"]

@@ -14,7 +14,6 @@ import torch
 
 from graphtrain import Graph, Outcome, Trainer
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
-from graphtrain.replay.history import RunHistory
 from graphtrain.storage.lock import LOCK_FILE
 from graphtrain.storage.manifest import MANIFEST_FILE
 from graphtrain.storage.ranking import BEST_FILE
@@ -180,6 +179,8 @@ def test_who_only_reads_a_run_directory_follows_no_link(
         assert "secret" not in str(caught.value)
     else:
         assert read_status(part)["state"] == "stopped"
+    from graphtrain.replay.history import RunHistory
+
     assert len(RunHistory(part, lambda line: None).lineage()) <= 2
     assert identity(part / name) == was
 
@@ -360,6 +361,8 @@ def test_ten_thousand_folders_of_strangers_are_one_line(part: Path, whole: tuple
     first = f"{folder}/109999-step-5: the manifest cannot be read (No such file or directory)"
     expected = f"skipped 10000 checkpoints in {folder}: {names}; the first: {first}"
     saved_manifest(part, said.append)
+    from graphtrain.replay.history import RunHistory
+
     RunHistory(part, said.append).lineage()
     assert said == [expected] * 2
     said.clear()
