@@ -1,6 +1,5 @@
 """What a node can be: kinds, their parameters and their triggers."""
 
-from graphtrain.kind.copies import copy_of as copy_of
 from graphtrain.kind.declaration import Batches as Batches
 from graphtrain.kind.declaration import FunctionRecord as FunctionRecord
 from graphtrain.kind.declaration import Indices as Indices
@@ -10,6 +9,7 @@ from graphtrain.kind.declaration import Read as Read
 from graphtrain.kind.declaration import Repeated as Repeated
 from graphtrain.kind.declaration import StepFunction as StepFunction
 from graphtrain.kind.declaration import WrittenBatches as WrittenBatches
+from graphtrain.kind.declaration import copy_of as copy_of
 from graphtrain.kind.fields import EFFECTS as EFFECTS
 from graphtrain.kind.fields import Field as Field
 from graphtrain.kind.fields import derived_clock as derived_clock

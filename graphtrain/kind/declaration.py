@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from graphtrain.kind.copies import CopyOf
 from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.fields import ON_GRADIENTS, Action, EpochFields, Field, action_of
 from graphtrain.kind.mode import Mode
@@ -81,6 +80,32 @@ class Repeated:
 
     What it returns cannot go to slots, as each call would read what the one before has returned.
     """
+
+
+@dataclass(frozen=True)
+class CopyOf:
+    """A copy of the resource in a slot that the kind reads."""
+
+    source: str
+
+
+def copy_of(source: str) -> CopyOf:
+    """A resource that is a copy of another one, for ``@node(makes=...)``: averaged weights, a target network.
+
+    It is made once, when the run is set up and before anything is loaded: a deep copy, whose parameters need no
+    gradients. Where a resource of its name is supplied, that one is taken.
+
+    Arguments:
+        source: the slot with the resource that is copied; the kind reads it.
+
+    >>> from graphtrain.kind import kind_of, node
+    >>> @node(makes={"target": copy_of("model")})
+    ... def follow(model, target):
+    ...     '''Let `target` follow `model`.'''
+    >>> kind_of(follow).makes["target"].source
+    'model'
+    """
+    return CopyOf(source)
 
 
 @dataclass(frozen=True)

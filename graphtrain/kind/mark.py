@@ -4,20 +4,43 @@ from __future__ import annotations
 
 import inspect
 import re
+import typing
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, get_args, overload
 
-from graphtrain.kind.copies import CopyOf
-from graphtrain.kind.declaration import FAMILIES, Family, Kind, drawn_family, roles_of
-from graphtrain.kind.fields import action_of
-from graphtrain.kind.parameter import Parameter, is_trigger
-from graphtrain.kind.signature import signature_of, takes_nothing
+from graphtrain.kind.declaration import (
+    FAMILIES,
+    FROM,
+    Batches,
+    CopyOf,
+    Family,
+    Indices,
+    Kind,
+    Loaders,
+    Read,
+    Repeated,
+    StepFunction,
+    WrittenBatches,
+    drawn_family,
+    roles_of,
+)
+from graphtrain.kind.fields import EFFECTS, Field, Progress, action_of
+from graphtrain.kind.hints import hints_of
+from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
+from graphtrain.kind.trigger import Trigger
 
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
+Signature = tuple[tuple[Read, ...], tuple[Read, ...] | None, dict[str, Parameter], dict[str, Field]]
 
 # Kinds declared outside graphtrain: scripts and notebook cells. A later definition of a name replaces the earlier one.
 DECLARED: dict[str, Kind] = {}
+
+_ENDINGS = ("at_end", "at_body_end")
+_RESERVED = frozenset({"use", "graph", "reads", "writes", "runs", "due", "fired"})
+
+# What annotations of slots say, in the order of the attributes of `Read`.
+_MARKS = (StepFunction, Batches, WrittenBatches, Indices, Loaders, Repeated)
 
 
 @overload
@@ -97,7 +120,6 @@ def node(
     declared = {
         "writes": _names(writes),
         "effects": _names(effects),
-        "without": _names(optional),
         "transient": _names(transient),
         "makes": MappingProxyType(dict(makes)),
         "step_inputs": MappingProxyType(dict(step_inputs)),
@@ -110,7 +132,8 @@ def node(
     def mark(target: Implementation) -> Implementation:
         if not _is_function_or_class(target):
             raise TypeError(f"@node marks a function or a class; got {target!r}")
-        kind = _declare(target, name or _snake_case(target.__name__), declared, varying)
+        used_name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target.__name__).lower()
+        kind = _declare(target, used_name, declared, varying, _names(optional))
         try:
             target.__kind__ = kind  # type: ignore[attr-defined]
         except (AttributeError, TypeError):
@@ -148,14 +171,24 @@ def _is_function_or_class(target: Any) -> bool:
 
 
 def _declare(
-    target: Callable[..., Any], name: str, declared: Mapping[str, Any], varying: str | tuple[str, ...] | None
+    target: Callable[..., Any],
+    name: str,
+    declared: Mapping[str, Any],
+    varying: str | tuple[str, ...] | None,
+    optional: tuple[str, ...],
 ) -> Kind:
     if not name.isidentifier():
         hint = ": give `node(name=...)` to a lambda" if name == "<lambda>" else ""
         raise TypeError(f"the name of a kind must be an identifier; got {name!r}{hint}")
-    reads, setup_reads, parameters, fields = signature_of(target, name)
-    declared = dict(declared)
-    without = declared.pop("without")
+    reads, setup_reads, parameters, fields = _signature_of(target, name)
+    if varying is None:
+        fixed = {*parameters} if inspect.isclass(target) else _fixed(parameters, declared)
+        varying = tuple(each for each in parameters if each not in fixed)
+
+    def has(method: str) -> bool:
+        return callable(getattr(target, method, None))
+
+    endings = [getattr(target, ending) for ending in _ENDINGS if has(ending)]
     kind = Kind(
         name=name,
         implementation=target,
@@ -163,35 +196,21 @@ def _declare(
         setup_reads=setup_reads,
         parameters=MappingProxyType(parameters),
         fields=MappingProxyType(fields),
-        optional=tuple(each for each in without if each not in parameters),
-        idle_without=tuple(each for each in without if each in parameters),
+        optional=tuple(each for each in optional if each not in parameters),
+        idle_without=tuple(each for each in optional if each in parameters),
         roles=roles_of(parameters, reads, setup_reads or (), declared["writes"]),
-        varying=_names(varying) if varying is not None else _passed_at_calls(target, parameters, declared),
+        varying=_names(varying),
         description=inspect.cleandoc(target.__doc__ or ""),
-        keeps_state=callable(getattr(target, "state_dict", None))
-        and callable(getattr(target, "load_state_dict", None)),
-        acts_at_end=callable(getattr(target, "at_end", None)),
-        acts_at_body_end=callable(getattr(target, "at_body_end", None)),
-        reads_at_end=any(
-            not takes_nothing(method)
-            for method in (getattr(target, name, None) for name in ("at_end", "at_body_end"))
-            if callable(method)
-        ),
-        releases=callable(getattr(target, "release", None)),
-        hears_rows=inspect.isclass(target) and callable(getattr(target, "hear_row", None)),
+        keeps_state=has("state_dict") and has("load_state_dict"),
+        acts_at_end=has("at_end"),
+        acts_at_body_end=has("at_body_end"),
+        reads_at_end=any(len(inspect.signature(method).parameters) > 1 for method in endings),
+        releases=has("release"),
+        hears_rows=inspect.isclass(target) and has("hear_row"),
         **declared,
     )
     _check(kind)
     return kind
-
-
-def _passed_at_calls(
-    target: Callable[..., Any], parameters: Mapping[str, Parameter], declared: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """The parameters of a function that may vary."""
-    if inspect.isclass(target):
-        return ()
-    return tuple(name for name in parameters if name not in _fixed(parameters, declared))
 
 
 def _fixed(parameters: Mapping[str, Parameter], declared: Mapping[str, Any]) -> set[str]:
@@ -235,18 +254,14 @@ def _check(kind: Kind) -> None:
                 f"{kind.name}: step input {name!r} is {field!r}, which is no field; known: {', '.join(kind.fields)}"
             )
     for field, parameter in kind.also_due.items():
-        _check_also_due(kind, field, parameter)
+        if kind.trigger is None:
+            raise TypeError(f"{kind.name}: also due by {field!r}, but it has no trigger: without one it is always due")
+        if field not in kind.fields or kind.fields[field].type not in (bool, Any):
+            known = ", ".join(name for name, known in kind.fields.items() if known.type is bool and name != "due")
+            raise TypeError(f"{kind.name}: also due by {field!r}, which is no field that is a bool; known: {known}")
+        _expect_parameter(kind, f"never due by {field!r} without {parameter!r}", parameter)
     if kind.family not in FAMILIES:
         raise TypeError(f"{kind.name}: unknown family {kind.family!r}; known: {', '.join(FAMILIES)}")
-
-
-def _check_also_due(kind: Kind, field: str, parameter: str) -> None:
-    if kind.trigger is None:
-        raise TypeError(f"{kind.name}: also due by {field!r}, but it has no trigger: without one it is always due")
-    if field not in kind.fields or kind.fields[field].type not in (bool, Any):
-        known = ", ".join(name for name, known in kind.fields.items() if known.type is bool and name != "due")
-        raise TypeError(f"{kind.name}: also due by {field!r}, which is no field that is a bool; known: {known}")
-    _expect_parameter(kind, f"never due by {field!r} without {parameter!r}", parameter)
 
 
 def _expect_parameter(kind: Kind, what: str, parameter: str) -> None:
@@ -259,5 +274,141 @@ def _names(value: str | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _snake_case(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+# ---- reading a declaration off a function or a class: slots, parameters and fields
+
+
+def _signature_of(target: Callable[..., Any], name: str) -> Signature:
+    """What a kind reads when it is called and when it is set up, its parameters, and its fields.
+
+    Raises:
+        TypeError: the signature is no declaration.
+    """
+    call = target.__call__ if inspect.isclass(target) else target
+    if inspect.isclass(target):
+        reads, setup_reads, parameters, fields = _of_class(target, name)
+    else:
+        reads, parameters = _read(target, name, method=False)
+        setup_reads, fields = None, {}
+    if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        raise TypeError(f"{name}: a kind is called and returns; it cannot be `async` or a generator")
+    for parameter in parameters.values():
+        if parameter.default is not REQUIRED and parameter.default is not None:
+            try:
+                parameter.coerce(parameter.default)
+            except ValueError as error:
+                message = f"{name}.{parameter.name}: the default is of another type than declared: {error}"
+                raise TypeError(message) from None
+    if taken := sorted(_RESERVED & {*parameters, *fields}):
+        raise TypeError(f"{name}: `{taken[0]}` means something else in every node; choose another name")
+    fields |= _fields_of_every_node(parameters, name)
+    if "fired" in fields:
+        parameters[FROM] = Parameter(FROM, Trigger | None, None)
+    return reads, setup_reads, parameters, fields
+
+
+def _of_class(target: type, name: str) -> Signature:
+    if not callable(getattr(target, "__call__", None)) or "__call__" not in dir(target):  # noqa: B004
+        raise TypeError(f"{name}: a class kind needs a method __call__")
+    try:
+        inspect.signature(target).bind()
+    except TypeError as error:
+        raise TypeError(
+            f"{name}: a class kind is made without arguments ({error}); parameters are annotated attributes"
+        ) from None
+    except ValueError:  # a class written in C shows no signature
+        pass
+    parameters, fields = _attributes(target, name)
+    reads, keyword_only = _read(target.__call__, name, method=True)
+    if keyword_only:
+        raise TypeError(
+            f"{name}.__call__: a class takes parameters as annotated attributes, not `{next(iter(keyword_only))}`"
+        )
+    setup = getattr(target, "setup", None)
+    setup_reads, keyword_only = _read(setup, name, method=True) if setup is not None else (None, {})
+    if keyword_only:
+        raise TypeError(f"{name}.setup: it reads slots by position, not by keyword as `{next(iter(keyword_only))}`")
+    for ending in _ENDINGS:
+        method = getattr(target, ending, None)
+        if method is not None and _read(method, name, method=True) not in ((reads, {}), ((), {})):
+            names = ", ".join(read.name for read in reads) or "nothing"
+            raise TypeError(
+                f"{name}.{ending}: it reads what __call__ reads, with the same defaults: {names}; or it takes nothing"
+            )
+    if (release := getattr(target, "release", None)) is not None and _read(release, name, method=True) != ((), {}):
+        raise TypeError(f"{name}.release: it takes nothing, and ends what the node can begin again, such as processes")
+    return reads, setup_reads, parameters, fields
+
+
+def _fields_of_every_node(parameters: Mapping[str, Parameter], name: str) -> dict[str, Field]:
+    fields = {"runs": Field("runs", int, stored=True, default=0)}
+    triggers = [parameter.name for parameter in parameters.values() if is_trigger(parameter.annotation)]
+    if len(triggers) > 1 or any(trigger not in ("every", "after") for trigger in triggers):
+        raise TypeError(f"{name}: a kind has at most one Trigger, named `every` or `after`; got {', '.join(triggers)}")
+    if triggers:
+        fields["due"] = Field("due", bool, stored=False)
+    if triggers == ["after"]:
+        fields["stopped"] = Field("stopped", str, stored=True, default="", in_digest=False)
+    if triggers == ["every"]:
+        fields["fired"] = Field("fired", dict, stored=True, default={})
+    return fields
+
+
+def _attributes(target: type, name: str) -> tuple[dict[str, Parameter], dict[str, Field]]:
+    parameters: dict[str, Parameter] = {}
+    fields: dict[str, Field] = {}
+    hints = hints_of(target)
+    properties = {name for name, value in inspect.getmembers_static(target) if isinstance(value, property)}
+    for attribute, annotation in hints.items():
+        value = inspect.getattr_static(target, attribute, REQUIRED)
+        if attribute.startswith("_") or typing.get_origin(annotation) is typing.ClassVar:
+            continue
+        if isinstance(value, Progress):
+            fields[attribute] = value.field(attribute, annotation, {*hints, *properties})
+        else:
+            parameters[attribute] = Parameter(attribute, annotation, value)
+    for attribute, value in inspect.getmembers_static(target):
+        if isinstance(value, property) and not attribute.startswith("_"):
+            returned = hints_of(value.fget).get("return", Any)
+            fields[attribute] = Field(attribute, returned, stored=False)
+        elif isinstance(value, Progress) and attribute not in fields:
+            raise TypeError(f"{name}.{attribute}: progress needs a type, as in `{attribute}: int = progress(0)`")
+    for field in fields.values():
+        _check_field(field, name, parameters, fields)
+    return parameters, fields
+
+
+def _check_field(field: Field, name: str, parameters: Mapping[str, Parameter], fields: Mapping[str, Field]) -> None:
+    if field.counts is not None and field.counts not in EFFECTS:
+        raise TypeError(f"{name}.{field.name}: unknown effect {field.counts!r} to count; known: {', '.join(EFFECTS)}")
+    if field.restarts is not None and field.restarts not in fields:
+        raise TypeError(
+            f"{name}.{field.name}: `{field.restarts}`, which it restarts with, is no field; known: {', '.join(fields)}"
+        )
+    if field.target is not None and field.target not in {*parameters, *fields}:
+        known = ", ".join([*parameters, *fields])
+        raise TypeError(
+            f"{name}.{field.name}: its target `{field.target}` is no parameter and no field; known: {known}"
+        )
+    if field.window is not None and not (field.target and fields[field.window].stored):
+        raise TypeError(
+            f"{name}.{field.name}: `{field.window}` can be its window only if it has a target, and `{field.window}` is "
+            "progress"
+        )
+
+
+def _read(function: Callable[..., Any], name: str, *, method: bool) -> tuple[tuple[Read, ...], dict[str, Parameter]]:
+    hints = hints_of(function)
+    reads: list[Read] = []
+    parameters: dict[str, Parameter] = {}
+    arguments = list(inspect.signature(function).parameters.values())
+    for argument in arguments[1:] if method else arguments:
+        annotation = hints.get(argument.name, Any)
+        default = REQUIRED if argument.default is argument.empty else argument.default
+        if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
+            raise TypeError(f"{name}: `{argument}` hides which slots are read; name each of them")
+        if argument.kind is argument.KEYWORD_ONLY:
+            parameters[argument.name] = Parameter(argument.name, annotation, default)
+        else:
+            annotations = (annotation, *get_args(annotation))
+            reads.append(Read(argument.name, default, *(mark in annotations for mark in _MARKS)))
+    return tuple(reads), parameters

@@ -170,7 +170,16 @@ def coerce(value: Any, annotation: Any) -> Any:
             return Trigger(value)
         raise _mismatch(value, annotation)
     if origin in (Union, types.UnionType):
-        return _coerce_union(value, annotation, arguments)
+        if value is None and type(None) in arguments:
+            return None
+        reasons = []
+        for member in arguments:
+            if member is not type(None):
+                try:
+                    return coerce(value, member)
+                except ValueError as error:
+                    reasons.append(error)
+        raise reasons[0] if len(reasons) == 1 else _mismatch(value, annotation)
     if origin is Literal:
         if any(value == choice and type(value) is type(choice) for choice in arguments):
             return value
@@ -178,7 +187,12 @@ def coerce(value: Any, annotation: Any) -> Any:
     if origin is list and isinstance(value, list | tuple):
         return [coerce(item, arguments[0]) for item in value]
     if (origin or annotation) is tuple and isinstance(value, list | tuple):
-        return _coerce_tuple(value, annotation, arguments)
+        if not arguments:
+            return tuple(value)
+        types_of = (arguments[0],) * len(value) if arguments[1:] == (...,) else arguments
+        if len(value) != len(types_of):
+            raise _mismatch(value, annotation)
+        return tuple(coerce(item, item_type) for item, item_type in zip(value, types_of, strict=True))
     if annotation is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)
@@ -190,29 +204,6 @@ def coerce(value: Any, annotation: Any) -> Any:
     if not isinstance(plain, type) or (isinstance(value, plain) and isinstance(value, bool) == (plain is bool)):
         return value
     raise _mismatch(value, annotation)
-
-
-def _coerce_tuple(value: Any, annotation: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not arguments:
-        return tuple(value)
-    types_of = (arguments[0],) * len(value) if arguments[1:] == (...,) else arguments
-    if len(value) != len(types_of):
-        raise _mismatch(value, annotation)
-    return tuple(coerce(item, item_type) for item, item_type in zip(value, types_of, strict=True))
-
-
-def _coerce_union(value: Any, annotation: Any, arguments: tuple[Any, ...]) -> Any:
-    if value is None and type(None) in arguments:
-        return None
-    reasons = []
-    for member in arguments:
-        if member is type(None):
-            continue
-        try:
-            return coerce(value, member)
-        except ValueError as error:
-            reasons.append(error)
-    raise reasons[0] if len(reasons) == 1 else _mismatch(value, annotation)
 
 
 def plain_value(value: Any) -> Any:

@@ -162,7 +162,9 @@ def _term(text: str) -> Term:
     if (per := _PER.fullmatch(text)) is not None:
         if not int(per[1]):
             raise ValueError(f"the amount of a trigger must be greater than 0; got {text!r}")
-        return Term(Fraction(1, int(per[1])), _plural(per[2]), per=per[2])
+        word = per[2]
+        plural = word if word == RUN else f"{word}es" if word.endswith(("tch", "sh", "s", "x")) else f"{word}s"
+        return Term(Fraction(1, int(per[1])), plural, per=word)
     match = _TERM.fullmatch(text)
     if match is None:
         raise ValueError(f"{_EXPECTED}; got {text!r}")
@@ -171,10 +173,6 @@ def _term(text: str) -> Term:
     if not Fraction(numerator) or not Fraction(denominator or 1):
         raise ValueError(f"the amount of a trigger must be greater than 0; got {text!r}")
     return Term(Fraction(number), unit)
-
-
-def _plural(word: str) -> str:
-    return word if word == RUN else f"{word}es" if word.endswith(("tch", "sh", "s", "x")) else f"{word}s"
 
 
 def known_units(units: Iterable[str]) -> list[str]:
