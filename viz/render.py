@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.write_toml import PICTURE_SUFFIXES
+from graphtrain.graph.graph import PICTURE_SUFFIXES
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.layout import draw
 from graphtrain.viz.mermaid import to_mermaid

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
-from graphtrain.graph.elements import END, NESTED, Edge, Node, Place
+from graphtrain.graph.elements import END, NESTED, Edge, Node, Place, slots_of
 from graphtrain.graph.layers import Layers, Widened
 from graphtrain.graph.registry import may_be_bypassed, overlays_with
 from graphtrain.guards.syntax import (
@@ -467,13 +467,17 @@ class Editable(ABC):
             elif not isinstance(body, Editable):
                 raise EditError(f"graph: expected a name, a path or a Graph, got {show_value(body)}")
             node = replace(node, use=NESTED, kind=None, body=body, reference=reference)
-        set_now = _slots(node.name, "reads", rest.pop("reads", {}), lists=True)
-        writes = {**node.writes, **_slots(node.name, "writes", rest.pop("writes", {}), lists=False)}
+        set_now, wrong = slots_of(f"{node.name}.reads", rest.pop("reads", {}), lists=True)
+        writes, wrong_writes = slots_of(f"{node.name}.writes", rest.pop("writes", {}))
+        if wrong or wrong_writes:
+            raise EditError([*wrong, *wrong_writes][0])
         plain = {key: plain_parameter(node.name, key, value, EditError) for key, value in rest.items()}
         # A parameter has a value or an expression: what is set last. Both at once is for the checks to report.
         kept = {key: value for key, value in node.parameters.items() if key not in set_now}
         reads = {key: target for key, target in node.reads.items() if key not in plain}
-        return replace(node, parameters={**kept, **plain}, reads={**reads, **set_now}, writes=writes, place=None)
+        return replace(
+            node, parameters={**kept, **plain}, reads={**reads, **set_now}, writes={**node.writes, **writes}, place=None
+        )
 
     def _known(self, name: str, verb: str) -> str:
         if not isinstance(name, str):
@@ -506,18 +510,6 @@ class Editable(ABC):
             existing = ", ".join(f'"{edge}"' for edge in leaving) or "none"
             raise EditError(f"{verb}: there is no edge from `{source}` to `{target}`", f"its edges: {existing}")
         return leaving
-
-
-def _slots(node: str, verb: str, mapping: Any, *, lists: bool) -> dict[str, Any]:
-    if not isinstance(mapping, Mapping):
-        raise EditError(f'{node}.{verb}: expected a table such as {{ slot = "other" }}, got {show_value(mapping)}')
-    slots: dict[str, Any] = {}
-    for slot, target in mapping.items():
-        several = lists and isinstance(target, list | tuple)
-        if not all(isinstance(name, str) for name in (target if several else [target])):
-            raise EditError(f"{node}.{verb}.{slot}: expected the name of a slot, got {show_value(target)}")
-        slots[slot] = tuple(target) if several else target
-    return slots
 
 
 def _redirected(leaving: tuple[Edge, ...], old: str, new: str) -> tuple[Edge, ...]:

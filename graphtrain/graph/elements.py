@@ -119,6 +119,26 @@ def settings_of(node: Node) -> list[str]:
     ]
 
 
+def slots_of(where: str, table: Any, *, lists: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """What the table `reads` or `writes` of a node says, and what is wrong with it, in words.
+
+    Arguments:
+        where: it is, for messages.
+        lists: True takes a list of names too. Default: False.
+    """
+    if not isinstance(table, Mapping):
+        return {}, [f'{where}: expected a table such as {{ slot = "other" }}, got {show_value(table)}']
+    slots: dict[str, Any] = {}
+    wrong = []
+    for slot, target in table.items():
+        several = lists and isinstance(target, list | tuple)
+        if all(isinstance(name, str) for name in (target if several else [target])):
+            slots[slot] = tuple(target) if several else target
+        else:
+            wrong.append(f"{where}.{slot}: expected the name of a slot, got {show_value(target)}")
+    return slots, wrong
+
+
 def is_computed(target: str | tuple[str, ...]) -> bool:
     """True for what a node reads that is an expression, and no name."""
     return isinstance(target, str) and is_expression(target)

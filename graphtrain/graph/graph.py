@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from graphtrain.graph import canonical, read_toml, write_toml
+from graphtrain.errors import GraphtrainError, UsageError
+from graphtrain.graph import canonical, read_toml
 from graphtrain.graph.difference import Difference
-from graphtrain.graph.dry_run import dry_run
 from graphtrain.graph.edit import Editable
-from graphtrain.graph.elements import Drawable, Edge, Node, Place, frozen
-from graphtrain.graph.layers import Layers
-from graphtrain.graph.readable import readable_text
-from graphtrain.graph.registry import find_graph
+from graphtrain.graph.elements import Drawable, Edge, Node, Place, frozen, kind_text, settings_of
+from graphtrain.graph.layers import Layers, overlays_text
+from graphtrain.graph.layers import node as node_key
+from graphtrain.graph.registry import find_graph, kind_of_node
+from graphtrain.kind.declaration import FROM
 from graphtrain.names import quoted
+from graphtrain.printable import one_line
 
 if TYPE_CHECKING:
     from graphtrain.graph.problem import Problem
+
+PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".mmd")  # the formats of `Graph.render`
 
 
 @final
@@ -143,11 +150,27 @@ class Graph(Editable, Drawable):
         Raises:
             UsageError: the file exists or cannot be written, or its name is that of a picture.
         """
-        write_toml.save_graph(self, path)
+        if Path(path).suffix.lower() in PICTURE_SUFFIXES:
+            raise UsageError(
+                f"`{path}` is the name of a picture, and `save` writes a graph as TOML",
+                f'use graph.render("{path}"), or a name that ends in .toml',
+            )
+        text = self.to_toml()
+        try:
+            with Path(path).open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None
+        except OSError as error:
+            raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
 
     def to_toml(self) -> str:
-        """The text that `save` writes."""
-        return write_toml.graph_text(self)
+        """The text that `save` writes.
+
+        >>> print(Graph.load("evaluate").to_toml().splitlines()[0])
+        format = 1
+        """
+        return f"format = {canonical.FORMAT}\n" + _toml(self, canonical.plain(self), prefix="")
 
     def to_json(self) -> str:
         """The canonical JSON: the same text for equal graphs, with nested graphs in full."""
@@ -191,13 +214,18 @@ class Graph(Editable, Drawable):
     def dry_run(self) -> Graph:
         """The graph of a dry run, in which mistakes show early: every node that can be reached is.
 
-        Each epoch has one batch, every trigger is due once, and the run ends after one epoch.
+        Every node that fetches batches fetches one. What is due once at the beginning stays so; any other trigger is
+        due after the first batch. What ends the run by an amount ends it after one epoch; by another unit of its clock,
+        where that has no epochs.
 
         >>> fit = Graph.load("fit").dry_run()
         >>> fit.nodes["next_batch"], fit.nodes["validate"].body.nodes["next_batch"].parameters["limit"]
         (<Node next_batch: limit = 1>, 1)
         """
-        return dry_run(self)
+        every = next((f"1 {unit}" for unit in ("batches", "steps", "epochs") if unit in self.units), "once")
+        ends = ("epochs", "batches", "steps", *self.units)
+        after = next((f"1 {unit}" for unit in ends if unit in self.units), "")
+        return replace(self, nodes={name: _dry(node, every, after) for name, node in self.nodes.items()})
 
     def render(
         self,
@@ -242,4 +270,157 @@ class Graph(Editable, Drawable):
         return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"
 
     def __str__(self) -> str:
-        return readable_text(self)
+        return "\n".join(_readable(self, ""))
+
+
+def _dry(node: Node, every: str, after: str) -> Node:
+    if node.body is not None:
+        node = replace(node, body=node.body.dry_run())
+    kind = kind_of_node(node)
+    if kind is None:
+        return node
+    parameters = {name: value for name, value in node.parameters.items() if name not in (FROM, "batches_per_epoch")}
+    if any(read.name == "history" for read in kind.setup_reads or ()):  # there are no checkpoints to go back to
+        parameters |= dict.fromkeys(kind.idle_without, math.inf)
+    if kind.activity == "data" and "limit" in kind.parameters:
+        parameters["limit"] = 1
+    is_periodic = kind.trigger == "every" and (node.body is None or "every" in parameters)
+    if is_periodic and parameters.get("every") not in ("never", "once"):
+        parameters["every"] = every
+    elif kind.trigger == "after" and after:
+        parameters["after"] = after
+    return replace(node, parameters=parameters)
+
+
+# ---- text to be read: what ``print(graph)`` shows
+
+_WIDEST = 48  # characters of a column; what is wider has a line to itself
+_CLOCK_WIDTH = 100  # characters
+
+
+def _readable(graph: Graph, indent: str) -> Iterator[str]:
+    """The nodes with what the graph sets of them, their edges in order, the guards and the clock.
+
+    The body of a node stands below it, indented.
+
+    >>> print(Graph.load("evaluate"))
+    graph evaluate: start begin_evaluation; outputs metrics; optional val_data
+      begin_evaluation  split = "val"  -> next_batch
+      next_batch        repeat = true, reads indices from val_indices, reads train_data from val_data
+                                       -> end_evaluation if data_exhausted, eval_batch
+      eval_batch                       -> end_evaluation if last_batch, next_batch
+      end_evaluation                   -> end
+      guards  data_exhausted  next_batch.exhausted
+              last_batch      next_batch.last
+      clock   batches = next_batch.batches, samples = next_batch.samples
+    """
+    lists = {key: getattr(graph, key) for key in ("outputs", "optional", "allow")}
+    lists["overlays"] = graph.layers.names
+    lists["optimizer"] = (graph.optimizer,) if graph.optimizer else ()
+    head = [f"start {graph.start}", *(f"{key} {', '.join(values)}" for key, values in lists.items() if values)]
+    yield indent + one_line(f"graph {graph.name}: {'; '.join(head)}")
+    indent += "  "
+    settings = {name: _settings(graph, name) for name in dict.fromkeys([*graph.nodes, *graph.edges])}
+    names, words = _width(settings), _width(settings.values())
+    for name, setting in settings.items():
+        beginning = f"{one_line(name):<{names}}  {setting:<{words}}"
+        if len(beginning) > names + 2 + words:
+            yield indent + beginning.rstrip()
+            beginning = " " * (names + 2 + words)
+        edges = [one_line(str(edge)) for edge in graph.edges.get(name, ())]
+        if len(edges) > 2:  # up to two edges on one line, in order; more as a numbered list
+            edges = [f"{number}. {edge}" for number, edge in enumerate(edges, start=1)]
+        first, *others = edges if len(edges) > 2 else [", ".join(edges) or "no edge"]
+        yield f"{indent}{beginning}  -> {first}"
+        yield from (f"{indent}{' ' * (names + 2 + words)}     {edge}" for edge in others)
+        if name in graph.nodes and (body := graph.nodes[name].body) is not None:
+            yield from _readable(body, indent + "  ")
+    width = _width(graph.guards)
+    guards = []
+    for name, expression in graph.guards.items():
+        overlays = overlays_text(graph.layers.overlays_of_guard(name))
+        text = " ".join(expression.split()) + (f"  ({overlays})" if overlays else "")
+        guards.append(f"{one_line(name):<{width}}  {one_line(text)}")
+    units = one_line(", ".join(f"{unit} = {field}" for unit, field in graph.units.items()))
+    clock = textwrap.wrap(units.replace(" = ", "\0=\0"), _CLOCK_WIDTH)  # breaks between units, not inside of one
+    for heading, lines in (("guards", guards), ("clock", [line.replace("\0", " ") for line in clock])):
+        yield from (f"{indent}{'' if number else heading:<6}  {line}" for number, line in enumerate(lines))
+
+
+def _settings(graph: Graph, name: str) -> str:
+    if name not in graph.nodes:
+        return "not declared"
+    node = graph.nodes[name]
+    kind = kind_text(node) if node.body is None else ""  # the name of a body stands above its nodes
+    overlay = graph.layers.overlay_of(node_key(name))
+    return one_line(", ".join(filter(None, (kind, *settings_of(node), overlay and overlays_text([overlay])))))
+
+
+def _width(texts: Iterable[str]) -> int:
+    """The width of a column that holds the texts; wider ones do not count."""
+    return max((len(text) for text in map(one_line, texts) if len(text) <= _WIDEST), default=0)
+
+
+# ---- TOML that loads back equal
+
+
+def _toml(graph: Graph, whole: dict[str, Any], prefix: str) -> str:
+    head = [f"{key} = {_text(value)}" for key, value in whole.items() if isinstance(value, str | list)]
+    sections = ["\n".join([f"[{prefix.rstrip('.')}]", *head] if prefix else head)]
+    nodes, bodies = [f"[{prefix}nodes]"], []
+    for name, table in whole["nodes"].items():
+        node, key = graph.nodes[name], _key(name)
+        if node.body is None or _is_shipped(node, type(graph)):
+            table = {**table, "graph": node.reference} if node.body is not None else table
+            nodes.append(f"{key} = {_text(table)}")
+        else:  # a body in full is a separate table, since TOML cannot extend an inline table
+            items = [f"{_key(item)} = {_text(value)}" for item, value in table.items() if item != "graph"]
+            inner = _toml(node.body, table["graph"], prefix=f"{prefix}nodes.{key}.graph.")
+            bodies.append("\n".join([f"[{prefix}nodes.{key}]", *items, "", inner]))
+    sections += ["\n".join(nodes), *bodies]
+    for section in ("guards", "edges", "clock"):
+        lines = [f"[{prefix}{section}]"]
+        for key, value in whole.get(section, {}).items():
+            is_long = isinstance(value, list) and len(value) > 2
+            text = "[\n" + "".join(f"  {_text(each)},\n" for each in value) + "]" if is_long else _text(value)
+            lines.append(f"{_key(key)} = {text}")
+        if section in whole:
+            sections.append("\n".join(lines))
+    return "\n\n".join(section.rstrip("\n") for section in sections) + "\n"
+
+
+def _is_shipped(node: Node, make: type[Graph]) -> bool:
+    if node.reference is None or find_graph(node.reference) is None:
+        return False  # a path is relative to the file it is saved in, which may be in another folder
+    try:
+        return read_toml.read_graph(make, node.reference).graph == node.body
+    except GraphtrainError:
+        return False
+
+
+def _key(key: str) -> str:
+    plain = key and all(character.isascii() and (character.isalnum() or character in "_-") for character in key)
+    return key if plain else _text(key)
+
+
+def _text(value: Any) -> str:
+    """A value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return repr(value)
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(_text(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(key)} = {_text(item)}" for key, item in value.items()) + " }" if value else "{}"
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    text = str(value)
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        raise UsageError(f"{text!r} cannot be written: it contains a lone surrogate")
+    return '"' + "".join(_ESCAPES.get(c) or (c if c.isprintable() else f"\\U{ord(c):08X}") for c in text) + '"'
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _GONE = ("removed", "renamed ", "to ")  # how the values begin that `Edit.touches` gives for what is taken away
 _MOST_SHOWN = 60  # characters of a value
-_KNOWN = "the graph `{}` has the overlay `{}` already"
 
 
 @dataclass(frozen=True)
@@ -277,8 +276,8 @@ def _places_taken(edit: Edit, now: Mapping[str, str], before: Mapping[str, str])
 # ---- where overlays are added: to a graph, or to the graph inside it that has the nodes which they name
 
 
-def with_overlays(graph: Graph, overlays: Sequence[Overlay]) -> tuple[Graph, list[Problem]]:
-    """The graph with overlays, and a problem for each that does not fit.
+def with_overlays(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Graph, list[Problem]]:
+    """The graph with overlays, and a problem for each that does not fit, or is there already; `where` they are named.
 
     An overlay is for the outermost graph that has all nodes and guards which it names. What another overlay adds may be
     among them. One that fits nowhere is added to `graph`, whose problems say what is missing there.
@@ -297,28 +296,34 @@ def with_overlays(graph: Graph, overlays: Sequence[Overlay]) -> tuple[Graph, lis
     ]
     for path in dict.fromkeys(found[0] for found in paths if len(found) == 1):
         added = [overlay for overlay, found in zip(overlays, paths, strict=True) if found == [path]]
-        graph, conflicts = _composed_at(graph, path, added)
+        graph, conflicts = _composed_at(graph, path, added, where, "the graph")
         problems += conflicts
     return graph, problems
 
 
-def _composed_at(graph: Graph, path: str, overlays: Sequence[Overlay]) -> tuple[Graph, list[Problem]]:
+def _composed_at(
+    graph: Graph, path: str, overlays: Sequence[Overlay], where: str, title: str
+) -> tuple[Graph, list[Problem]]:
     """The graph with overlays added to the one at the path of a node; their names are those of every graph around."""
-    if not path:
-        known = [overlay for overlay in overlays if overlay.name in graph.layers.names]
-        problems = [
-            Problem("G005", "error", str(overlay.place), _KNOWN.format(graph.name, overlay.name), "name it once")
-            for overlay in known
-        ]
-        graph, conflicts = composed(graph, [overlay for overlay in overlays if overlay not in known])
-        return graph, problems + conflicts
+    names, new, problems = list(graph.layers.names), [], []
+    for overlay in overlays:
+        if overlay.name in names:
+            message = f"{title} has the overlay `{overlay.name}` already"
+            hint = "name it once; two overlays need two names, which are those of their files or `name` in them"
+            problems.append(Problem("G005", "error", where, message, hint))
+        else:
+            names.append(overlay.name)
+            new.append(overlay)
     outer, _, inner = path.partition("/")
-    node = graph.nodes[outer]
-    assert node.body is not None, "found before"
-    body, problems = _composed_at(node.body, inner, overlays)
-    names = (*graph.layers.names, *(overlay.name for overlay in overlays))
-    nodes = {**graph.nodes, outer: replace(node, body=body)}
-    return replace(graph, nodes=nodes, layers=replace(graph.layers, names=names)), problems
+    if not path:
+        graph, conflicts = composed(graph, new)
+    else:
+        node = graph.nodes[outer]
+        assert node.body is not None, "found before"
+        body, conflicts = _composed_at(node.body, inner, new, where, f"the graph `{node.body.name}`")
+        nodes = {**graph.nodes, outer: replace(node, body=body)}
+        graph = replace(graph, nodes=nodes, layers=replace(graph.layers, names=tuple(names)))
+    return graph, problems + conflicts
 
 
 def _paths_of(graph: Graph, overlays: Sequence[Overlay]) -> list[list[str]]:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.graph.canonical import FORMAT, decoded
 from graphtrain.graph.edits import Edit, edit_of
-from graphtrain.graph.elements import NESTED, Edge, Node, Place
+from graphtrain.graph.elements import NESTED, Edge, Node, Place, slots_of
 from graphtrain.graph.layers import Layers, layers_of
-from graphtrain.graph.lines import Lines
 from graphtrain.graph.overlay import Overlay, with_overlays
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, find_graph
@@ -33,6 +32,73 @@ _PLAIN_KEYS = ("format", "name", "start", "nodes", "guards", "edges", "clock", *
 _OVERLAY_KEYS = ("format", "name", "start", *_LISTS, "optimizer", "edit")
 _EXTENDING_KEYS = (*_OVERLAY_KEYS, "extends")
 _EDGE = re.compile(r"(\S+)(?:\s+if\s+(.+))?", re.DOTALL)
+
+# `tomllib` keeps no positions, and messages need them.
+_HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_PART = r"(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')"
+_KEY = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
+_TOKEN = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|#.*|[\[\]{}]")
+
+
+class Lines:
+    """The lines of keys (``("nodes", "clip")``), of strings in lists (``("edges", "decide", "step if due")``), and of
+    tables in lists, by their number (``("edit", "0")``).
+
+    A dotted key is a line of what it is in too, where that has none.
+
+    >>> Lines('edit = [\\n  { remove = "log" },\\n  { remove = "clip" },\\n]').of("edit", "1")
+    3
+    >>> Lines('[nodes]\\nclip = {}\\n[edges]\\nclip = [\\n  "step",\\n]').of("edges", "clip", "step")
+    5
+    """
+
+    def __init__(self, text: str) -> None:
+        self._lines: dict[tuple[str, ...], int] = {}
+        section: tuple[str, ...] = ()
+        key: tuple[str, ...] = ()
+        edits = -1
+        quotes = ""  # of the multi-line string that is open
+        depth = 0  # of the multi-line list that is open
+        tables = 0  # in that list
+        # Not splitlines(), which splits at characters that do not end a line in TOML.
+        for number, line in enumerate(text.split("\n"), start=1):
+            if quotes:
+                if quotes in line:
+                    quotes = ""
+                continue
+            if depth == 0 and (header := _HEADER.match(line)):
+                section = tuple(part.strip().strip("\"'") for part in header.group(1).split("."))
+                if line.lstrip().startswith("[["):
+                    edits += 1
+                    section = (*section, str(edits))
+                self._lines.setdefault(section, number)
+                key = section
+                continue
+            if depth == 0 and (match := _KEY.match(line)):
+                key, tables = section, 0
+                for part in re.findall(_PART, match.group(1)):
+                    key = (*key, part.strip("\"'"))
+                    self._lines.setdefault(key, number)
+            quotes = next((mark for mark in ('"""', "'''") if line.count(mark) == 1), "")
+            if quotes:
+                continue
+            for token in _TOKEN.finditer(line):
+                if depth == 1 and token.group() == "{":
+                    self._lines.setdefault((*key, str(tables)), number)
+                    tables += 1
+                depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token.group(), 0)
+                string = token.group(1) if token.group(1) is not None else token.group(2)
+                if string is not None:
+                    self._lines.setdefault((*key, " ".join(string.split())), number)
+            depth = max(depth, 0)
+
+    def of(self, *key: str) -> int | None:
+        """The line of a key, or of the nearest enclosing key or section that has one."""
+        while key:
+            if key in self._lines:
+                return self._lines[key]
+            key = key[:-1]
+        return None
 
 
 @dataclass(frozen=True)
@@ -98,18 +164,10 @@ class Reader:
         return {name: value for name, value in table.items() if isinstance(value, str)}
 
     def slots(self, value: Any, key: tuple[str, ...], *, lists: bool = False) -> dict[str, Any]:
-        dotted = ".".join(key)
-        if not isinstance(value, dict):
-            expected = 'a table such as { slot = "other" }'
-            self.problem("G003", key, f"{dotted}: expected {expected}, got {show_value(value)}")
-            return {}
-        good = {}
-        for slot, target in value.items():
-            if isinstance(target, str) or (lists and _are_texts(target)):
-                good[slot] = tuple(target) if isinstance(target, list) else target
-            else:
-                self.problem("G003", key, f"{dotted}.{slot}: expected the name of a slot, got {show_value(target)}")
-        return good
+        slots, wrong = slots_of(".".join(key), value, lists=lists)
+        for message in wrong:
+            self.problem("G003", key, message)
+        return slots
 
 
 def read_graph(make: type[Graph], source: str | Path, *, contained: bool = False) -> Draft:
@@ -463,19 +521,12 @@ def _with_overlays(
     where = str(place) if place is not None else graph.title
     for source in sources:
         try:
-            overlay = _read_overlay(source, named_in, reading)
+            overlays.append(_read_overlay(source, named_in, reading))
         except UsageError as error:
             if place is None:
                 raise
             reading.problems.append(Problem("G004", "error", where, f"extends: {error.message}", error.hint))
-            continue
-        if overlay.name in (*graph.layers.names, *(other.name for other in overlays)):
-            message = f"the graph has the overlay `{overlay.name}` already"
-            hint = "name it once; two overlays need two names, which are those of their files or `name` in them"
-            reading.problems.append(Problem("G005", "error", where, message, hint))
-            continue
-        overlays.append(overlay)
-    graph, conflicts = with_overlays(graph, overlays)
+    graph, conflicts = with_overlays(graph, overlays, where)
     reading.problems += conflicts
     return graph
 

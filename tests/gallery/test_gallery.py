@@ -15,7 +15,6 @@ import torch
 
 from graphtrain import GraphtrainError, Outcome, Trainer
 from graphtrain.distributed import Ranks
-from graphtrain.graph.dry_run import dry_run
 from graphtrain.state.random import seed_everything
 from tests.command.conftest import Command
 from tests.distributed.fake_ranks import run_ranks
@@ -51,7 +50,7 @@ def transitions_of(trainer: Trainer) -> int:
 
 def test_it_has_no_problem_and_is_short(procedure: Procedure) -> None:
     assert procedure.graph().check() == []
-    assert not [problem for problem in dry_run(procedure.graph()).check() if problem.severity == "error"]
+    assert not [problem for problem in procedure.graph().dry_run().check() if problem.severity == "error"]
     assert toml_lines(procedure.toml) <= procedure.toml_lines
     assert sum(map(kind_lines, procedure.kinds)) <= procedure.kind_lines
     assert len(procedure.kinds) <= 2

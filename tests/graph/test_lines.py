@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphtrain.graph.lines import Lines
+from graphtrain.graph.read_toml import Lines
 
 TEXT = '''\
 format = 1

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader
 import graphtrain
 from graphtrain import DataError, Graph, Loader, PlannedRun, Trainer, rank_local
 from graphtrain.distributed import Ranks
-from graphtrain.graph.dry_run import dry_run
 from tests.distributed.fake_ranks import run_ranks
 from tests.nodes.test_loaders_together import Unsized, lists, numbers
 
@@ -298,6 +297,6 @@ def test_a_number_that_is_none_is_an_error_of_the_graph() -> None:
 
 
 def test_a_dry_run_has_one_batch() -> None:
-    trainer = make(dry_run(with_epochs_of(7)), DATA["list"]())
+    trainer = make(with_epochs_of(7).dry_run(), DATA["list"]())
     trainer.run()
     assert trainer.progress["next_batch"]["batches"] == 1

@@ -9,7 +9,7 @@ import pytest
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.write_toml import PICTURE_SUFFIXES
+from graphtrain.graph.graph import PICTURE_SUFFIXES
 from graphtrain.viz import render, svg
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.mermaid import to_mermaid
