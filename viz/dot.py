@@ -103,7 +103,7 @@ def _add_level(digraph: Digraph, picture: Picture, inside: str, touching: Counte
         digraph.node(box.key, **_box_attributes(box, touching[box.key]))
     for body in bodies:
         with digraph.subgraph(name=f"cluster_{body.key}") as inner:
-            inner.attr("graph", **_cluster_attributes(body))
+            inner.attr("graph", **_box_attributes(body, touching[body.key]))
             _add_level(inner, picture, body.key, touching)
 
 
@@ -115,34 +115,23 @@ def _box_attributes(box: Box, touching: int) -> dict[str, str]:
     if box.is_mark:
         main = {"group": f"main line of {box.inside}"} if box.main else {}
         return {**MARK, **ENDS[box.family], **main, "tooltip": box.family}
-    attributes = {
-        "label": _label(box),
-        "shape": FAMILIES[box.family].shape,
-        "tooltip": escape(box.tooltip),
-        "width": f"{min(3.0, max(0.75, 0.18 * touching)):.2f}",  # inches; a hub is wide, so that its arrows spread
-        **_paint(box),
-    }
-    if box.mark in MARKS:
-        attributes["style"] = f"filled,{MARKS[box.mark].style}"
-    if box.mark == "changed" and FAMILIES[box.family].shape not in _ONE_OUTLINE:
+    # An HTML-like label, in which Graphviz knows no escapes but those of HTML.
+    lines = [f'<font point-size="10">{html.escape(line)}</font>' for line in box.text]
+    label = _table([f"<b>{html.escape(box.heading)}</b>", *lines])
+    attributes = {"label": label, "tooltip": escape(box.tooltip), **_paint(box)}
+    styles = [MARKS[box.mark].style] if box.mark in MARKS else []
+    if box.is_body:  # one line, inside of the frame that is not seen
+        style = ",".join(["filled", "rounded", *styles])
+        return {**attributes, "style": style, "margin": "12", "peripheries": "1"}
+    attributes["shape"] = FAMILIES[box.family].shape
+    attributes["width"] = f"{min(3.0, max(0.75, 0.18 * touching)):.2f}"  # inches; a hub is wide: its arrows spread
+    if styles:
+        attributes["style"] = ",".join(["filled", *styles])
+    if box.mark == "changed" and attributes["shape"] not in _ONE_OUTLINE:
         attributes["peripheries"] = "2"
     if box.main:
         attributes["group"] = f"main line of {box.inside}"
     return attributes
-
-
-def _cluster_attributes(box: Box) -> dict[str, str]:
-    from graphviz import escape
-
-    return {
-        "label": _label(box),
-        "tooltip": escape(box.tooltip),
-        "style": "filled,rounded",
-        "margin": "12",
-        "peripheries": "1",  # inside of the frame that is not seen
-        **_paint(box),
-        **({"style": f"filled,rounded,{MARKS[box.mark].style}"} if box.mark in MARKS else {}),
-    }
 
 
 def _paint(box: Box) -> dict[str, str]:
@@ -157,12 +146,6 @@ def _paint(box: Box) -> dict[str, str]:
         fill = LIGHT.paper if box.family == "nested" else fill
     width = 4.0 if box.current else width
     return {"fillcolor": fill, "color": line, "penwidth": f"{width:.1f}", "class": " ".join(box.classes)}
-
-
-def _label(box: Box) -> str:
-    """An HTML-like label, in which Graphviz knows no escapes but those of HTML."""
-    lines = [f'<font point-size="10">{html.escape(line)}</font>' for line in box.text]
-    return _table([f"<b>{html.escape(box.heading)}</b>", *lines])
 
 
 def _caption(lines: tuple[str, ...]) -> str:

@@ -83,17 +83,13 @@ def _styles(picture: Picture, names: dict[str, str]) -> Iterator[str]:
     for box in picture.boxes:
         for kind in box.classes:
             members.setdefault(kind, []).append(names[box.key])
-    for kind in sorted(members, key=_layer):
+    # Later definitions win: heat over families, the position over both.
+    for kind in sorted(members, key=lambda kind: 2 if kind == "current" else 1 if kind.startswith("heat") else 0):
         yield f"classDef {kind} {_declarations(kind)}"
         yield f"class {','.join(members[kind])} {kind}"
     for number, arrow in enumerate(picture.arrows):
         if arrow.mark in MARKS:
             yield f"linkStyle {number} {_stroke(arrow.mark)},color:{LIGHT.look(arrow.mark)[1]}"
-
-
-def _layer(kind: str) -> int:
-    """Later definitions win: heat over families, the position over both."""
-    return 2 if kind == "current" else 1 if kind.startswith("heat") else 0
 
 
 def _declarations(kind: str) -> str:

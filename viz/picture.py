@@ -206,34 +206,35 @@ def picture(
     whole = _level(graph, "")
     overlays = (one_line(f"with {overlays_text(graph.layers.names)}"),) if graph.layers.names else ()
     heat = "how long it took" if seconds is not None else "how often a node ran" if counts is not None else ""
-    legend = _legend(whole, heat, position is not None)
+    legend = [NUMBERS] if any(arrow.number is not None for arrow in whole.arrows) else []  # what is not clear by itself
+    legend += [f"colour: {heat}"] if heat else []
+    legend += ["bold outline: runs next"] if position is not None else []
     default = (f"optimizer {graph.optimizer}",) if graph.optimizer else ()
     rows = tuple(_guard_rows(graph)) if guards else ()
     whole = replace(
         whole,
         boxes=tuple(sorted(whole.boxes, key=lambda box: box.is_body)),
-        caption=(whole.name, *overlays, *default, *legend),
+        caption=(whole.name, *overlays, *default, *([" \N{MIDDLE DOT} ".join(legend)] if legend else ())),
         guards=rows,
     )
     if position is not None:
         whole = whole.map_boxes(lambda box: replace(box, current=box.key == key_of(position.split("/"))))
     if counts is not None:
         runs = {key_of(path.split("/")): count for path, count in counts.items()}
-        whole = whole.map_boxes(lambda box: _heated(box, runs.get(box.key, 0), max(runs.values(), default=0)))
+        most = max(runs.values(), default=0)
+
+        def heated(box: Box) -> Box:
+            count = runs.get(box.key, 0)
+            if box.family == "nested":
+                return replace(box, runs=count)  # the heat is that of the boxes inside, or, of seconds, their sum
+            return replace(box, runs=count, heat=math.log1p(count) / math.log1p(most) if most > 0 else 0.0)
+
+        whole = whole.map_boxes(heated)
     if seconds is not None:
         took = {key_of(path.split("/")): time for path, time in seconds.items()}
         whole = whole.map_boxes(lambda box: _timed(box, took))
     keys = {key_of(path.split("/")) for path in bypassed}
     return whole.map_boxes(lambda box: _pale(box, keys))
-
-
-def _legend(drawn: Picture, heat: str, has_position: bool) -> Iterator[str]:
-    """What is not clear by itself, on one line."""
-    words = [NUMBERS] if any(arrow.number is not None for arrow in drawn.arrows) else []
-    words += [f"colour: {heat}"] if heat else []
-    words += ["bold outline: runs next"] if has_position else []
-    if words:
-        yield " \N{MIDDLE DOT} ".join(words)
 
 
 def key_of(names: Iterable[str]) -> str:
@@ -243,12 +244,6 @@ def key_of(names: Iterable[str]) -> str:
     ('validate/next_batch', 'a+3Ab')
     """
     return "/".join(quote(name, safe="", errors="surrogatepass").replace("%", "+") or "+empty" for name in names)
-
-
-def _heated(box: Box, runs: int, most: int) -> Box:
-    if box.family == "nested":
-        return replace(box, runs=runs)  # the heat is that of the boxes inside, or, of seconds, their sum
-    return replace(box, runs=runs, heat=math.log1p(runs) / math.log1p(most) if most > 0 else 0.0)
 
 
 def _timed(box: Box, took: Mapping[str, float]) -> Box:

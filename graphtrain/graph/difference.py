@@ -185,7 +185,12 @@ class Difference(Drawable):
     def __str__(self) -> str:
         if not self.changes:
             return "no difference"
-        lines = [f"{_SIGNS[change.how]} {_with_details(change)}" for change in self.changes]
+        lines = []
+        for change in self.changes:
+            details = {"node": " ({})", "guard": " = {}", "unit": " = {}"}.get(change.what, "")
+            # The sign stands for the verb.
+            words = one_line(change.subject) + details.format("".join(change.values))
+            lines.append(f"{_SIGNS[change.how]} {change if change.how == 'changed' else words}")
         return "\n".join([*lines, *(f"hint: {one_line(hint)}" for hint in self.hints)])
 
     def __repr__(self) -> str:
@@ -195,14 +200,6 @@ class Difference(Drawable):
     def render(self, path: str | Path) -> Path:
         """Draw both graphs into a file, in one picture; as `Graph.render`, whose formats and errors it has."""
         return self._drawn_into(path)
-
-
-def _with_details(change: Change) -> str:
-    """A change without its verb, for which the sign before it stands."""
-    if change.how == "changed":
-        return str(change)
-    details = {"node": " ({})", "guard": " = {}", "unit": " = {}"}.get(change.what, "")
-    return one_line(change.subject) + details.format("".join(change.values))
 
 
 # ---- comparing
@@ -234,7 +231,14 @@ def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
             bodies.append((name, old.body, new.body))
     for source in dict.fromkeys([*after.edges, *before.edges]):
         independent = (source in before.nodes) == (source in after.nodes)
-        yield from _edge_changes(before.edges.get(source, ()), after.edges.get(source, ()), inside, source, independent)
+        edges = before.edges.get(source, ()), after.edges.get(source, ())
+        for pair in paired_edges(*edges):
+            former, latter = (None if edge is None else str(edge) for edge in pair)
+            yield Change("edge", inside, source, former, latter, independent=independent)
+        kept = Counter(map(str, edges[0])) & Counter(map(str, edges[1]))
+        order, new_order = (", ".join(map(str, _split(each, kept)[0])) for each in edges)
+        if order != new_order:
+            yield Change("order", inside, source, order, new_order)
     for name, former, text in _differing(before.guards, after.guards):
         matters = None in (former, text) or spaced(former or "") != spaced(text or "")
         yield Change("guard", inside, name, former, text, matters=matters)
@@ -288,18 +292,6 @@ def _stated(parameters: Mapping[str, Any], key: str) -> tuple[str | None, str | 
 
 def _names(target: str | tuple[str, ...]) -> str:
     return target if isinstance(target, str) else f"[{', '.join(target)}]"
-
-
-def _edge_changes(
-    before: tuple[Edge, ...], after: tuple[Edge, ...], inside: str, source: str, independent: bool
-) -> Iterator[Change]:
-    for old, new in paired_edges(before, after):
-        former, latter = (None if edge is None else str(edge) for edge in (old, new))
-        yield Change("edge", inside, source, former, latter, independent=independent)
-    kept = Counter(map(str, before)) & Counter(map(str, after))
-    order, new_order = (", ".join(map(str, _split(edges, kept)[0])) for edges in (before, after))
-    if order != new_order:
-        yield Change("order", inside, source, order, new_order)
 
 
 def paired_edges(before: tuple[Edge, ...], after: tuple[Edge, ...]) -> list[tuple[Edge | None, Edge | None]]:

@@ -521,21 +521,18 @@ def _guards_of(edges: Mapping[str, tuple[Edge, ...]]) -> set[str]:
 
 
 def _with_named(used: set[str], guards: Mapping[str, str]) -> set[str]:
-    """These guards, and those that they name in turn."""
+    """These guards, and those that they name in turn: every word of an expression that cannot be parsed."""
     waiting = list(used)
     while waiting:
-        new = _names_in(guards.get(waiting.pop(), "")) & guards.keys() - used
+        text = guards.get(waiting.pop(), "")
+        try:
+            names = {part.name for part in walk(parse(text)) if isinstance(part, Name)}
+        except GuardSyntaxError:
+            names = set(re.findall(r"[A-Za-z_]\w*", text))
+        new = names & guards.keys() - used
         used = used | new
         waiting += new
     return used
-
-
-def _names_in(text: str) -> set[str]:
-    """The guards (or slots) that an expression names; every word of an expression that cannot be parsed."""
-    try:
-        return {part.name for part in walk(parse(text)) if isinstance(part, Name)}
-    except GuardSyntaxError:
-        return set(re.findall(r"[A-Za-z_]\w*", text))
 
 
 def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from graphtrain.errors import EditError, GraphError, UsageError
 from graphtrain.graph import layers as of
 from graphtrain.graph.edits import VERBS, Edit, edge_text, node_at, placed
 from graphtrain.graph.elements import Place
-from graphtrain.graph.layers import Layers, Touch
+from graphtrain.graph.layers import Touch
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import effects_of
 from graphtrain.kind.parameter import show_value
@@ -68,10 +68,17 @@ def composed(graph: Graph, overlays: Sequence[Overlay]) -> tuple[Graph, list[Pro
             return graph
 
     for overlay in overlays:
+        touched = dict(graph.layers.touched)
         try:
-            graph = _with_head(graph, overlay)
+            for key, value in overlay.head.items():
+                _touch(touched, overlay.name, f"`{key}`", show_value(value))
         except EditError as error:
             problems.append(Problem("G005", "error", str(overlay.place), error.message, error.hint))
+        else:
+            layers = replace(graph.layers, names=(*graph.layers.names, overlay.name), touched=touched)
+            places = {**graph.places, "start": overlay.place} if "start" in overlay.head else graph.places
+            allow = tuple(dict.fromkeys((*graph.allow, *overlay.allow)))
+            graph = replace(graph, **overlay.head, allow=allow, layers=layers, places=places)
         lost: set[str] = set()  # the nodes that it would have added
         last, waiting = graph.layers.last, []  # what this overlay adds is placed as its edits say, without regard to it
         for edit in overlay.edits:
@@ -94,16 +101,6 @@ def composed(graph: Graph, overlays: Sequence[Overlay]) -> tuple[Graph, list[Pro
             graph = made(graph, edit, graph.layers.last)
         is_new = bool(ready)
     return graph, problems
-
-
-def _with_head(graph: Graph, overlay: Overlay) -> Graph:
-    touched = dict(graph.layers.touched)
-    for key, value in overlay.head.items():
-        _touch(touched, overlay.name, f"`{key}`", show_value(value))
-    layers = replace(graph.layers, names=(*graph.layers.names, overlay.name), touched=touched)
-    places = {**graph.places, "start": overlay.place} if "start" in overlay.head else graph.places
-    allow = tuple(dict.fromkeys((*graph.allow, *overlay.allow)))
-    return replace(graph, **overlay.head, allow=allow, layers=layers, places=places)
 
 
 def _touch(touched: dict[str, Touch], overlay: str, what: str, value: str) -> None:
@@ -132,7 +129,10 @@ def _with_edit(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
     needed = [*map(of.node, edit.nodes()), *(edge_text(*ends) for ends in edit.edges())]
     _expect_own_kind(graph, edit)
     touches = dict(edit.touches(graph))
-    _expect_needed(layers, overlay, [what for what in needed if what not in touches])
+    for what in needed:
+        touch = layers.touched.get(what) if what not in touches else None
+        if touch is not None and touch.overlay != overlay and touch.value.startswith(_GONE):
+            raise _RefusedError(touch.overlay, overlay, f"`{touch.overlay}` takes away {what}, which `{overlay}` needs")
     touched = dict(layers.touched)
     for what, value in touches.items():
         _touch(touched, overlay, what, value)
@@ -193,18 +193,6 @@ def _instead(graph: Graph, edit: Edit) -> str:
                     f"leave `{edit.overlay}` out; what can be set of that node: graphtrain nodes {node.use}"
                 )
     return ""
-
-
-def _expect_needed(layers: Layers, overlay: str, needed: Iterable[str]) -> None:
-    """Raise if another overlay takes away a node or an edge that an edit needs.
-
-    Raises:
-        EditError: it does.
-    """
-    for what in needed:
-        touch = layers.touched.get(what)
-        if touch is not None and touch.overlay != overlay and touch.value.startswith(_GONE):
-            raise _RefusedError(touch.overlay, overlay, f"`{touch.overlay}` takes away {what}, which `{overlay}` needs")
 
 
 def _placed_after_others(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:

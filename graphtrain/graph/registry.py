@@ -155,19 +155,13 @@ def _marked(use: str, kind: Kind | None, argument: str) -> tuple[str, ...]:
         return tuple(getattr(kind, argument))
     if use not in _kinds():
         return ()
-    mark, parameters = _shipped_mark(use), _shipped_parameters(use)
+    mark = _shipped_mark(use)
     value = ast.literal_eval(mark[argument]) if argument in mark else ()
-    return tuple(name for name in ([value] if isinstance(value, str) else value) if name not in parameters)
-
-
-def _shipped_parameters(name: str) -> set[str]:
-    """The names of the parameters and of the progress of a class, by the source."""
-    return {
-        statement.target.id
-        for definition in _shipped_source(name).body
-        for statement in getattr(definition, "body", ())
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    statements = (each for definition in _shipped_source(use).body for each in getattr(definition, "body", ()))
+    attributes = {
+        each.target.id for each in statements if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
     }
+    return tuple(name for name in ([value] if isinstance(value, str) else value) if name not in attributes)
 
 
 @functools.cache
