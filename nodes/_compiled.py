@@ -35,8 +35,10 @@ class Compiled:
             return function.take(self(function.step, model, batch))
         asks = isinstance(function, StepInputs)
         if function is not self._function:
-            dynamic = None if asks else False
-            self._function, self._compiled = function, torch.compile(function, dynamic=dynamic, **_own_limit())
+            options: dict[str, Any] = {"dynamic": None if asks else False}
+            if "isolate_recompiles" in inspect.signature(torch.compile).parameters:  # since 2.13
+                options["isolate_recompiles"] = True  # the shapes of one run count, not those of all in a process
+            self._function, self._compiled = function, torch.compile(function, **options)
         if asks:
             for tensor in tensors_of(batch):
                 torch._dynamo.mark_static(tensor)
@@ -49,12 +51,6 @@ class Compiled:
                     "install one (g++ for the CPU, Triton and gcc for CUDA), or leave train_batch.compile at false",
                 ) from None
             raise
-
-
-def _own_limit() -> dict[str, Any]:
-    """Count the shapes of one run, where torch can (2.13): by default those of all runs in a process count together."""
-    known = inspect.signature(torch.compile).parameters
-    return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
 
 
 def _causes(error: BaseException | None) -> Iterator[str]:

@@ -102,9 +102,14 @@ class _Turns(Division):
     """
 
     def __init__(
-        self, ranks: Agreement, windows: Windows, name: Callable[[], str], notify: Callable[[str], None]
+        self,
+        source: Source,
+        ranks: Agreement,
+        windows: Windows,
+        name: Callable[[], str],
+        notify: Callable[[str], None],
     ) -> None:
-        self._ranks, self._windows, self._name, self._notify = ranks, windows, name, notify
+        self.source, self._ranks, self._windows, self._name, self._notify = source, ranks, windows, name, notify
         if windows.are_expected:
             notify(
                 "no node counts the micro-batches of a step, as `accumulate` does: a step has one of every rank, so it "
@@ -149,21 +154,6 @@ class _Turns(Division):
 class _ByNumber(_Turns):
     """A `Loader`: every rank loads its own batches, and knows of the others by their numbers."""
 
-    def __init__(
-        self,
-        source: Ordered,
-        ranks: Agreement,
-        windows: Windows,
-        name: Callable[[], str],
-        notify: Callable[[str], None],
-        limit: BatchLimit,
-        *,
-        counts_by_hand: bool,
-    ) -> None:
-        super().__init__(ranks, windows, name, notify)
-        self.source = Shared(source, ranks.rank, ranks.world_size, limit, windows)
-        self.synchronises = counts_by_hand
-
     def draw(self, drawing: Drawing) -> Round:
         share, first, rank = drawing.batches, drawing.first, self._ranks.rank
         assert isinstance(share, Share), "what the source has opened"
@@ -186,17 +176,6 @@ class _ByNumber(_Turns):
 @final
 class _DrawnByAll(_Turns):
     """Data that gives one batch after the other: every rank draws those of all ranks, and keeps its own."""
-
-    def __init__(
-        self,
-        source: Source,
-        ranks: Agreement,
-        windows: Windows,
-        name: Callable[[], str],
-        notify: Callable[[str], None],
-    ) -> None:
-        super().__init__(ranks, windows, name, notify)
-        self.source, self.early = source, ranks.world_size
 
     def draw(self, drawing: Drawing) -> Round:
         first, rank, end = drawing.first, self._ranks.rank, drawing.length
@@ -298,19 +277,21 @@ def division_of(
             "leave the sampler out; or, to divide the data by it, pass graphtrain.rank_local(data)",
         )
     if isinstance(source, Ordered):
-        return _ByNumber(source, ranks, windows, name, notify, limit, counts_by_hand=counts_by_hand)
+        shared = Shared(source, ranks.rank, ranks.world_size, limit, windows)
+        division = _ByNumber(shared, ranks, windows, name, notify)
+        division.synchronises = counts_by_hand
+        return division
     if not isinstance(source, Indexed):
+        what = "several loaders that are read together" if loaders_of(data) else f"a {type(data).__name__}"
         notify(
-            f"train or validation data is {_described(data)}: each of {ranks.world_size} ranks draws all of its "
+            f"train or validation data is {what}: each of {ranks.world_size} ranks draws all of its "
             f"batches and keeps its own, which is {ranks.world_size} times the loading; of a graphtrain.Loader, every "
             "batch is loaded once"
         )
         source = Common(source, data, seed)
-    return _DrawnByAll(source, ranks, windows, name, notify)
-
-
-def _described(data: Any) -> str:
-    return "several loaders that are read together" if loaders_of(data) else f"a {type(data).__name__}"
+    drawn_by_all = _DrawnByAll(source, ranks, windows, name, notify)
+    drawn_by_all.early = ranks.world_size
+    return drawn_by_all
 
 
 def _batches(length: int) -> str:

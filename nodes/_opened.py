@@ -83,10 +83,6 @@ class OpenBatches:
         end, batches = self._node.loader_first + length, self._node.batches_per_epoch
         return end if batches is None else min(end, batches)
 
-    def is_at_limit(self) -> bool:
-        """True if all were given that the limit allows."""
-        return self.consumed() == self._most
-
     def _drawn(self) -> int:
         """How many batches the data has given, those ahead included."""
         batches = self.consumed()
@@ -144,7 +140,7 @@ class OpenBatches:
     def has_another(self) -> bool:
         """True if there is a batch after those that were given; one that had to be fetched for that is ahead."""
         node = self._node
-        if self.is_at_limit():
+        if self.consumed() == self._most:
             return False
         if self.ahead or not (self._supply.is_early or node.length is None or self.consumed() >= node.length):
             return True
@@ -204,7 +200,13 @@ class OpenBatches:
         if self.ahead and _has_plain_form(self.ahead):
             return {"ahead": self.ahead}
         if self.ahead and not supply.source.redraws:
-            raise _cannot_be_drawn_again(self.ahead[0])
+            raise UnsaveableError(
+                "the batch fetched ahead",
+                f"it is a {type(self.ahead[0]).__name__}, or holds something, that is no plain data; and what a "
+                "DataLoader without workers draws while others are drawn cannot be drawn again",
+                "leave next_batch.prefetch at false, return plain dicts, tuples, lists and tensors, or use "
+                "graphtrain.Loader",
+            )
         return {}
 
     def resume(self, position: Mapping[str, Any]) -> None:
@@ -321,15 +323,6 @@ def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -
 
 def _digest(section: Mapping[str, Any]) -> str:
     return state_digest({"data": section})
-
-
-def _cannot_be_drawn_again(batch: Any) -> UnsaveableError:
-    return UnsaveableError(
-        "the batch fetched ahead",
-        f"it is a {type(batch).__name__}, or holds something, that is no plain data; and what a DataLoader without "
-        "workers draws while others are drawn cannot be drawn again",
-        "leave next_batch.prefetch at false, return plain dicts, tuples, lists and tensors, or use graphtrain.Loader",
-    )
 
 
 def _has_plain_form(value: Any) -> bool:

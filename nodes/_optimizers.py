@@ -58,6 +58,11 @@ def parameters_of(optimizer: Any) -> list[torch.Tensor]:
     return parameters
 
 
+def gradients_of(optimizer: Any) -> list[torch.Tensor]:
+    """The gradients of those parameters that have one now; the argument is that of `parameters_of`."""
+    return [gradient for parameter in parameters_of(optimizer) if (gradient := parameter.grad) is not None]
+
+
 def names_of(parameters: Iterable[torch.Tensor], model: Any, optimizers: Iterable[Any]) -> list[str]:
     """The names of parameters in a model; of those that it has not, their group and number in their optimizer.
 

@@ -41,10 +41,26 @@ def around(precision: Precision, device: torch.device, compiled: Compiled | None
     """
     if precision in MODEL_DTYPES:
         dtype = getattr(torch, MODEL_DTYPES[precision])
-        _require(precision, dtype, device)
-        return _in_type(dtype, compiled)
+        try:
+            torch.zeros(1, dtype=dtype, device=device).add_(1)
+        except (RuntimeError, TypeError) as error:
+            raise _missing(precision, device, error) from None
+
+        def in_type(function: Any, model: Any, batch: Any) -> Any:
+            batch = cast(batch, dtype)
+            with _default_dtype(dtype):
+                return function(model, batch) if compiled is None else compiled(function, model, batch)
+
+        return in_type
     autocast = autocast_of(precision, device)
-    return compiled if autocast is None else _under(autocast, compiled)
+    if autocast is None:
+        return compiled
+
+    def under(function: Any, model: Any, batch: Any) -> Any:
+        with autocast:
+            return function(model, batch) if compiled is None else compiled(function, model, batch)
+
+    return under
 
 
 def autocast_of(precision: Precision, device: torch.device) -> torch.autocast | None:
@@ -76,32 +92,8 @@ def scaled(loss: torch.Tensor, scale: float) -> torch.Tensor:
     return (loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss) * scale
 
 
-def _require(precision: str, dtype: torch.dtype, device: torch.device) -> None:
-    try:
-        torch.zeros(1, dtype=dtype, device=device).add_(1)
-    except (RuntimeError, TypeError) as error:
-        raise _missing(precision, device, error) from None
-
-
 def _missing(precision: str, device: torch.device, error: Exception) -> UsageError:
     return UsageError(f'precision "{precision}": there is none on the device `{device}` ({error})', 'use "32-true"')
-
-
-def _under(autocast: torch.autocast, compiled: Compiled | None) -> Around:
-    def under(function: Any, model: Any, batch: Any) -> Any:
-        with autocast:
-            return function(model, batch) if compiled is None else compiled(function, model, batch)
-
-    return under
-
-
-def _in_type(dtype: torch.dtype, compiled: Compiled | None) -> Around:
-    def in_type(function: Any, model: Any, batch: Any) -> Any:
-        batch = cast(batch, dtype)
-        with _default_dtype(dtype):
-            return function(model, batch) if compiled is None else compiled(function, model, batch)
-
-    return in_type
 
 
 @contextlib.contextmanager

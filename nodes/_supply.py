@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from graphtrain.data import NOTHING
 from graphtrain.data.common import Common
+from graphtrain.data.length import length_of
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.rank_local import RankLocal, own_data
 from graphtrain.data.shares import WindowCounter, Windows
@@ -19,13 +20,69 @@ from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.declaration import WrittenBatches
 from graphtrain.nodes._division import Division, division_of
-from graphtrain.nodes._in_turn import InTurn
 
 if TYPE_CHECKING:
     import torch
 
     from graphtrain.nodes.next_batch import NextBatch
     from graphtrain.program.agreement import Agreement
+
+
+@final
+class InTurn:
+    """The loaders of a mapping, in its order.
+
+    Arguments:
+        loaders: by name.
+
+    Attributes:
+        sources: of those read so far: one may keep its own position.
+        positions: of those that keep their own, loaded from a checkpoint and not taken so far.
+    """
+
+    def __init__(self, loaders: Mapping[str, Any]) -> None:
+        self.loaders = loaders
+        self.sources: dict[str, Source] = {}
+        self.positions: dict[str, dict[str, Any]] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """A loader.
+
+        Raises:
+            DataError: there is none of that name, as where the run was saved with others.
+        """
+        if name not in self.loaders:
+            raise DataError(
+                f"the run was saved in the loader `{name}`, and now there are {', '.join(self.loaders)}",
+                f"supply the loader `{name}` too, or resume from a checkpoint that was made elsewhere",
+            )
+        return self.loaders[name]
+
+    def after(self, name: str) -> str:
+        """The name of the loader that follows one; of the first after the last, and after none."""
+        names = [*self.loaders]
+        return names[(names.index(name) + 1) % len(names)] if name in names else names[0]
+
+    def is_last(self, name: str) -> bool:
+        """True if no other follows this one."""
+        return [*self.loaders][-1] == name
+
+    def length(self, limit: BatchLimit) -> int:
+        """The batches of all of them; 0 where that is not known."""
+        total = 0
+        for loader in self.loaders.values():
+            length = None if isinstance(loader, RankLocal) else length_of(loader)
+            if length is None:
+                return 0
+            most = limit.of(length)
+            total += length if most is None else min(most, length)
+        return total
+
+    def position(self, current: str) -> dict[str, Any]:
+        """What those report that keep their own position, all but the one that is read."""
+        reported = {name: source.position() for name, source in self.sources.items() if name != current}
+        known = self.positions | {name: position for name, position in reported.items() if position}
+        return {name: known[name] for name in (*self.loaders, *known) if name in known}  # in one order, for the digest
 
 
 @final
@@ -130,7 +187,14 @@ class Supply:
             DataError: nothing is written so far, or `indices` does not fit.
         """
         if self._written is not None:
-            self._take_written(self._written.now())
+            data = self._written.now()
+            if data is None:
+                raise DataError(
+                    "an epoch is opened before anything has written its data",
+                    "connect the node that writes it before `next_batch`",
+                )
+            if data is not self.data:
+                self._take(data)
         elif self.in_turn is not None:
             self._take_next_loader(self.in_turn, indices)
         try:
@@ -182,7 +246,14 @@ class Supply:
         # Data that keeps its own position loses it at its end, which several ranks would reach a round early.
         self.is_early = self._node.prefetch and (self.ranks is None or not isinstance(self.source, Stateful))
         if self._node.overfit is not None:
-            self._refuse_shuffled()
+            for each in self.parts:
+                sampler = getattr(each, "sampler", None)
+                if isinstance(each, DataLoader) and sampler is not None and not isinstance(sampler, SequentialSampler):
+                    raise DataError(
+                        f"next_batch.overfit = {self._node.overfit}: the data is a {type(each).__name__} with a "
+                        f"{type(sampler).__name__}, which gives other batches in every epoch",
+                        "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
+                    )
         if self.source.replays:
             for each in self.parts:
                 self.state.is_redrawn(each)
@@ -256,15 +327,6 @@ class Supply:
         if node.loader in in_turn.positions:
             self.source.load_position(in_turn.positions.pop(node.loader), inside=False)
 
-    def _take_written(self, data: Any) -> None:
-        if data is None:
-            raise DataError(
-                "an epoch is opened before anything has written its data",
-                "connect the node that writes it before `next_batch`",
-            )
-        if data is not self.data:
-            self._take(data)
-
     def _note_ranks(self, ranks: int) -> None:
         """Note among how many ranks the data divides itself: where that has changed, its position is not defined."""
         node = self._node
@@ -297,14 +359,3 @@ class Supply:
                 f"{setting}: the loaders {', '.join(self._loaders)} are read in turn, and an epoch has all of each",
                 'leave it out, or set next_batch.combine = "cycle"',
             )
-
-    def _refuse_shuffled(self) -> None:
-        """Raise where data gives other batches in every epoch."""
-        for data in self.parts:
-            sampler = getattr(data, "sampler", None)
-            if isinstance(data, DataLoader) and sampler is not None and not isinstance(sampler, SequentialSampler):
-                raise DataError(
-                    f"next_batch.overfit = {self._node.overfit}: the data is a {type(data).__name__} with a "
-                    f"{type(sampler).__name__}, which gives other batches in every epoch",
-                    "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
-                )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.lazy import lazy_import
+from graphtrain.metrics.values import REDUCTIONS
 
 if TYPE_CHECKING:
     import torch
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from graphtrain.program.agreement import Agreement
 else:
     torch = lazy_import("torch")
-
-
-Number = tuple[float, float]
-"""A value of a rank, and its weight."""
 
 
 @node(writes="agreed", synchronises=True, family="ranks")
@@ -67,10 +64,19 @@ class Agree:
     def __call__(self, value: Any, weight: Any = 1.0) -> float:
         number = None if value is None else (_number(value, "value"), _number(weight, "weight"))
         numbers = self._ranks.gather(number) if self._ranks is not None else [number]
-        present = [tuple(each) for each in numbers if each is not None]
+        present = [each for each in numbers if each is not None]
         if not present:
             raise UsageError("agree: `value` is not written yet, on any rank", "put it after the node that writes it")
-        self.value = _HOW[self.how](present)
+        values = [number for number, _ in present]
+        if self.how == "first" or (self.how == "mean" and len(values) == 1):
+            self.value = values[0]
+        elif self.how == "mean":
+            weights = sum(weight for _, weight in present)
+            self.value = sum(number * weight for number, weight in present) / weights if weights else math.nan
+        elif self.how == "sum":
+            self.value = sum(values)
+        else:
+            self.value = functools.reduce(REDUCTIONS[self.how], values)
         return self.value
 
 
@@ -83,29 +89,3 @@ def _number(value: Any, name: str) -> float:
         f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
     )
     raise UsageError(f"agree: `{name}` is {received}, which is no number", "let it read a number, or a tensor with one")
-
-
-def _mean(numbers: list[Number]) -> float:
-    if len(numbers) == 1:
-        return numbers[0][0]
-    weights = sum(weight for _, weight in numbers)
-    return sum(value * weight for value, weight in numbers) / weights if weights else math.nan
-
-
-def _extreme(choose: Callable[[list[float]], float]) -> Callable[[list[Number]], float]:
-    """The least or greatest value; NaN where any of them is, whatever the rank."""
-
-    def chosen(numbers: list[Number]) -> float:
-        values = [value for value, _ in numbers]
-        return math.nan if any(map(math.isnan, values)) else choose(values)
-
-    return chosen
-
-
-_HOW: dict[str, Callable[[list[Number]], float]] = {
-    "mean": _mean,
-    "sum": lambda numbers: sum(value for value, _ in numbers),
-    "min": _extreme(min),
-    "max": _extreme(max),
-    "first": lambda numbers: numbers[0][0],
-}

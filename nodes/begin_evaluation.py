@@ -72,7 +72,12 @@ class BeginEvaluation:
         training_state: dict[str, Any] = {"modes": modes, "random": random.capture_random()}
         if fixed_data is not None:
             training_state["generators"] = [generator.get_state() for generator in samplers.generators_of(fixed_data)]
-            self._report_positions(fixed_data, notify)
+            for each in loaders.loaders_of(fixed_data).values() or [fixed_data]:
+                if notify is not None and (source.keeps_position(each) or hasattr(each, "__next__")):
+                    notify(
+                        f"`{self.split}` takes batches of a {type(each).__name__}, which keeps its own position: the "
+                        "first validation begins after them; leave the overlay `sanity` out if that matters"
+                    )
         if ranks is not None and not self.update_bn:
             buffers = dict(model.named_buffers())
             training_state["buffers"] = {name: each.detach().clone() for name, each in buffers.items() if ranks.rank}
@@ -83,14 +88,6 @@ class BeginEvaluation:
         random.seed_everything(seed)
         recorder.means(self.split, ("whole",)).clear()
         return self.split, training_state
-
-    def _report_positions(self, data: Any, notify: Callable[[str], None] | None) -> None:
-        for each in loaders.loaders_of(data).values() or [data]:
-            if notify is not None and (source.keeps_position(each) or hasattr(each, "__next__")):
-                notify(
-                    f"`{self.split}` takes batches of a {type(each).__name__}, which keeps its own position: the first "
-                    "validation begins after them; leave the overlay `sanity` out if that matters"
-                )
 
 
 def _begin_statistics(model: torch.nn.Module) -> dict[str, float | None]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from graphtrain.errors import NotFiniteError, UsageError
 from graphtrain.kind import node, progress
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+from graphtrain.metrics.values import as_numbers
+from graphtrain.nodes._optimizers import gradients_of, optimizers_of, parameters_of
 from graphtrain.nodes.gradient_norm import norms_of
 
 if TYPE_CHECKING:
@@ -89,7 +90,12 @@ class CheckFinite:
             return
         value = self._value(loss)
         if self.action == "drop":
-            self._drop(value, (epoch, batch, seen, samples or 0))
+            faults = self._faults([float(value) if value is not None else 0.0], [(epoch, batch, seen, samples or 0)])
+            self.found = bool(faults)
+            self.dropped += self.found
+            if faults and not self.reported:
+                self.reported = True
+                self._notify(f"{faults[0]}; the window is dropped, and so are later ones like it")
         elif value is not None:
             self._values.append(value)
             self._places.append((epoch, batch, seen, samples or 0))
@@ -108,25 +114,13 @@ class CheckFinite:
         """One number that is finite if all that is checked is; still on the device."""
         if self.of == "loss":
             return loss
-        tensors = parameters_of(self._optimizers)
-        if self.of == "gradients":
-            tensors = [tensor.grad for tensor in tensors if tensor.grad is not None]
+        tensors = (gradients_of if self.of == "gradients" else parameters_of)(self._optimizers)
         checked = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
         return norms_of(checked, math.inf).max() if checked else None
 
-    def _drop(self, value: Any, place: tuple[int, int, int, int]) -> None:
-        number = float(value) if value is not None else 0.0
-        faults = self._faults([number], [place])
-        self.found = bool(faults)
-        if faults:
-            self.dropped += 1
-            if not self.reported:
-                self.reported = True
-                self._notify(f"{faults[0]}; the window is dropped, and so are later ones like it")
-
     def _read(self) -> None:
         """Read what is on the device: one transfer for all of it."""
-        numbers = _numbers(self._values)
+        numbers = as_numbers(self._values)
         places = self._places
         count, faults = len(numbers), self._faults(numbers, places)
         self._values, self._places = [], []
@@ -165,15 +159,9 @@ class CheckFinite:
 
     def state_dict(self) -> dict[str, Any]:
         """What was not read yet."""
-        return {"values": _numbers(self._values), "places": [list(place) for place in self._places]}
+        return {"values": as_numbers(self._values), "places": [list(place) for place in self._places]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load it."""
         self._values = list(state["values"])
         self._places = [(epoch, batch, seen, samples) for epoch, batch, seen, samples in state["places"]]
-
-
-def _numbers(values: list[torch.Tensor | float]) -> list[float]:
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    transferred = iter(torch.stack(tensors).tolist() if tensors else ())
-    return [float(next(transferred)) if isinstance(value, torch.Tensor) else value for value in values]

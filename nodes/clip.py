@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+from graphtrain.nodes._optimizers import gradients_of, optimizers_of, parameters_of
 
 if TYPE_CHECKING:
     import torch
@@ -42,18 +42,13 @@ class Clip:
         self._optimizers = optimizers_of(optimizer)
 
     def __call__(self) -> None:
-        parameters = parameters_of(self._optimizers)
-        gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
+        gradients = gradients_of(self._optimizers)
         alike = {(type(gradient), gradient.device, gradient.dtype) for gradient in gradients}
-        if len(alike) == 1 and type(gradients[0]) is torch.Tensor:
-            _clip_alike(gradients, self.max_norm, self.norm_type)
-        else:
-            torch.nn.utils.clip_grad_norm_(parameters, self.max_norm, norm_type=self.norm_type)
-
-
-def _clip_alike(gradients: list[torch.Tensor], max_norm: float, norm_type: float) -> None:
-    """What torch does for gradients of one device and type; sorting them by those takes it 12 of 31 us (4 tensors)."""
-    with torch.no_grad():
-        norms = torch.stack(torch._foreach_norm(gradients, norm_type))
-        factor = max_norm / (torch.linalg.vector_norm(norms, norm_type) + 1e-6)
-        torch._foreach_mul_(gradients, torch.clamp(factor, max=1.0))
+        if len(alike) != 1 or type(gradients[0]) is not torch.Tensor:
+            torch.nn.utils.clip_grad_norm_(parameters_of(self._optimizers), self.max_norm, norm_type=self.norm_type)
+            return
+        # What torch does for gradients of one device and type; sorting them by those takes it 12 of 31 us (4 tensors).
+        with torch.no_grad():
+            norms = torch.stack(torch._foreach_norm(gradients, self.norm_type))
+            factor = self.max_norm / (torch.linalg.vector_norm(norms, self.norm_type) + 1e-6)
+            torch._foreach_mul_(gradients, torch.clamp(factor, max=1.0))

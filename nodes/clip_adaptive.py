@@ -54,7 +54,10 @@ class ClipAdaptive:
     def setup(self, optimizer: Any, model: Any = None) -> None:
         self._optimizers = optimizers_of(optimizer)
         named = dict(model.named_parameters()) if isinstance(model, torch.nn.Module) else {}
-        left_out = {prefix: _below(prefix, named) for prefix in self.leave_out}
+        left_out = {
+            prefix: [name for name in named if name == prefix or name.startswith(f"{prefix}.")]
+            for prefix in self.leave_out
+        }
         for prefix, names in left_out.items():
             if not names:
                 raise UsageError(
@@ -65,20 +68,13 @@ class ClipAdaptive:
 
     def __call__(self) -> None:
         with torch.no_grad():
-            self._clip()
-
-    def _clip(self) -> None:
-        for parameter in parameters_of(self._optimizers):
-            gradient = parameter.grad
-            if gradient is None or id(parameter) in self._left_out:
-                continue
-            largest = _norms_of_units(parameter).clamp_(min=self.least_norm).mul_(self.max_ratio)
-            norms = _norms_of_units(gradient).clamp_(min=torch.finfo(gradient.dtype).tiny)
-            gradient.mul_((largest / norms).clamp_(max=1.0))
-
-
-def _below(prefix: str, names: Any) -> list[str]:
-    return [name for name in names if name == prefix or name.startswith(f"{prefix}.")]
+            for parameter in parameters_of(self._optimizers):
+                gradient = parameter.grad
+                if gradient is None or id(parameter) in self._left_out:
+                    continue
+                largest = _norms_of_units(parameter).clamp_(min=self.least_norm).mul_(self.max_ratio)
+                norms = _norms_of_units(gradient).clamp_(min=torch.finfo(gradient.dtype).tiny)
+                gradient.mul_((largest / norms).clamp_(max=1.0))
 
 
 def _norms_of_units(tensor: torch.Tensor) -> torch.Tensor:

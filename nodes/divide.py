@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+from graphtrain.nodes._optimizers import gradients_of, optimizers_of
 
 if TYPE_CHECKING:
     import torch
@@ -52,15 +52,12 @@ class Divide:
             by = by.where(by != 0, 1)
         elif by in (0, 1):
             return
-        gradients = [tensor.grad for tensor in parameters_of(self._optimizers) if tensor.grad is not None]
+        gradients = gradients_of(self._optimizers)
+        devices = {gradient.device for gradient in gradients}
+        is_plain = all(type(gradient) is torch.Tensor and not gradient.is_sparse for gradient in gradients)
         with torch.no_grad():
-            _divide(gradients, by)
-
-
-def _divide(gradients: list[torch.Tensor], by: Any) -> None:
-    devices = {gradient.device for gradient in gradients}
-    if len(devices) == 1 and all(type(gradient) is torch.Tensor and not gradient.is_sparse for gradient in gradients):
-        torch._foreach_div_(gradients, by.to(devices.pop()) if isinstance(by, torch.Tensor) else by)
-        return
-    for gradient in gradients:
-        gradient.div_(by.to(gradient.device) if isinstance(by, torch.Tensor) else by)
+            if len(devices) == 1 and is_plain:
+                torch._foreach_div_(gradients, by.to(devices.pop()) if isinstance(by, torch.Tensor) else by)
+                return
+            for gradient in gradients:
+                gradient.div_(by.to(gradient.device) if isinstance(by, torch.Tensor) else by)

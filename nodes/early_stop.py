@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated
 
 from graphtrain.kind import node, progress
-from graphtrain.kind.mode import Mode
-from graphtrain.kind.parameter import Above, Metric
+from graphtrain.kind.parameter import Above
+from graphtrain.nodes._monitor import FollowsMetric
 
 
 @node(family="bookkeeping")
-class EarlyStop:
+class EarlyStop(FollowsMetric):
     """Judge each value of a metric, and say when to stop; a guard reads `stop`.
 
     `patience` is counted in values of the metric, as in Lightning and Keras: with one validation an epoch, in epochs.
@@ -43,8 +43,6 @@ class EarlyStop:
     []
     """
 
-    monitor: Annotated[str, Metric()] = "val/loss"
-    mode: Mode | None = None
     min_delta: float = 0.0
     patience: Annotated[int, Above(0)] = 3
     stopping_threshold: float | None = None
@@ -52,8 +50,6 @@ class EarlyStop:
     check_finite: bool = True
     min_epochs: float = 0.0
 
-    recorded: bool = progress(False)
-    value: float | None = progress(None)
     best: float | None = progress(None)
     waited: int = progress(0)
     values: int = progress(0)
@@ -62,10 +58,6 @@ class EarlyStop:
 
     def setup(self, notify: Callable[[str], None]) -> None:
         self._notify = notify
-
-    def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
-        if self.monitor in row:
-            self.value, self.recorded = float(row[self.monitor]), True
 
     def __call__(self) -> None:
         if not self.recorded or self.value is None:

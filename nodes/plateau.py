@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
-from graphtrain.kind import node, progress
-from graphtrain.kind.mode import Mode
-from graphtrain.kind.parameter import Metric
+from graphtrain.kind import node
 from graphtrain.lazy import lazy_import
+from graphtrain.nodes._monitor import FollowsMetric
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +16,7 @@ else:
 
 
 @node(optional="scheduler", family="update")
-class Plateau:
+class Plateau(FollowsMetric):
     """Call ``scheduler.step(value)`` of a `ReduceLROnPlateau` with each value of a metric.
 
     The patience and the factor are those of the scheduler, which has to be made with the same `mode`.
@@ -44,12 +42,6 @@ class Plateau:
     []
     """
 
-    monitor: Annotated[str, Metric()] = "val/loss"
-    mode: Mode | None = None
-
-    recorded: bool = progress(False)
-    value: float | None = progress(None)
-
     def setup(self, scheduler: Any = None) -> None:
         if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise UsageError(
@@ -61,10 +53,6 @@ class Plateau:
                 f'plateau: the mode of {self.monitor} is "{mode}", and that of the scheduler is "{scheduler.mode}"',
                 f'make it with ReduceLROnPlateau(..., mode="{mode}"), or set plateau.mode="{scheduler.mode}"',
             )
-
-    def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
-        if self.monitor in row:
-            self.value, self.recorded = float(row[self.monitor]), True
 
     def __call__(self, scheduler: Any) -> None:
         if self.recorded and self.value is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import computes_losses, optimizers_of, parameters_of
+from graphtrain.nodes._optimizers import computes_losses, gradients_of, optimizers_of
 
 if TYPE_CHECKING:
     import torch
@@ -61,22 +61,18 @@ class Step:
             _place_steps(optimizer, self.fused)
 
     def __call__(self) -> None:
-        if not self.steps:
-            self._report_no_gradients()
+        # It cannot be known when the optimizer is supplied whether anything trains its parameters.
+        if not self.steps and self._notify is not None and not gradients_of(self._optimizers):
+            self._notify(
+                "the first step of the optimizer finds no gradient on any of its parameters, and changes nothing; "
+                "was it made of the model that is trained?"
+            )
         for optimizer in self._optimizers:
             if self.fused:
                 _step_fused(optimizer)
             else:
                 optimizer.step()
         self.steps += 1
-
-    def _report_no_gradients(self) -> None:
-        """What cannot be known when the optimizer is supplied: whether anything trains its parameters."""
-        if self._notify is not None and all(tensor.grad is None for tensor in parameters_of(self._optimizers)):
-            self._notify(
-                "the first step of the optimizer finds no gradient on any of its parameters, and changes nothing; "
-                "was it made of the model that is trained?"
-            )
 
 
 def _check_fused(optimizer: Any) -> None:

@@ -14,7 +14,16 @@ from graphtrain.errors import UsageError
 from graphtrain.metrics.logger import Logger as Logger
 from graphtrain.metrics.logger import RunLogger, Shown
 from graphtrain.metrics.rows import Rows
-from graphtrain.metrics.values import REDUCTIONS, ROW_POSITION, Reduced, as_number, check_metric, check_names, detached
+from graphtrain.metrics.values import (
+    REDUCTIONS,
+    ROW_POSITION,
+    Reduced,
+    as_number,
+    as_numbers,
+    check_metric,
+    check_names,
+    detached,
+)
 
 Place = float | list[float]
 Sums = dict[str, list[Any]]
@@ -151,10 +160,10 @@ class Means:
                 else:
                     entries.append((name, value, samples, _TOTAL if name in summed else _MEAN))
         self._waiting.clear()
-        numbers = _numbers([value for _, value, _, _ in entries])
+        numbers = as_numbers([value for _, value, _, _ in entries])
         weights = [samples for _, _, samples, _ in entries]
         if any(isinstance(samples, torch.Tensor) for samples in weights):
-            weights = _numbers(weights)
+            weights = as_numbers(weights)
         for (name, _, _, how), number, weight in zip(entries, numbers, weights, strict=True):
             if how in REDUCTIONS:
                 part = [number, how]
@@ -217,23 +226,6 @@ def _joined(name: str, whole: list[Any] | None, part: list[Any]) -> list[Any]:
     if how:
         return [REDUCTIONS[how](whole[0], part[0]), how]
     return [whole[0] + part[0], whole[1] + part[1]]
-
-
-def _numbers(values: list[Any]) -> list[float]:
-    """Every value as a Python number; tensors of one device and dtype are transferred together."""
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    forms = {(value.device, value.dtype, value.shape) for value in tensors}
-    if len(forms) <= 1:
-        transferred = iter(torch.stack(tensors).flatten().tolist() if tensors else ())
-        return [float(next(transferred) if isinstance(value, torch.Tensor) else value) for value in values]
-    numbers = {
-        form: iter(_numbers([value for value in tensors if (value.device, value.dtype, value.shape) == form]))
-        for form in forms
-    }
-    return [
-        next(numbers[value.device, value.dtype, value.shape]) if isinstance(value, torch.Tensor) else float(value)
-        for value in values
-    ]
 
 
 class Recorder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from abc import ABC
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -159,6 +159,23 @@ def as_number(value: Any) -> int | float:
     if isinstance(value, torch.Tensor):
         value = value.item()
     return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
+def as_numbers(values: Sequence[Any]) -> list[float]:
+    """Every value as a Python number; tensors of one device and dtype are transferred together."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    forms = {(value.device, value.dtype, value.shape) for value in tensors}
+    if len(forms) <= 1:
+        transferred = iter(torch.stack(tensors).flatten().tolist() if tensors else ())
+        return [float(next(transferred) if isinstance(value, torch.Tensor) else value) for value in values]
+    numbers = {
+        form: iter(as_numbers([value for value in tensors if (value.device, value.dtype, value.shape) == form]))
+        for form in forms
+    }
+    return [
+        next(numbers[value.device, value.dtype, value.shape]) if isinstance(value, torch.Tensor) else float(value)
+        for value in values
+    ]
 
 
 def described(value: Any) -> str:

@@ -1,0 +1,24 @@
+"""What the kinds that follow a metric of rows have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from graphtrain.kind import progress
+from graphtrain.kind.mode import Mode
+from graphtrain.kind.parameter import Metric
+
+
+class FollowsMetric:
+    """Keeps each value of a metric until the next visit."""
+
+    monitor: Annotated[str, Metric()] = "val/loss"
+    mode: Mode | None = None
+
+    recorded: bool = progress(False)
+    value: float | None = progress(None)
+
+    def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
+        if self.monitor in row:
+            self.value, self.recorded = float(row[self.monitor]), True
