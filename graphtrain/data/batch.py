@@ -81,7 +81,16 @@ def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(batch, torch.Tensor):
         return function(batch)
     if isinstance(batch, Mapping):
-        return _rebuilt(batch, {key: mapped(part, function) for key, part in batch.items()})
+        parts = {key: mapped(part, function) for key, part in batch.items()}
+        if type(batch) is dict:
+            return parts
+        try:
+            return type(batch)(parts)  # type: ignore[call-arg]
+        except TypeError:
+            raise UsageError(
+                f"a batch of type {type(batch).__name__} cannot be made again: the type takes no dict",
+                "return plain dicts, tuples, lists and tensors from the loader",
+            ) from None
     if _moves_itself(batch):
         return function(batch)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
@@ -150,18 +159,6 @@ def cut(batch: Any, parts: int) -> list[tuple[Any, int]]:
     return [(mapped(batch, operator.itemgetter(each)), size) for each, size in zip(slices, sizes, strict=True)]
 
 
-def _rebuilt(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
-    if type(original) is dict:
-        return parts
-    try:
-        return type(original)(parts)  # type: ignore[call-arg]
-    except TypeError:
-        raise UsageError(
-            f"a batch of type {type(original).__name__} cannot be made again: the type takes no dict",
-            "return plain dicts, tuples, lists and tensors from the loader",
-        ) from None
-
-
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
     """Every tensor in a nest of tuples, lists, mappings and dataclasses, in order.
 
@@ -186,15 +183,6 @@ def _leaves(batch: Any) -> Iterator[Any]:
         return
     for part in parts:
         yield from _leaves(part)
-
-
-def same_bits(batch: Any, other: Any) -> bool:
-    """True if two batches hold the same values.
-
-    >>> same_bits({"inputs": torch.ones(2)}, {"inputs": torch.ones(2)}), same_bits([torch.ones(2)], [torch.zeros(2)])
-    (True, False)
-    """
-    return content.content_hash(batch) == content.content_hash(other)
 
 
 def tensors_held(batch: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,11 @@ def fingerprint(data: Any) -> dict[str, Any]:
     """
     data = own_data(data)
     dataset = getattr(data, "dataset", data) if isinstance(data, Loader | DataLoader) else data
-    facts = {"length": _length(data), "samples": _length(dataset), "hash": _hash_of_samples(dataset)}
+    facts: dict[str, Any] = {"length": _length(data), "samples": (length := _length(dataset)), "hash": ""}
+    if length and _is_plain(dataset):
+        with contextlib.suppress(Exception):  # an index beyond the data, or a tensor without bytes: the run raises it
+            samples = [dataset[index] for index in sorted({0, length // 2, length - 1})]
+            facts["hash"] = content_hash(samples)[:16]
     return facts | {"settings": _settings(data)} if isinstance(data, Loader | DataLoader) else facts
 
 
@@ -118,13 +123,3 @@ def _is_plain(dataset: Any) -> bool:
     if type(dataset) is TensorDataset:
         return all(type(tensor) is torch.Tensor for tensor in dataset.tensors)
     return type(dataset) in _PLAIN
-
-
-def _hash_of_samples(dataset: Any) -> str:
-    length = _length(dataset) if _is_plain(dataset) else None
-    if not length:
-        return ""
-    try:
-        return content_hash([dataset[index] for index in sorted({0, length // 2, length - 1})])[:16]
-    except Exception:  # an index beyond the data, or a tensor without bytes: the run will raise it
-        return ""

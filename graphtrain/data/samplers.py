@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from torch.utils.data import (
@@ -54,23 +53,16 @@ def generators_of(data: Any) -> list[AnyGenerator]:
 def held_generators(data: Any) -> list[Any]:
     """The same, as the objects that they are."""
     held: dict[int, Any] = {}
-    for part in _all_parts(data):
-        for value in (part, *getattr(part, "__dict__", {}).values()):
-            if generator_of(value) is not None:
-                held.setdefault(id(value), value)
-    return list(held.values())
-
-
-def _all_parts(data: Any) -> Iterator[Any]:
     waiting, seen = [data], set()
     while waiting:
         part = own_data(waiting.pop(0))
         if part is None or id(part) in seen:
             continue
         seen.add(id(part))
-        yield part
         attributes = getattr(part, "__dict__", {})
+        held |= {id(value): value for value in (part, *attributes.values()) if generator_of(value) is not None}
         waiting += [attributes[name] for name in _PARTS if name in attributes]
+    return list(held.values())
 
 
 def announce_epoch(data: Any, epoch: int) -> None:

@@ -31,9 +31,20 @@ def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
       hint: give numbers in the data set as it is supplied; numbers chosen for another one need as many samples
     """
     if isinstance(indices, torch.Tensor | numpy.ndarray):
-        numbers = _of_array(torch.as_tensor(indices), what)
+        array = torch.as_tensor(indices)
+        if array.dtype == torch.bool:
+            raise _refused(f"a mask of shape {tuple(array.shape)}", what, "mask.nonzero().flatten() are the numbers")
+        if array.dim() != 1:
+            raise _refused(f"a tensor of shape {tuple(array.shape)}", what)
+        if array.is_floating_point() or array.is_complex():
+            raise _refused(f"a tensor of {array.dtype}", what)
+        numbers = array.detach().to("cpu", torch.int64, copy=True)
     elif isinstance(indices, list | tuple | range):
-        numbers = _of_sequence(indices, what)
+        others = {type(each).__name__ for each in (indices if type(indices) is not range else ())} - {"int"}
+        others -= {name for name in others if name.startswith(("int", "uint"))}  # NumPy's
+        if others:
+            raise _refused(f"a {type(indices).__name__} with {quoted(sorted(others))}", what)
+        numbers = torch.tensor([int(each) for each in indices], dtype=torch.int64)
     else:
         raise _refused("nothing" if indices is None else f"a {type(indices).__name__}", what)
     if not len(numbers):
@@ -48,24 +59,6 @@ def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
             f"give numbers in the data set as it is supplied; numbers chosen for another one need as many {what}",
         )
     return numbers
-
-
-def _of_array(indices: torch.Tensor, what: str) -> torch.Tensor:
-    if indices.dtype == torch.bool:
-        raise _refused(f"a mask of shape {tuple(indices.shape)}", what, "mask.nonzero().flatten() are the numbers")
-    if indices.dim() != 1:
-        raise _refused(f"a tensor of shape {tuple(indices.shape)}", what)
-    if indices.is_floating_point() or indices.is_complex():
-        raise _refused(f"a tensor of {indices.dtype}", what)
-    return indices.detach().to("cpu", torch.int64, copy=True)
-
-
-def _of_sequence(indices: list[Any] | tuple[Any, ...] | range, what: str) -> torch.Tensor:
-    others = {type(each).__name__ for each in indices if type(each) is not int} if type(indices) is not range else set()
-    others -= {name for name in others if name.startswith(("int", "uint")) and name != "int"}  # NumPy's
-    if others:
-        raise _refused(f"a {type(indices).__name__} with {quoted(sorted(others))}", what)
-    return torch.tensor([int(each) for each in indices], dtype=torch.int64)
 
 
 def _refused(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, final
 
@@ -160,23 +160,19 @@ class _Batches:
                 "over",
                 "leave it out of the mapping, or give it data",
             )
-        if ended and (self._together.combine == "shortest" or self._all_have_ended(ended)):
+        combine, states = self._together.combine, self._state["loaders"]
+        # All are over once each was read to its end in this epoch; with "cycle" perhaps in a pass before this one.
+        if ended and all(
+            combine == "shortest" or name in ended or (combine == "cycle" and states[name]["passes"][-1]["first"] > 0)
+            for name in self.iterators
+        ):
             raise StopIteration
         for name in ended:
-            if self._together.combine == "longest":
-                self._state["loaders"][name].setdefault("ended", self._number)
-            batch[name] = None if self._together.combine == "longest" else self._again(name)
+            if combine == "longest":
+                states[name].setdefault("ended", self._number)
+            batch[name] = None if combine == "longest" else self._again(name)
         self._number += 1
         return batch
-
-    def _all_have_ended(self, ended: Sequence[str]) -> bool:
-        """True if every loader was read to its end in this epoch."""
-        if self._together.combine == "longest":
-            return len(ended) == len(self.iterators)
-        return all(name in ended or self._is_read_again(name) for name in self.iterators)
-
-    def _is_read_again(self, name: str) -> bool:
-        return bool(self._state["loaders"][name]["passes"][-1]["first"] > 0)
 
     def _again(self, name: str) -> Any:
         begun = next((each for each in self._again_at.get(name, ()) if each["first"] == self._number), None)

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain import Graph, Loader, Trainer
-from graphtrain.data.memory import Generators, Reports
+from graphtrain.data.loader import Generators, Reports
 from tests.data.test_last_batch import resumed, trainer_over
 from tests.data.test_reopening import Caching, Counting, Deep, LazilySeeded, Samples, Transformed
 
