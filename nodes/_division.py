@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from torch.utils.data import DistributedSampler
 
@@ -24,27 +24,8 @@ from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.program.agreement import Agreement
 from graphtrain.state.content import content_hash
 
-
-class Drawing(NamedTuple):
-    """What a round is drawn from.
-
-    Attributes:
-        batches: what the source has opened.
-        first: the micro-batches of the epoch that are consumed, by all ranks.
-        length: how many the epoch has, as far as that is known.
-        opens: True in the first round of an epoch.
-        take: the next batch; `NOTHING` at the end.
-        count: the samples in a batch.
-        limit: the most micro-batches of the epoch, of all ranks; None for all.
-    """
-
-    batches: Iterator[Any]
-    first: int
-    length: int | None
-    opens: bool
-    take: Callable[[], Any]
-    count: Callable[[Any], int]
-    limit: int | None
+if TYPE_CHECKING:
+    from graphtrain.nodes._opened import OpenBatches
 
 
 class Round(NamedTuple):
@@ -81,8 +62,14 @@ class Division(ABC):
     early = 0
 
     @abstractmethod
-    def draw(self, drawing: Drawing) -> Round:
-        """The next round."""
+    def draw(self, opened: OpenBatches, opens: bool, count: Callable[[Any], int]) -> Round:
+        """The next round.
+
+        Arguments:
+            opened: the batches of the epoch.
+            opens: True in the first round of an epoch.
+            count: the samples in a batch.
+        """
 
     def known_length(self, length: int | None) -> int | None:
         """The micro-batches of an epoch, as far as that is known before its first round, given what the data says."""
@@ -154,22 +141,22 @@ class _Turns(Division):
 class _ByNumber(_Turns):
     """A `Loader`: every rank loads its own batches, and knows of the others by their numbers."""
 
-    def draw(self, drawing: Drawing) -> Round:
-        share, first, rank = drawing.batches, drawing.first, self._ranks.rank
+    def draw(self, opened: OpenBatches, opens: bool, count: Callable[[Any], int]) -> Round:
+        share, first, rank = opened.iterator, opened.consumed(), self._ranks.rank
         assert isinstance(share, Share), "what the source has opened"
         size = self._size(first, share.end) if first < share.end else 0
         numbers = range(first, first + size)
         if size:
             share.begin_round(first, size)
         batch = share.fetch() if rank < size else NOTHING
-        samples = drawing.count(batch) if rank < size else 0
+        samples = count(batch) if rank < size else 0
         counts = [share.epoch.samples(number) for number in numbers]
-        if drawing.opens or self.synchronises:
-            content = [share.epoch.indices(number) for number in numbers] if drawing.opens else ()
+        if opens or self.synchronises:
+            content = [share.epoch.indices(number) for number in numbers] if opens else ()
             records = self._agree(content, share.epoch.length, samples)
             counts = [record.samples for record in records[:size]] if self.synchronises else counts
         # Where a sampler gives fewer batches than its `len()`, one more round finds that the data has ended.
-        is_last = first + size >= max(share.end, drawing.length or 0)
+        is_last = first + size >= max(share.end, opened.length() or 0)
         return Round(batch, samples, counts, first + rank, is_last)
 
 
@@ -177,15 +164,15 @@ class _ByNumber(_Turns):
 class _DrawnByAll(_Turns):
     """Data that gives one batch after the other: every rank draws those of all ranks, and keeps its own."""
 
-    def draw(self, drawing: Drawing) -> Round:
-        first, rank, end = drawing.first, self._ranks.rank, drawing.length
+    def draw(self, opened: OpenBatches, opens: bool, count: Callable[[Any], int]) -> Round:
+        first, rank, end = opened.consumed(), self._ranks.rank, opened.length()
         if end is None or first >= end:  # it may have more than its length says
-            end = drawing.limit
-        taken = (drawing.take() for _ in range(self._size(first, end)))
+            end = opened.most
+        taken = (opened.next() for _ in range(self._size(first, end)))
         batches = list(itertools.takewhile(lambda batch: batch is not NOTHING, taken))
-        counts = [*map(drawing.count, batches)]
-        if drawing.opens:
-            self._agree([traces(tensors_held(batch)) for batch in batches], drawing.length, 0)
+        counts = [*map(count, batches)]
+        if opens:
+            self._agree([traces(tensors_held(batch)) for batch in batches], opened.length(), 0)
         if rank >= len(batches):
             return Round(NOTHING, 0, counts, first + rank, None)
         return Round(batches[rank], counts[rank], counts, first + rank, None)
@@ -201,12 +188,12 @@ class _EachItsOwn(Division):
     def __init__(self, source: Source, data: Any, ranks: Agreement, name: Callable[[], str]) -> None:
         self.source, self._data, self._ranks, self._name = source, data, ranks, name
 
-    def draw(self, drawing: Drawing) -> Round:
-        first, ranks = drawing.first, self._ranks
-        size = round_size(first, drawing.limit, ranks.world_size, [])
-        batch = drawing.take() if ranks.rank < size else NOTHING
-        samples = 0 if batch is NOTHING else drawing.count(batch)
-        own_length = length_of(self._data) if drawing.opens else None
+    def draw(self, opened: OpenBatches, opens: bool, count: Callable[[Any], int]) -> Round:
+        first, ranks = opened.consumed(), self._ranks
+        size = round_size(first, opened.most, ranks.world_size, [])
+        batch = opened.next() if ranks.rank < size else NOTHING
+        samples = 0 if batch is NOTHING else count(batch)
+        own_length = length_of(self._data) if opens else None
         records = ranks.with_batch(
             has_batch=batch is not NOTHING or ranks.rank >= size,
             length=-1 if own_length is None else own_length,
@@ -221,11 +208,11 @@ class _EachItsOwn(Division):
             )
         if without:
             return Round(NOTHING, 0, [], 0, True)
-        length = drawing.length
-        if drawing.opens:
+        length = opened.length()
+        if opens:
             shortest = min(record.length for record in records)
             length = shortest * ranks.world_size if shortest > 0 else None
-        ends = [end for end in (length, drawing.limit) if end is not None]
+        ends = [end for end in (length, opened.most) if end is not None]
         counts = [record.samples for record in records[:size]]
         is_last = any(first + size >= end for end in ends)
         return Round(batch, samples, counts, self.drawn(first), is_last, length)

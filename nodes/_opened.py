@@ -16,7 +16,6 @@ from graphtrain.data.samplers import generators_of, samples_per_batch
 from graphtrain.data.shares import Share
 from graphtrain.data.source import Recut, Stateful
 from graphtrain.errors import UsageError
-from graphtrain.nodes._division import Drawing
 from graphtrain.nodes._supply import Supply
 from graphtrain.state.random import RandomAside, global_generators
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
@@ -45,6 +44,7 @@ class OpenBatches:
         move: brings a batch to the device; None where it is there.
         held: of the last batch that was fetched here, what tells its tensors later; `NOTHING` before the first.
         held_number: which of the batches that it was which several ranks have drawn.
+        most: the batches of what is open, of all ranks, that the limit allows; None for all.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class OpenBatches:
         self._node, self._supply = node, supply
         self.iterator: Iterator[Any] = iter(())
         self.ahead: list[Any] = []
-        self._most: int | None = None  # batches of what is open, by the limit
+        self.most: int | None = None
         self._begin_cut: Callable[[], None] | None = None  # once a batch is fetched of an epoch that is cut again
         self.held: Any = NOTHING
         self.held_number: int | None = None
@@ -74,7 +74,7 @@ class OpenBatches:
     def length(self) -> int | None:
         """How many there are, as far as that is known."""
         length = self._node.length
-        return length if self._most is None or length is None else min(self._most, length)
+        return length if self.most is None or length is None else min(self.most, length)
 
     def first_uncertain(self) -> int:
         """From this batch of an epoch on, every visit looks whether there is another: the first, or the last."""
@@ -99,7 +99,7 @@ class OpenBatches:
         node, supply = self._node, self._supply
         held = supply.state.capture(supply.data)  # before the data is told the epoch: a resume draws it from here
         self.iterator, node.length, node.source_state = supply.source.open(supply.epoch)
-        self._most = supply.limit.of(node.length) if supply.limit else None
+        self.most = supply.limit.of(node.length) if supply.limit else None
         if held:
             node.source_state["data"] = held
         if selected is not None:
@@ -140,7 +140,7 @@ class OpenBatches:
     def has_another(self) -> bool:
         """True if there is a batch after those that were given; one that had to be fetched for that is ahead."""
         node = self._node
-        if self.consumed() == self._most:
+        if self.consumed() == self.most:
             return False
         if self.ahead or not (self._supply.is_early or node.length is None or self.consumed() >= node.length):
             return True
@@ -153,30 +153,13 @@ class OpenBatches:
         node.fetched_ahead = 1
         return True
 
-    def drawing(self, opens: bool, count: Callable[[Any], int]) -> Drawing:
-        """What the next round of all ranks is drawn from.
-
-        Arguments:
-            opens: True in the first round of an epoch.
-            count: the samples in a batch.
-        """
-        return Drawing(
-            self.iterator,
-            self.consumed(),
-            self.length(),
-            opens,
-            self.next,
-            lambda batch: 0 if batch is None else count(batch),
-            self._most,
-        )
-
     def fetch_early(self) -> None:
         """Fetch what this rank needs in the next round."""
         early = self._supply.division.early
         if isinstance(self.iterator, Share):
             fetched = self.iterator.fetch_early()
         else:
-            rest = early if self._most is None else self._most - self.consumed()
+            rest = early if self.most is None else self.most - self.consumed()
             fetched = [*itertools.islice(self.iterator, min(early, rest) - len(self.ahead))]
             self.ahead += fetched
             self._node.fetched_ahead = len(self.ahead)
@@ -212,7 +195,7 @@ class OpenBatches:
     def resume(self, position: Mapping[str, Any]) -> None:
         """Open what was open when the run was saved, behind the batches that it had given."""
         node, supply = self._node, self._supply
-        self._most = supply.limit.of(node.length)
+        self.most = supply.limit.of(node.length)
         self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
         if supply.ranks is not None and not supply.division.early:
             self.ahead, node.fetched_ahead = [], 0  # each rank fetches its own again
@@ -283,7 +266,7 @@ class OpenBatches:
 
         def begin() -> None:
             node.length, node.source_state = length, state
-            self._most = supply.limit.of(length)
+            self.most = supply.limit.of(length)
             node.note_opening()
 
         def begun() -> Iterator[Any]:

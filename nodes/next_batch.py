@@ -281,7 +281,7 @@ class NextBatch:
         if self.ended:
             drawn = divisions.Round(NOTHING, 0, (), 0, True)
         else:
-            drawn = self._supply.division.draw(opened.drawing(opens, self._count))
+            drawn = self._supply.division.draw(opened, opens, lambda batch: 0 if batch is None else self._count(batch))
         now = self._clock()
         self.seconds += now - self._mark
         self._mark = now

@@ -174,14 +174,10 @@ class TrainBatch(CallsTrainingStep):
         loss, metrics = loss_and_metrics(result, "training_step")
         if self.per is not None:
             return self._add_sum(loss, metrics, samples, loss_scale)
-        if loss_scale is not None:
-            scaled(loss if window == 1 else loss / window, loss_scale).backward()  # type: ignore[no-untyped-call]
-        elif window == 1:  # a division costs 5 us with its backward
-            loss.backward()  # type: ignore[no-untyped-call]
-        else:
-            if samples != self._size and self._notify is not None:
-                self._compare_sizes(model, samples)
-            (loss / window).backward()  # type: ignore[no-untyped-call]
+        if window != 1 and loss_scale is None and samples != self._size and self._notify is not None:
+            self._compare_sizes(model, samples)
+        share = loss if window == 1 else loss / window  # a division costs 5 us with its backward
+        (share if loss_scale is None else scaled(share, loss_scale)).backward()  # type: ignore[no-untyped-call]
         value = loss.detach()
         if metrics or self._prefix:
             self._means.add(self._named(loss, metrics), samples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 OnGradients = Literal["backward", "clip", "divide", "exchange", "scale", "unscale", "use", "step", "zero_grad"]
@@ -82,17 +82,8 @@ class EpochFields(NamedTuple):
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """Those that are progress."""
-        return (
-            self.epoch,
-            self.epoch_batches,
-            self.batches,
-            self.samples,
-            self.last,
-            self.exhausted,
-            self.empty,
-            self.opened,
-        )
+        """Those that are progress: all up to `opened`."""
+        return self[:8]
 
     @property
     def computed(self) -> tuple[str, ...]:
@@ -137,34 +128,21 @@ class Field:
     in_digest: bool = True
     stays: bool = False
 
-
-@dataclass(frozen=True)
-class Progress:
-    """The value of an attribute that is declared as progress, until its kind is read."""
-
-    default: Any
-    counts: str | None
-    restarts: str | None
-    target: str | None
-    adds: int | None
-    in_digest: bool
-    stays: bool
-
-    def field(self, name: str, type: Any, names: Collection[str]) -> Field:
-        """The field that it declares; `names` are those of all fields of the kind."""
-        declared = vars(self)
+    def declared(self, name: str, type: Any, names: Collection[str]) -> Field:
+        """What `progress` gave as the value of an attribute; `names` are those of all fields of the kind."""
+        field = replace(self, name=name, type=type)
         if self.restarts == GRADIENTS:
-            declared = {**declared, "restarts": None, "with_gradients": True}
-        if self.counts is not None:
-            last, window = f"{LAST}{name}", WINDOW if WINDOW in names and name != WINDOW else None
-            declared = {
-                **declared,
-                "last": last if last in names else None,
-                "window": window,
-                "full": FULL if window and FULL in names else None,
-                "exchanged": EXCHANGED if window and EXCHANGED in names else None,
-            }
-        return Field(name, type, stored=True, **declared)
+            field = replace(field, restarts=None, with_gradients=True)
+        if self.counts is None:
+            return field
+        last, window = f"{LAST}{name}", WINDOW if WINDOW in names and name != WINDOW else None
+        return replace(
+            field,
+            last=last if last in names else None,
+            window=window,
+            full=FULL if window and FULL in names else None,
+            exchanged=EXCHANGED if window and EXCHANGED in names else None,
+        )
 
 
 def progress(
@@ -209,7 +187,7 @@ def progress(
     >>> kind_of(Count).fields["twice"].default
     0
     """
-    return Progress(default, counts, restarts, target, adds, in_digest, stays)
+    return Field("", Any, True, default, counts, restarts, target, adds=adds, in_digest=in_digest, stays=stays)
 
 
 class derived_clock(property):  # noqa: N801 - used as a decorator, like property

@@ -25,7 +25,7 @@ from graphtrain.kind.declaration import (
     drawn_family,
     roles_of,
 )
-from graphtrain.kind.fields import EFFECTS, Field, Progress, action_of
+from graphtrain.kind.fields import EFFECTS, Field, action_of
 from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
 from graphtrain.kind.trigger import Trigger
@@ -362,15 +362,15 @@ def _attributes(target: type, name: str) -> tuple[dict[str, Parameter], dict[str
         value = inspect.getattr_static(target, attribute, REQUIRED)
         if attribute.startswith("_") or typing.get_origin(annotation) is typing.ClassVar:
             continue
-        if isinstance(value, Progress):
-            fields[attribute] = value.field(attribute, annotation, {*hints, *properties})
+        if isinstance(value, Field):
+            fields[attribute] = value.declared(attribute, annotation, {*hints, *properties})
         else:
             parameters[attribute] = Parameter(attribute, annotation, value)
     for attribute, value in inspect.getmembers_static(target):
         if isinstance(value, property) and not attribute.startswith("_"):
             returned = hints_of(value.fget).get("return", Any)
             fields[attribute] = Field(attribute, returned, stored=False)
-        elif isinstance(value, Progress) and attribute not in fields:
+        elif isinstance(value, Field) and attribute not in fields:
             raise TypeError(f"{name}.{attribute}: progress needs a type, as in `{attribute}: int = progress(0)`")
     for field in fields.values():
         _check_field(field, name, parameters, fields)
