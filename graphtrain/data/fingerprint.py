@@ -30,7 +30,7 @@ def fingerprint(data: Any) -> dict[str, Any]:
     2
     """
     data = own_data(data)
-    dataset = getattr(data, "dataset", data) if isinstance(data, Loader | DataLoader) else data
+    dataset: Any = getattr(data, "dataset", data) if isinstance(data, Loader | DataLoader) else data
     facts: dict[str, Any] = {"length": _length(data), "samples": (length := _length(dataset)), "hash": ""}
     if length and _is_plain(dataset):
         with contextlib.suppress(Exception):  # an index beyond the data, or a tensor without bytes: the run raises it

@@ -103,15 +103,12 @@ class Source(ABC):
             DataError: they are no such numbers, or this data has none.
         """
         if indices is not None:
-            raise self._cannot_select()
+            data = getattr(self, "_data", self)
+            raise DataError(
+                f"`indices` selects samples by their numbers, which a {type(data).__name__} does not draw by",
+                "pass a graphtrain.Loader, which takes the keywords of DataLoader, or a list of batches",
+            )
         return None
-
-    def _cannot_select(self) -> DataError:
-        data = getattr(self, "_data", self)
-        return DataError(
-            f"`indices` selects samples by their numbers, which a {type(data).__name__} does not draw by",
-            "pass a graphtrain.Loader, which takes the keywords of DataLoader, or a list of batches",
-        )
 
     def has_length(self) -> bool:
         """False if the length of an epoch is not known."""
@@ -201,7 +198,18 @@ def source_of(
                 "that nothing can restore",
                 "use graphtrain.Loader, which takes the same keywords, or persistent_workers=False",
             )
-        notify(_resume_cost(data, keeps_state and resume == "auto" and limit is None))
+        cost = (
+            f"train or validation data is a {type(data).__name__}: a resume inside an epoch draws that epoch's earlier "
+            "batches again"
+        )
+        if keeps_state and resume == "auto" and limit is None:
+            cost += (
+                ', since its state_dict does not restore all random numbers; next_batch.resume = "state" resumes at '
+                "once but not exactly, graphtrain.Loader at once and exactly"
+            )
+        else:
+            cost += "; graphtrain.Loader takes the same keywords and resumes at once"
+        notify(cost)
     return Replayed(data, once, notify)
 
 
@@ -223,20 +231,6 @@ def _starts_over(kind: type) -> bool:
         codes = [method.__code__ for method in methods if isinstance(method, types.FunctionType)]
         waiting += [each for each in codes if each not in seen]
     return False
-
-
-def _resume_cost(loader: DataLoader[Any], keeps_state: bool) -> str:
-    """What a resume by replay costs, and how to avoid it."""
-    cost = (
-        f"train or validation data is a {type(loader).__name__}: a resume inside an epoch draws that epoch's earlier "
-        "batches again"
-    )
-    if keeps_state:
-        return (
-            f'{cost}, since its state_dict does not restore all random numbers; next_batch.resume = "state" resumes '
-            "at once but not exactly, graphtrain.Loader at once and exactly"
-        )
-    return f"{cost}; graphtrain.Loader takes the same keywords and resumes at once"
 
 
 def keeps_position(data: Any) -> bool:
@@ -387,15 +381,11 @@ class Stateful(Source):
         announce_epoch(self._data, epoch)
         length = length_of(self._data)
         resumed, self._begun, self._loaded = bool(self._loaded), True, {}
-        return Opened(self._after_resume() if resumed else iterate(self._data), length, {})
-
-    def _after_resume(self) -> Iterator[Any]:
-        """The first epoch after a resume between two epochs; the data may first yield the empty rest of the last."""
         iterator = iterate(self._data)
-        first = next(iterator, self)
-        if first is not self:
-            return itertools.chain([first], iterator)
-        return iterate(self._data)
+        if resumed:  # between two epochs: the data may first yield the rest of the last, which is empty
+            first = next(iterator, self)
+            iterator = iterate(self._data) if first is self else itertools.chain([first], iterator)
+        return Opened(iterator, length, {})
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         if not self._loaded:

@@ -373,27 +373,19 @@ def _attributes(target: type, name: str) -> tuple[dict[str, Parameter], dict[str
         elif isinstance(value, Field) and attribute not in fields:
             raise TypeError(f"{name}.{attribute}: progress needs a type, as in `{attribute}: int = progress(0)`")
     for field in fields.values():
-        _check_field(field, name, parameters, fields)
+        what = f"{name}.{field.name}"
+        if field.counts is not None and field.counts not in EFFECTS:
+            raise TypeError(f"{what}: unknown effect {field.counts!r} to count; known: {', '.join(EFFECTS)}")
+        if field.restarts is not None and field.restarts not in fields:
+            known = ", ".join(fields)
+            raise TypeError(f"{what}: `{field.restarts}`, which it restarts with, is no field; known: {known}")
+        if field.target is not None and field.target not in {*parameters, *fields}:
+            known = ", ".join([*parameters, *fields])
+            raise TypeError(f"{what}: its target `{field.target}` is no parameter and no field; known: {known}")
+        if field.window is not None and not (field.target and fields[field.window].stored):
+            only = f"only if it has a target, and `{field.window}` is progress"
+            raise TypeError(f"{what}: `{field.window}` can be its window {only}")
     return parameters, fields
-
-
-def _check_field(field: Field, name: str, parameters: Mapping[str, Parameter], fields: Mapping[str, Field]) -> None:
-    if field.counts is not None and field.counts not in EFFECTS:
-        raise TypeError(f"{name}.{field.name}: unknown effect {field.counts!r} to count; known: {', '.join(EFFECTS)}")
-    if field.restarts is not None and field.restarts not in fields:
-        raise TypeError(
-            f"{name}.{field.name}: `{field.restarts}`, which it restarts with, is no field; known: {', '.join(fields)}"
-        )
-    if field.target is not None and field.target not in {*parameters, *fields}:
-        known = ", ".join([*parameters, *fields])
-        raise TypeError(
-            f"{name}.{field.name}: its target `{field.target}` is no parameter and no field; known: {known}"
-        )
-    if field.window is not None and not (field.target and fields[field.window].stored):
-        raise TypeError(
-            f"{name}.{field.name}: `{field.window}` can be its window only if it has a target, and `{field.window}` is "
-            "progress"
-        )
 
 
 def _read(function: Callable[..., Any], name: str, *, method: bool) -> tuple[tuple[Read, ...], dict[str, Parameter]]:
