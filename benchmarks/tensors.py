@@ -23,6 +23,7 @@ from torch import nn
 
 from graphtrain import Graph, Trainer
 from graphtrain.storage.checkpoint import write_checkpoint
+from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
 
@@ -107,7 +108,9 @@ class Listed:
     def _save(self) -> None:
         path = self._folder / "000001-step-1"
         shutil.rmtree(path, ignore_errors=True)
-        write_checkpoint(path, StagedState({"resources": {"memory": {"list": self._tensors}}}, {}, self._buffers), {})
+        write_checkpoint(
+            path, StagedState({"resources": {"memory": {"list": self._tensors}}}, {}, self._buffers), Manifest()
+        )
 
 
 def main() -> None:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from graphtrain.program.agreement import Agreement
     from graphtrain.storage import predictions as files
-    from graphtrain.storage import tensor_files
+    from graphtrain.storage import encoding
     from graphtrain.storage.predictions import PredictionsFile
 else:
     numpy = lazy_import("numpy")
     torch = lazy_import("torch")
     files = lazy_import("graphtrain.storage.predictions")
-    tensor_files = lazy_import("graphtrain.storage.tensor_files")
+    encoding = lazy_import("graphtrain.storage.encoding")
 
 Columns = Mapping[str, tuple[str, list[int], bytes]]
 """Name -> type and shape of a sample, and the bytes of all that are appended to the file."""
@@ -129,7 +129,7 @@ def _as_tensors(predictions: Any, samples: int) -> Columns:
     for name, value in _named(predictions).items():
         if isinstance(value, numpy.ndarray):
             value = torch.from_numpy(value)
-        if not isinstance(value, torch.Tensor) or value.dtype not in tensor_files.TYPES:
+        if not isinstance(value, torch.Tensor) or value.dtype not in encoding.TYPES:
             what = f"a tensor of {value.dtype}" if isinstance(value, torch.Tensor) else described(value)
             raise UsageError(
                 f"a prediction called `{name}` is {what}, which a file of safetensors cannot hold",
@@ -137,7 +137,7 @@ def _as_tensors(predictions: Any, samples: int) -> Columns:
             )
         _expect(name, value.shape[0] if value.ndim else None, value, samples)
         content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        columns[name] = tensor_files.TYPES[value.dtype], list(value.shape[1:]), content
+        columns[name] = encoding.TYPES[value.dtype], list(value.shape[1:]), content
     return columns
 
 

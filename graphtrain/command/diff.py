@@ -21,6 +21,7 @@ from graphtrain.graph.registry import find_graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.plain import is_equal
 from graphtrain.resume.provenance import code_changes
+from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.run_directory import last_rows
 from graphtrain.storage.saved_graph import graph_of, holds_a_graph, saved_manifest
 
@@ -149,33 +150,32 @@ class SavedRun:
         metrics: the last values, with their step and epoch.
     """
 
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     metrics: Mapping[str, Any]
 
     @classmethod
-    def of(cls, checkpoint: Path, manifest: Mapping[str, Any]) -> SavedRun:
+    def of(cls, checkpoint: Path, manifest: Manifest) -> SavedRun:
         """The run that made a checkpoint; its metrics are the rows beside it, as far as they were recorded by then."""
-        rows = last_rows(checkpoint.parent.parent, manifest["metrics_bytes"])
+        rows = last_rows(checkpoint.parent.parent, manifest.metrics_bytes)
         latest = {name: value for row in rows for name, value in row.items()}
-        return cls(manifest, latest or manifest["metrics"])
+        return cls(manifest, latest or manifest.metrics)
 
 
 def sections(before: SavedRun, after: SavedRun) -> dict[str, list[ChangedValue]]:
     """What differs, by section; one without differences is empty.
 
-    >>> fields = {"about": {"arguments": {"lr": "0.1"}}, "origin": {}, "data": {}, "environment": {"threads": 1}}
-    >>> other = {**fields, "about": {"arguments": {"lr": "0.2"}}}
-    >>> sections(SavedRun(fields, {"loss": 0.51}), SavedRun(other, {"loss": 0.25}))["arguments of setup"]
+    >>> runs = [Manifest(about={"arguments": {"lr": rate}}) for rate in ("0.1", "0.2")]
+    >>> sections(SavedRun(runs[0], {"loss": 0.51}), SavedRun(runs[1], {"loss": 0.25}))["arguments of setup"]
     [ChangedValue(name='lr', before='0.1', after='0.2')]
     """
     one, two = before.manifest, after.manifest
-    common = one["environment"].keys() & two["environment"].keys()
-    flags = [{name: run["environment"][name] for name in run["environment"] if name in common} for run in (one, two)]
+    common = one.environment.keys() & two.environment.keys()
+    flags = [{name: value for name, value in run.environment.items() if name in common} for run in (one, two)]
     return {
-        "arguments of setup": list(_rows(one["about"].get("arguments", {}), two["about"].get("arguments", {}))),
+        "arguments of setup": list(_rows(one.about.get("arguments", {}), two.about.get("arguments", {}))),
         "hyper-parameters": list(_rows(_hyper_parameters(one), _hyper_parameters(two))),
-        "code": list(_code(one["origin"], two["origin"])),
-        "data": list(_data(one["data"], two["data"])),
+        "code": list(_code(one.origin, two.origin)),
+        "data": list(_data(one.data, two.data)),
         "versions and flags": list(_rows(*flags)),
         "last metrics": list(_metrics(before.metrics, after.metrics)),
     }
@@ -189,9 +189,12 @@ def _rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Chang
             yield ChangedValue(name, *texts)
 
 
-def _hyper_parameters(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    in_force = manifest.get("hyper_parameters_in_force", manifest.get("hyper_parameters", {}))
-    return {f"{name}.{field}": value for name, fields in in_force.items() for field, value in fields.items()}
+def _hyper_parameters(manifest: Manifest) -> dict[str, Any]:
+    return {
+        f"{name}.{field}": value
+        for name, fields in (manifest.in_force or {}).items()
+        for field, value in fields.items()
+    }
 
 
 def _code(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:

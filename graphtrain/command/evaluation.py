@@ -132,7 +132,7 @@ def _tested(trainers: TrainerFactory, weights: Weights, path: Path) -> int:
         return STOPPED
     values = {name: value for row in trainer.metrics for name, value in row.items() if name not in ROW_POSITION}
     manifest = read_manifest(path)
-    row = {"step": manifest["step"], "epoch": manifest.get("epoch", 0), "checkpoint": path.name, **values}
+    row = {"step": manifest.step, "epoch": manifest.epoch, "checkpoint": path.name, **values}
     if not current_ranks().rank:
         _record(weights.run_dir / TESTS_FILE, row)
         shown = "  ".join(f"{name} {metric(value)}" for name, value in values.items())

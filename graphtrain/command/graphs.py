@@ -171,7 +171,7 @@ def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], s
             f"graphtrain render {run_dir} draws the graph of the run"
         )
     counts = {path: int(fields.get("runs", 0)) for path, fields in checkpoint.sections["progress"].items()}
-    return counts, None if checkpoint.manifest["ended"] else checkpoint.manifest["position"]
+    return counts, None if checkpoint.manifest.ended else checkpoint.manifest.position
 
 
 # ---- show

@@ -75,7 +75,7 @@ class TrainerFactory:
             GraphError: the graph needs a kind or a resource that the script no longer has.
         """
         manifest, program = checkpoint.manifest, self._imported()
-        environment, about = manifest["environment"], manifest["about"]
+        environment, about = manifest.environment, manifest.about
         given = {**self._saved(program.setup, about), **self._given}
         arguments = setup_arguments(program.setup, given, program.name)
         trained = graph_of(checkpoint.path, manifest)

@@ -257,14 +257,14 @@ def compare_runs(expected: Path, actual: Path, run: TrainedRun) -> StateComparis
     before, now = newest_checkpoint(expected), newest_checkpoint(actual)
     comparison = compare(_comparable(before, run), _comparable(now, run))
     for name in _FACTS_OF_THE_END:
-        values = before.manifest[name], now.manifest[name]
+        values = getattr(before.manifest, name), getattr(now.manifest, name)
         if not is_equal(*values) and not (name == "metrics" and run.has_timed_rows):
             comparison.differences.append(StateDifference(name, " -> ".join(shorten(repr(value)) for value in values)))
     if run.has_timed_rows:  # the digest covers running means
         return comparison
     if row := first_different_row(*(_metrics(path) for path in (expected, actual))):
         comparison.differences.append(row)
-    digests = before.manifest["digest"], now.manifest["digest"]
+    digests = before.manifest.digest, now.manifest.digest
     if digests[0] != digests[1] and not comparison.differences:
         comparison.differences.append(StateDifference("digest", " -> ".join(digest[:16] for digest in digests)))
     return comparison

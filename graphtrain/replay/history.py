@@ -16,7 +16,7 @@ from graphtrain.distributed import current_ranks
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.lineage import Lineage
-from graphtrain.storage.manifest import SkippedCheckpoints, checkpoint_number
+from graphtrain.storage.manifest import Manifest, SkippedCheckpoints
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
@@ -37,7 +37,7 @@ class SavedCheckpoint:
     """
 
     path: Path
-    manifest: Mapping[str, Any]
+    manifest: Manifest
     counts: Mapping[str, Mapping[str, int | float]]
     device: str
 
@@ -58,7 +58,7 @@ class SavedCheckpoint:
     @property
     def ranks(self) -> int:
         """How many processes have written it."""
-        return int(self.manifest["ranks"])
+        return self.manifest.ranks
 
     @property
     def returns(self) -> int:
@@ -68,12 +68,11 @@ class SavedCheckpoint:
     @property
     def trained(self) -> tuple[int, float]:
         """Steps and epochs, those as a fraction."""
-        epoch = self.manifest.get("epoch", 0)
-        return self.manifest["step"], float(epoch) if isinstance(epoch, int | float) else 0.0
+        return self.manifest.step, float(self.manifest.epoch)
 
     def leads_to(self, newer: SavedCheckpoint) -> bool:
         """True unless the run was resumed from a checkpoint before this one, and so never came from here to `newer`."""
-        if self.manifest["metrics_bytes"] > newer.manifest["metrics_bytes"]:
+        if self.manifest.metrics_bytes > newer.manifest.metrics_bytes:
             return False
         if self._training != newer._training or None in (self._training, newer._training):
             return self._outer_counts <= newer._outer_counts  # steps and epochs begin again with a body
@@ -81,13 +80,13 @@ class SavedCheckpoint:
 
     @property
     def _outer_counts(self) -> list[float]:
-        return [*self.manifest.get("clocks", {}).values()]
+        return [*self.manifest.clocks.values()]
 
     @property
     def _training(self) -> tuple[str, list[float]] | None:
         """Which training its steps and epochs are of, by the clocks around; None where that is not known."""
-        path = self.manifest.get("clock_of", "")
-        is_inside = self.manifest["position"].startswith(f"{path}/") and self._outer_counts
+        path = self.manifest.clock_of
+        is_inside = self.manifest.position.startswith(f"{path}/") and self._outer_counts
         return (path, self._outer_counts) if is_inside or not path else None
 
 
@@ -153,7 +152,7 @@ class RunHistory:
                 skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
                 continue
             abandoned = newest_first and not checkpoint.leads_to(newest_first[-1])
-            if abandoned or checkpoint.manifest["metrics_bytes"] > metrics_bytes:
+            if abandoned or checkpoint.manifest.metrics_bytes > metrics_bytes:
                 reason = "the run was resumed from an earlier checkpoint"
                 skipped.add(path, reason, f"skipped {path.name}: {reason}")
                 continue
@@ -173,7 +172,7 @@ class RunHistory:
             return segments
         oldest = lineage[0]
         # The first checkpoints were deleted, other than by one that took their place.
-        if oldest.manifest.get("replaces", checkpoint_number(oldest.path)) != 1:
+        if oldest.manifest.first_number(oldest.path) != 1:
             return segments
         if reason := self.why_not_from_the_beginning(oldest):
             self._notify(f"skipped the span before {oldest.path.name}: {reason}")
@@ -183,17 +182,13 @@ class RunHistory:
     def _change(self, start: SavedCheckpoint, goal: SavedCheckpoint) -> str:
         if reason := _why_not_by_as_many(goal):
             return reason
-        before, after = (
-            checkpoint.manifest.get("hyper_parameters_in_force", checkpoint.manifest.get("hyper_parameters"))
-            for checkpoint in (start, goal)
-        )
-        if before != after:
+        if start.manifest.in_force != goal.manifest.in_force:
             return "hyper-parameters were changed in between"
         if start.returns != goal.returns:
             return "the run went back to an earlier checkpoint in between"
         # A graph that was changed when the run resumed from `start` is replayed from there; one that was changed
         # later, at a node that no checkpoint tells, is not.
-        if start.manifest["graph_hash"] != goal.manifest["graph_hash"] and start.path.name not in self._starts:
+        if start.manifest.graph_hash != goal.manifest.graph_hash and start.path.name not in self._starts:
             return "the graph was rewired in between"
         return ""
 
@@ -207,7 +202,7 @@ class RunHistory:
             return reason
         if oldest.returns:
             return "the run went back to an earlier checkpoint in it"
-        if not oldest.manifest["about"].get("command"):
+        if not oldest.manifest.about.get("command"):
             return "the run was not started by the command, so that the seed of its setup is not known"
         return ""
 
@@ -224,10 +219,7 @@ def _processes(number: int) -> str:
 
 def _trained_spans(lineage: list[SavedCheckpoint]) -> int:
     """How many of the spans between checkpoints have batches in them: the one at the very end of a run has none."""
-    moments = [
-        (checkpoint.trained, checkpoint.manifest.get("clock_of"), checkpoint.manifest.get("clocks"))
-        for checkpoint in lineage
-    ]
+    moments = [(checkpoint.trained, checkpoint.manifest.clock_of, checkpoint.manifest.clocks) for checkpoint in lineage]
     return sum(start != goal for start, goal in itertools.pairwise(moments))
 
 

@@ -151,8 +151,8 @@ class _Reexecution:
         self._expected_digests = iter(expected) if expected is not None else None
         self._divergence: tuple[int, str] | None = None  # after how many transitions, and after which node
         self._start_time: float | None = None
-        self._goal_path = goal.manifest["position"]
-        self._goal_ended = bool(goal.manifest["ended"])
+        self._goal_path = goal.manifest.position
+        self._goal_ended = goal.manifest.ended
         self._nearest: StateComparison | None = None
         self._nearness: tuple[float, float] = math.inf, math.inf  # its counters that differ, and all its differences
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.program.clock import Moment
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -12,6 +10,7 @@ from graphtrain.program.run_state import RunState
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.hyper_parameters import HyperParameters
+from graphtrain.storage.manifest import Manifest
 
 
 class Resumable:
@@ -34,27 +33,27 @@ class Resumable:
         return self.compiled.run_clock.moment(self.loop.position)
 
 
-def capture(run: Resumable) -> tuple[RunState, dict[str, Any]]:
-    """The content of a checkpoint made now: the state, sharing its tensors with the run, and facts for the manifest."""
+def capture(run: Resumable) -> tuple[RunState, Manifest]:
+    """The content of a checkpoint made now: the state, sharing its tensors with the run, and what is known of it."""
     compiled, loop = run.compiled, run.loop
     state = compiled.state.capture(run.alive)
     step, epoch = compiled.run_clock.step_and_epoch()
-    facts = {
+    facts = Manifest(
         **(run.environment.as_plain() if run.environment is not None else {}),
-        "graph": saved_json(compiled.graph),
-        "graph_hash": structural_hash(compiled.graph),
-        "position": compiled.path(loop.position),
-        "ended": loop.ended,
-        "step": step,
-        "epoch": epoch,
+        graph=saved_json(compiled.graph),
+        graph_hash=structural_hash(compiled.graph),
+        position=compiled.path(loop.position),
+        ended=loop.ended,
+        step=step,
+        epoch=epoch,
         **compiled.run_clock.nested(),
-        **({"window_ranks": ranks} if (ranks := compiled.program.window_ranks) != 1 else {}),
-        "metrics": compiled.state.recorder.recorded_now(),
-        "seconds": run.watch.seconds(),
-        "unknown": compiled.state.unknown,
-        "aliases": compiled.state.aliases,
-        "not_state": sorted(compiled.state.left_out),
-        "hyper_parameters": run.hyper_parameters.made,
-        "hyper_parameters_in_force": run.hyper_parameters.values,
-    }
+        window_ranks=compiled.program.window_ranks,
+        metrics=compiled.state.recorder.recorded_now(),
+        seconds=run.watch.seconds(),
+        unknown=compiled.state.unknown,
+        aliases=compiled.state.aliases,
+        not_state=sorted(compiled.state.left_out),
+        hyper_parameters=run.hyper_parameters.made,
+        hyper_parameters_in_force=run.hyper_parameters.values,
+    )
     return state, facts

@@ -15,8 +15,8 @@ import torch
 from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint
 from graphtrain.data.loaders import by_name, is_data
 from graphtrain.printable import one_line
-from graphtrain.resume.provenance import Provenance, code_changes, provenance
-from graphtrain.storage.text import all_utf8
+from graphtrain.resume.provenance import Provenance, all_utf8, code_changes, provenance
+from graphtrain.storage.manifest import Manifest
 from graphtrain.version import __version__
 
 _MOST_CHANGES = 50
@@ -57,34 +57,34 @@ class RunEnvironment:
         plain: dict[str, Any] = all_utf8({**vars(self), "origin": self.origin.as_plain()})
         return plain
 
-    def changes(self, saved: Mapping[str, Any]) -> list[str]:
+    def changes(self, saved: Manifest) -> list[str]:
         """What a person has changed since a manifest was written, in words: code, arguments and data."""
         now = self.as_plain()
         return [
-            *(code_changes(saved["origin"], now["origin"]) or ()),
-            *_argument_changes(saved["about"], now["about"]),
-            *data_changes(saved["data"], now["data"]),
-            *_seed_changes(saved["about"], now["about"]),
+            *(code_changes(saved.origin, now["origin"]) or ()),
+            *_argument_changes(saved.about, now["about"]),
+            *data_changes(saved.data, now["data"]),
+            *_seed_changes(saved.about, now["about"]),
         ]
 
-    def asides(self, saved: Mapping[str, Any]) -> str:
+    def asides(self, saved: Manifest) -> str:
         """What has been changed since and makes no difference, in words; empty for nothing."""
-        return "; ".join(one_line(line, _MOST_CHARACTERS) for line in data_asides(saved["data"], dict(self.data)))
+        return "; ".join(one_line(line, _MOST_CHARACTERS) for line in data_asides(saved.data, dict(self.data)))
 
-    def changed_data(self, saved: Mapping[str, Any]) -> list[str]:
+    def changed_data(self, saved: Manifest) -> list[str]:
         """The names of the data that differ from those of a manifest."""
         now = self.as_plain()["data"]
-        return [name for name in now if data_changes(saved["data"], {name: now[name]})]
+        return [name for name in now if data_changes(saved.data, {name: now[name]})]
 
-    def changes_of_weights(self, saved: Mapping[str, Any]) -> list[str]:
+    def changes_of_weights(self, saved: Manifest) -> list[str]:
         """The models that were not set up with the weights of then, where both are known, in words.
 
         To a run that trains them on they make no difference: a resume loads the saved ones.
         """
-        before, now = (about.get("weights") or {} for about in (saved["about"], self.about))
+        before, now = (about.get("weights") or {} for about in (saved.about, self.about))
         return [f"the weights of `{name}`" for name in now if before.get(name, now[name]) != now[name]]
 
-    def compared(self, saved: Mapping[str, Any], others: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
+    def compared(self, saved: Manifest, others: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
         """Whether a resume from a manifest is exact, in words: ``code, data, threads unchanged: exact``.
 
         Arguments:
@@ -95,18 +95,18 @@ class RunEnvironment:
         changes = [
             *others,
             *self.changes(saved),
-            *_environment_changes(saved["environment"], now["environment"]),
+            *_environment_changes(saved.environment, now["environment"]),
         ]
         if lost:
             return f"not exact: {_listed([*lost, *changes])}"
         if changes:
             return f"exact except for what changed: {_listed(changes)}"
-        data = [facts for name, facts in now["data"].items() if name in saved["data"]]
+        data = [facts for name, facts in now["data"].items() if name in saved.data]
         was_compared = {
-            "code": code_changes(saved["origin"], now["origin"]) is not None,
-            "arguments": bool(saved["about"].get("arguments")),
+            "code": code_changes(saved.origin, now["origin"]) is not None,
+            "arguments": bool(saved.about.get("arguments")),
             "data": any(facts[key] not in (None, "") for facts in data for key in ("length", "samples", "hash")),
-            "versions, threads": bool(saved["environment"]),
+            "versions, threads": bool(saved.environment),
         }
         unchanged = ", ".join(name for name, compared in was_compared.items() if compared)
         return f"{unchanged} unchanged: exact" if unchanged else ""

@@ -31,7 +31,8 @@ from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.state.random import RandomAside, capture_random, global_generators, seed_everything
-from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import Sections
 
@@ -72,8 +73,7 @@ def _found(
         return None
     checkpoint = options.read(options.resume)
     # Of several ranks it is read again, as this process needs it.
-    is_read_again = checkpoint.files is None and (reads_again or checkpoint.ranks > 1)
-    return read(checkpoint.path, checkpoint.manifest) if is_read_again else checkpoint
+    return read(checkpoint.path, checkpoint.manifest) if reads_again or checkpoint.ranks > 1 else checkpoint
 
 
 def _chosen(
@@ -220,7 +220,7 @@ def _exchanged(
             for bound, declared in _exchanged_fields(compiled, name)
             if _former(renaming, bound) in progress
         ]
-        position = renaming.path(manifest["position"])
+        position = renaming.path(manifest.position)
         is_exchanged = any(flags) if before > 1 and flags else _is_behind_exchange(compiled, position, name)
         if is_exchanged:
             exchanged.add(name)
@@ -386,13 +386,13 @@ def _of_rank_0(checkpoint: Checkpoint, compiled: CompiledGraph) -> list[str]:
     """What was not the same on all ranks, of which rank 0's is taken: buffers, and what has changed since `setup`."""
     if checkpoint.ranks == 1:
         return []
-    places = checkpoint.manifest["tensors"]
+    places = checkpoint.manifest.tensors
     own = [
         f"{name}.{tensor}"
         for name in compiled.state.objects.modules
         for tensor, value in checkpoint.sections["resources"].get(name, {}).items()
         if isinstance(value, torch.Tensor) and tensor not in places.get(name, {})
     ]
-    drift = ["what has changed since `setup`"] if checkpoint.manifest.get("own_drift") else []
+    drift = ["what has changed since `setup`"] if checkpoint.manifest.own_drift else []
     taken = [*([quoted(own, _SHOWN)] if own else []), *drift]
     return [f"{' and '.join(taken)} of rank 0"] if taken else []

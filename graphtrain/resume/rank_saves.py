@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any, final
@@ -22,9 +23,10 @@ from graphtrain.distributed import LostRankError, Ranks
 from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.agreement import Agreement
 from graphtrain.storage.background import Background
-from graphtrain.storage.checkpoint import Manifest, reason_of, write_checkpoint, write_folder
+from graphtrain.storage.checkpoint import reason_of, write_checkpoint, write_folder
 from graphtrain.storage.encoding import UnsaveableError
-from graphtrain.storage.rank_files import OWN_FACTS, manifest_of, write_files
+from graphtrain.storage.manifest import OWN_FACTS, Manifest
+from graphtrain.storage.rank_files import manifest_of, write_files
 from graphtrain.storage.run_files import Written
 from graphtrain.storage.sharing import Digests, MustBeEqual, RankState, Sharing, differences, different_files
 from graphtrain.storage.slim import Slim
@@ -108,12 +110,11 @@ class RankSaves:
         staged: StagedState,
         required: Callable[[], MustBeEqual],
         folder: Path,
-        facts: Manifest,
         slim: Slim | None,
     ) -> RankSave:
         """Begin the save that all ranks have copied their state for."""
         self.begun += 1
-        return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, required, folder, facts, slim)
+        return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, required, folder, slim)
 
 
 @final
@@ -124,7 +125,6 @@ class RankSave:
         key: that of the save in the store.
         required: returns what has to be equal on all ranks.
         folder: of the checkpoints, as this rank sees it.
-        facts: what this rank knows for the manifest; what is not its own is taken of rank 0.
         slim: how the files are divided; that of rank 0 holds for all. Default: tensors by their resource.
 
     Attributes:
@@ -139,11 +139,11 @@ class RankSave:
         staged: StagedState,
         required: Callable[[], MustBeEqual],
         folder: Path,
-        facts: Manifest,
         slim: Slim | None = None,
     ) -> None:
         self._ranks, self._key, self._staged = ranks, key, staged
-        self._folder, self._facts, self._slim = folder, facts, slim
+        self._folder, self._slim = folder, slim
+        self._facts = Manifest()
         self._is_alone = ranks.world_size == 1
         self._required = MustBeEqual() if self._is_alone else required()
         self.leads = not ranks.rank
@@ -154,17 +154,21 @@ class RankSave:
 
     # ---- in the threads that write
 
-    def lead(self, write: Callable[[Callable[[Path, StagedState, Manifest], Manifest]], Written]) -> Written:
+    def lead(
+        self, write: Callable[[Callable[[Path, StagedState, Manifest], Manifest]], Written], facts: Manifest
+    ) -> Written:
         """Write as rank 0 does, and tell the others what has become of it.
 
         Arguments:
             write: is given what writes the folder.
+            facts: what this rank knows for the manifest.
 
         Raises:
             CheckpointError: it cannot be written.
             RanksDivergedError: what must be equal on all ranks is not.
             RankFailedError: a rank has ended.
         """
+        self._facts = facts
         try:
             written = write(self._write_folder)
         except BaseException as error:
@@ -174,18 +178,22 @@ class RankSave:
             with suppress(LostRankError):
                 self._publish("outcome", [what, message, getattr(error, "hint", "")])
             raise
-        self._publish("outcome", [_WRITTEN, written.path.name, {"digest": written.manifest["digest"]}])
+        self._publish("outcome", [_WRITTEN, written.path.name, {"digest": written.manifest.digest}])
         self._forget()
         return written
 
-    def follow(self) -> Written:
+    def follow(self, facts: Manifest) -> Written:
         """Write what is this rank's, and return what rank 0 says has become of the checkpoint.
+
+        Arguments:
+            facts: what this rank knows for the manifest; what is not its own is taken of rank 0.
 
         Raises:
             CheckpointError: it cannot be written, here or elsewhere.
             RanksDivergedError: what must be equal on all ranks is not.
             RankFailedError: a rank has ended.
         """
+        self._facts = facts
         try:
             name, slim = self._read("folder", 0)
             folder, self._slim = self._folder / name, Slim(**slim) if slim is not None else None
@@ -200,7 +208,7 @@ class RankSave:
         what, text, more = self._read("outcome", 0)
         self._forget()
         if what == _WRITTEN:
-            return Written(self._folder / text, {**self._facts, **more})
+            return Written(self._folder / text, replace(facts, **more))
         raise _ERRORS[what](text, more)
 
     def is_told(self, timeout_seconds: float) -> bool:
@@ -244,7 +252,7 @@ class RankSave:
             )
         sharing = Sharing.of(state, summaries, leaves)
         written = write_files(folder, self._ranks.rank, state, sharing, self._slim)
-        self._files = {"files": written, "own": {name: self._facts[name] for name in OWN_FACTS}}
+        self._files = {"files": written, "own": {name: getattr(self._facts, name) for name in OWN_FACTS}}
         self._publish("files", self._files)
         return state, sharing, summaries
 

@@ -26,6 +26,7 @@ from graphtrain.state.modules import NO_RESUME
 from graphtrain.state.reachable import is_within
 from graphtrain.state.references import MALFORMED
 from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.run_files import named_checkpoint
 
@@ -120,12 +121,12 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     """
     manifest, compiled, hyper_parameters = checkpoint.manifest, run.compiled, run.hyper_parameters
     # Nodes that measure time read the watch when they are set up, so it is restored before them.
-    run.watch.load(manifest["seconds"])
+    run.watch.load(manifest.seconds)
 
     # Everything that can be refused is refused before any object is changed.
-    ended = bool(manifest["ended"])
+    ended = manifest.ended
     change = GraphChange.of(checkpoint, compiled.graph, options.rename)
-    state, position = placed(change, checkpoint.sections, manifest["position"], ended, compiled)
+    state, position = placed(change, checkpoint.sections, manifest.position, ended, compiled)
     state = replace(state, progress={**state.progress, **options.kept})
     refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
     decisions = _Decisions.of(hyper_parameters, manifest, options)
@@ -141,11 +142,11 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         state = replace(state, reachable=changed)
     not_restored, not_shared, compared = _put_back(checkpoint, run, state, change, position, sections, fresh)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
-    left_out = _not_state_changes(manifest.get("not_state", ()), compiled.state.left_out)
+    left_out = _not_state_changes(manifest.not_state, compiled.state.left_out)
     lost = [*compiled.state.not_restored(), *([] if left_out else not_shared), *compared.changed]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
-    is_partial = bool(left_out or manifest["unknown"])
+    is_partial = bool(left_out or manifest.unknown)
     is_whole = not (fresh or not_restored or is_partial or change.renaming.names or change.difference.matters)
     if is_whole:
         alive = compiled.alive(position, ended)
@@ -203,13 +204,17 @@ def _put_back(
     manifest, compiled = checkpoint.manifest, run.compiled
     with _named_failure(checkpoint):
         not_restored = compiled.state.restore(state, Exemptions(fresh, change.replaced), sections)
-    compiled.resume_at(position, change.renaming.path(manifest.get("clock_of", "")))
+    compiled.resume_at(position, change.renaming.path(manifest.clock_of))
     with _named_failure(checkpoint):
         compiled.state.restore_after_setup(state)
-        not_shared = compiled.state.share(manifest.get("aliases", {}), state.progress, change.renaming)
+        not_shared = compiled.state.share(manifest.aliases, state.progress, change.renaming)
         data = run.environment.changed_data(manifest) if run.environment is not None else []
         content = compiled.state.data_content
-        compared = content.compared(manifest, state.reachable, data) if content is not None else ComparedData()
+        compared = (
+            content.compared(manifest.data_content, manifest.unknown, state.reachable, data)
+            if content is not None
+            else ComparedData()
+        )
     return not_restored, not_shared, compared
 
 
@@ -228,14 +233,13 @@ class _Decisions:
     in_force: Any
 
     @classmethod
-    def of(cls, now: HyperParameters, manifest: Mapping[str, Any], options: ResumeOptions) -> _Decisions:
+    def of(cls, now: HyperParameters, manifest: Manifest, options: ResumeOptions) -> _Decisions:
         """What a person has decided.
 
         Raises:
             UsageError: something differs that nobody has decided, or cannot be used as it was saved.
         """
-        saved = manifest.get("hyper_parameters")
-        in_force = manifest.get("hyper_parameters_in_force", saved)
+        saved, in_force = manifest.hyper_parameters, manifest.in_force
         decisions = cls(now.differences(saved, in_force), now.chosen(options.from_setup, saved, in_force), in_force)
         if decisions.undecided and not options.from_saved:
             raise difference_error(decisions.undecided)
@@ -290,7 +294,7 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
         yield
     except CheckpointError as error:
         # What was said when it was saved.
-        if told := [line for line in checkpoint.manifest["unknown"] if NO_RESUME in line]:
+        if told := [line for line in checkpoint.manifest.unknown if NO_RESUME in line]:
             raise CheckpointError(
                 f"{checkpoint.path}: {told[0]}", "resume from a checkpoint made before that, by --resume NAME"
             ) from error

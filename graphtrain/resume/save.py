@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from torch.nn import Module
 
@@ -20,10 +20,10 @@ from graphtrain.resume.capture import Resumable, capture
 from graphtrain.resume.rank_saves import RankSave, RankSaves
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.storage.background import Background
-from graphtrain.storage.checkpoint import Checkpoint, Manifest
+from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.lineage import OWN, Lineage
-from graphtrain.storage.manifest import checkpoint_number
+from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.slim import Slim
@@ -121,8 +121,7 @@ class CheckpointWriter(Saves):
 
     def resumed_from(self, checkpoint: Checkpoint) -> None:
         """Note that the run is where its newest checkpoint was made, and nothing was changed since."""
-        number = checkpoint_number(checkpoint.path)
-        self._newest = _Newest(checkpoint.path, self._run.moment, checkpoint.manifest.get("replaces", number))
+        self._newest = _Newest(checkpoint.path, self._run.moment, checkpoint.manifest.first_number(checkpoint.path))
 
     def keep_newest(self) -> None:
         """Note that the run is changed: what was saved before is a way back, so no save takes its place."""
@@ -308,7 +307,7 @@ class CheckpointWriter(Saves):
             raise
         self._writing = None
         self._was_written = True
-        _report(written.manifest["unknown"], self._notices)
+        _report(written.manifest.unknown, self._notices)
         self.lineage, self._askers = self.lineage.with_saved(written.path.name, self._askers), frozenset()
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
@@ -332,46 +331,47 @@ class CheckpointWriter(Saves):
 
     def _begin(self, run_files: RunFiles, value: float | None, askers: frozenset[str]) -> None:
         staged, facts = self._ranks.copied(self._staged_now)
-        _report(facts["unknown"], self._notices)
+        _report(facts.unknown, self._notices)
         problem: CheckpointError | None = None
         try:
-            facts |= run_files.facts()
+            facts = run_files.noted(facts)
         except CheckpointError as error:
             problem = error  # of this rank: what has become of the save is told to all
         moment, newest, replaced = self._run.moment, self._newest, None
         if newest is not None and moment is not None and moment.is_at_the_clock_of(newest.moment):
-            replaced = newest.path
-            facts["replaces"] = newest.first_number
+            replaced, facts = newest.path, replace(facts, replaces=newest.first_number)
         compiled, policy = self._run.compiled, self._policy
         if compiled.returning:
             self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
-            facts |= self.lineage.with_saved(OWN, self._askers).facts()
+            lineage = self.lineage.with_saved(OWN, self._askers)
+            facts = replace(facts, saved_by=lineage.saved, returns=lineage.returns)
         slim = (
             Slim(_frozen(compiled.state.objects.modules), newest.path.name if newest is not None else "")
             if policy.slim
             else None
         )
-        part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, facts, slim)
+        part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, slim)
         # After the copy, while training continues: what is changed meanwhile is reported too, by one save too early.
         state = compiled.state
         compare = state.data_content.comparison(state.changed) if state.data_content is not None else None
 
-        def write(write_folder: WriteFolder) -> Written:
-            if problem is not None:
-                raise problem
-            return run_files.save(staged, facts, policy.retention, value, replaced, write_folder)
-
         def write_part() -> Written:
             content, changed = compare() if compare is not None else ({}, [])
-            facts.update(data_content=content, unknown=[*facts["unknown"], *changed])
-            return part.lead(write) if part.leads else part.follow()
+            known = replace(facts, data_content=content, unknown=[*facts.unknown, *changed])
+
+            def write(write_folder: WriteFolder) -> Written:
+                if problem is not None:
+                    raise problem
+                return run_files.save(staged, known, policy.retention, value, replaced, write_folder)
+
+            return part.lead(write, known) if part.leads else part.follow(known)
 
         self._staged, self._part, self._written_moment = staged, part, moment
         # Several ranks learn that it is over when they synchronise.
         done = functools.partial(self._requests.post, "written") if self._ranks.are_one else lambda: None
         self._writing = Background(write_part, done)
 
-    def _staged_now(self) -> tuple[StagedState, dict[str, Any]]:
+    def _staged_now(self) -> tuple[StagedState, Manifest]:
         """A copy of the state in the memory of the one before it, and the facts about it."""
         state, facts = capture(self._run)
         run_state = self._run.compiled.state

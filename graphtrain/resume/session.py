@@ -192,7 +192,7 @@ class Session(Resumable):
             is_recorded: True if anything will be written.
         """
         if checkpoint is not None and self._takes_seed:  # from which the order of its data follows
-            saved = checkpoint.manifest["environment"].get("seed", self.seed)
+            saved = checkpoint.manifest.environment.get("seed", self.seed)
             if saved != self.seed:
                 self.seed = self._prepared["seed"] = saved
                 self._compile_again()
@@ -229,7 +229,7 @@ class Session(Resumable):
         if again:
             self._compile_again()
         self._renew_as(checkpoint.sections.get("renewed", {}))
-        for line in self.compiled.program.begun_with(checkpoint.manifest.get("window_ranks", 1)):
+        for line in self.compiled.program.begun_with(checkpoint.manifest.window_ranks):
             self.notices.once(line)
         fitting, resizing, world = checkpoint, "", self.world
         if checkpoint.ranks != world.world_size:

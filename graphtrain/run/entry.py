@@ -160,7 +160,7 @@ def _resume(
     elif in_place:
         session.recorder.load_rows([])
     is_newest = files is not None and files.is_newest(checkpoint)
-    is_same_graph = manifest["graph_hash"] == structural_hash(session.graph)
+    is_same_graph = manifest.graph_hash == structural_hash(session.graph)
     is_continued = files is not None and files.owns(checkpoint) and not restored.resized
     if is_newest and is_continued and is_same_graph and not restored.decided:
         run.writer.resumed_from(checkpoint)
@@ -192,7 +192,7 @@ def _report(
         changed = environment.changed_data(manifest)
         different = setup_changes(files.setup_of(checkpoint), session.setup, state.baseline, drift, changed)
     changes, facts = tuple(restored.changes), [restored.aside]
-    lost, others = [*manifest["unknown"], *restored.lost], [*restored.changes]
+    lost, others = [*manifest.unknown, *restored.lost], [*restored.changes]
     if environment is not None:
         by_a_person = environment.changes(manifest)
         if by_a_person:
@@ -271,7 +271,7 @@ def way_back(run: LiveRun) -> str:
         facts = read_manifest(path)
     except CheckpointError:  # a resume reports it
         return ""
-    since = clock.step_and_epoch()[0] - facts["step"]
-    is_same_training = all(facts.get(name) == value for name, value in clock.nested().items())
+    since = clock.step_and_epoch()[0] - facts.step
+    is_same_training = all(getattr(facts, name) == value for name, value in clock.nested().items())
     before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
-    return f"resumes from step {facts['step']}{before * is_same_training}: checkpoint {path.name}"
+    return f"resumes from step {facts.step}{before * is_same_training}: checkpoint {path.name}"

@@ -186,7 +186,7 @@ class RunView:
         if latest is None or self._run.life.state != "failed":
             return []
         try:
-            is_replayed = read_manifest(latest[0])["graph_hash"] == structural_hash(self.graph)
+            is_replayed = read_manifest(latest[0]).graph_hash == structural_hash(self.graph)
         except CheckpointError:
             return []
         error = self._run.explainer.error

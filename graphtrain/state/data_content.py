@@ -78,18 +78,21 @@ class DataContent:
 
         return compare
 
-    def compared(self, manifest: Mapping[str, Any], changed: Collection[str], but: Collection[str]) -> ComparedData:
+    def compared(
+        self, saved: Mapping[str, Any], unknown: Collection[str], changed: Collection[str], but: Collection[str]
+    ) -> ComparedData:
         """What data holds now, compared with what it held when a checkpoint was made.
 
         Arguments:
+            saved: what it held then.
+            unknown: what the checkpoint reports, a line each.
             changed: the paths of what it has saved.
             but: the names of data that is reported already.
         """
-        saved = manifest.get("data_content", {})
         if not saved:
             return ComparedData()
         now = self._now(changed, ContentHash(self._path_of))
-        reported = [line.partition(" ")[0] for line in manifest["unknown"]]
+        reported = [line.partition(" ")[0] for line in unknown]
         lines = [
             f"{shown_path(path)} {_OTHER}"
             for path in _differing(saved, {name: content for name, content in now.items() if name not in but})

@@ -6,11 +6,10 @@ import hashlib
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import msgpack
 
@@ -18,20 +17,16 @@ from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.names import quoted
 from graphtrain.storage.collector import uncollected
 from graphtrain.storage.encoding import Tensors
-from graphtrain.storage.manifest import MANIFEST_FILE
+from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest
 from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.own_files import temporary_name
-from graphtrain.storage.rank_files import manifest_of, read_state, write_files
+from graphtrain.storage.rank_files import manifest_of, read_state, write_file, write_files
 from graphtrain.storage.sharing import RankState, Sharing
 from graphtrain.storage.slim import Slim
-from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Sections, StagedState
+from graphtrain.storage.state_files import PROGRESS_FILE, Sections, StagedState
 from graphtrain.storage.tensor_files import Layout, TensorFile
 
-_PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
-
 _NUMBERS = itertools.count(1)
-
-Manifest = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -41,8 +36,7 @@ class Checkpoint:
     Attributes:
         manifest: what is known of it without loading tensors: position, digest, graph, versions, ...
         sections: the state: section -> name -> state.
-        files: the bytes of its files, of one that is in memory; None where they are on the disk.
-        tensor_files: of one on the disk, by name.
+        tensor_files: by name.
         rank: the one whose state it is, of those that have written it.
         others: where it is resumed by another number of ranks: of each that has written it, and that this one needs,
             what is not restored as it is: gradients, running means, values in transit.
@@ -51,7 +45,6 @@ class Checkpoint:
     path: Path
     manifest: Manifest
     sections: Sections
-    files: Mapping[str, Bytes] | None = None
     tensor_files: Mapping[str, TensorFile] = field(default_factory=dict)
     rank: int = 0
     others: Mapping[int, Sections] = field(default_factory=dict)
@@ -59,33 +52,31 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """The digest of the state, as it was saved."""
-        digests: Sequence[str] = self.manifest["digests"] or [self.manifest["digest"]]
+        digests = self.manifest.digests or [self.manifest.digest]
         return digests[self.rank]
 
     @property
     def ranks(self) -> int:
         """How many processes have written it."""
-        ranks: int = self.manifest["ranks"]
-        return ranks
+        return self.manifest.ranks
 
     def checksum_of(self, name: str, tensors: Tensors) -> str | None:
         """The checksum of a file of tensors, if it holds these; None otherwise.
 
         The file is compared with them, which takes a tenth of the time that hashing does.
         """
-        size, checksum = self.manifest["files"].get(name, (None, None))
+        size, checksum = self.manifest.files.get(name, (None, None))
         layout = self.tensor_files[name].layout_of(tensors) if name in self.tensor_files else Layout.of(tensors)
         if layout is None or size != layout.size:
             return None
-        is_same = layout.is_in(self.path / name) if self.files is None else layout.is_equal(self.files[name])
-        return checksum if is_same else None
+        return checksum if layout.is_in(self.path / name) else None
 
 
 def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim | None = None) -> Manifest:
     """Write the checkpoint folder of one process: under a temporary name, flushed to the disk, then renamed.
 
     Arguments:
-        facts: what the manifest holds beside digest and checksums.
+        facts: the manifest without digest and checksums.
         slim: how its files are divided. Default: tensors by their resource.
 
     Returns:
@@ -121,8 +112,9 @@ def write_folder(path: Path, write: Callable[[Path], Manifest], given_up: Event)
         manifest = write(temporary)
         if given_up.is_set():
             raise CheckpointError("the checkpoint was given up")
-        body = msgpack.packb(manifest, use_bin_type=True, unicode_errors="backslashreplace")
-        _write(temporary / MANIFEST_FILE, msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body}))
+        body = msgpack.packb(manifest.as_plain(), use_bin_type=True, unicode_errors="backslashreplace")
+        outer = msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body})
+        write_file(temporary / MANIFEST_FILE, [outer])
         flush_folder(temporary)
         temporary.rename(path)
         flush_folder(path.parent)
@@ -154,7 +146,7 @@ def read_checkpoint(
         CheckpointError: any file is missing, torn or altered.
     """
     manifest = read_manifest(path) if manifest is None else manifest
-    saved, own = manifest["ranks"], [0]
+    saved, own = manifest.ranks, [0]
     if world_size in (None, saved):
         own = [rank if rank < saved else 0]
     elif rank == 0:  # it is given what is summed
@@ -166,19 +158,12 @@ def read_checkpoint(
         if strange := [name for name, nodes in state.get("progress", {}).items() if not isinstance(nodes, dict)]:
             raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is no table")
     first = own[0]
-    facts = {**manifest, **(manifest["own"][first] if manifest["own"] else {})}
+    if manifest.own:
+        manifest = replace(
+            manifest, **{name: manifest.own[first][name] for name in OWN_FACTS & manifest.own[first].keys()}
+        )
     others = states if world_size not in (None, saved) else {}
-    return Checkpoint(path, facts, states[first], tensor_files=files, rank=first, others=others)
-
-
-def _write(path: Path, data: Bytes) -> None:
-    """Write and flush a file."""
-    # Without a buffer: no lock is held that a process forked meanwhile would find closed.
-    with path.open("xb", buffering=0) as file:
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view[:_PIECE]) :]
-        os.fsync(file.fileno())
+    return Checkpoint(path, manifest, states[first], tensor_files=files, rank=first, others=others)
 
 
 def flush_folder(path: Path) -> None:

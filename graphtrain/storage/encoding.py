@@ -83,7 +83,7 @@ class Tensors:
         """Keep a tensor under `name`, or a name like it if that is taken."""
         readable = name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
         unique, number = readable, 1
-        while unique in self.named or unique == _RESERVED:
+        while unique in self.named or unique == RESERVED:
             number += 1
             unique = f"{readable}#{number}"
         self.named[unique] = tensor
@@ -91,12 +91,13 @@ class Tensors:
 
 
 # A key of every safetensors file that is no tensor.
-_RESERVED = "__metadata__"
-# What a safetensors file can hold.
-_STORABLE = {
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.complex64,
-    torch.float8_e4m3fn, torch.float8_e5m2,
+RESERVED = "__metadata__"
+# What a safetensors file can hold, and its name for it.
+TYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64", torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
 }  # fmt: skip
 DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
@@ -345,7 +346,7 @@ class _Encoder:
 
     def _tensor(self, tensor: torch.Tensor, path: str, name: str) -> Any:
         # Nearly all are of this form, and there may be 100,000 of them: 4 us instead of 9.
-        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.dtype in _STORABLE and is_usual(tensor):
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.dtype in TYPES and is_usual(tensor):
             if not (tensor.requires_grad or (self._with_gradients and type(tensor) is torch.nn.Parameter)):
                 return self._stored(tensor, name, "cpu")
             if tensor.grad_fn is None and not self._with_gradients:
@@ -388,7 +389,7 @@ class _Encoder:
         """The form of a tensor by its values alone, in the order of its dimensions."""
         device = str(tensor.device)
         tensor = in_order(tensor)
-        if tensor.dtype not in _STORABLE:
+        if tensor.dtype not in TYPES:
             host = tensor.cpu().contiguous()
             raw = host.reshape(-1).view(torch.uint8).numpy().tobytes() if host.numel() else b""
             return _tag(Code.RAW, [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), raw, device])

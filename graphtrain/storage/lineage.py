@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-SAVED_FACT, RETURNS_FACT = "saved_by", "returns"
+from graphtrain.storage.manifest import Manifest
+
 OWN = ""
 """The name of a checkpoint in its own manifest, which is written before it has one."""
 
@@ -27,16 +27,9 @@ class Lineage:
     returns: int = 0
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any], name: str) -> Lineage:
+    def of(cls, manifest: Manifest, name: str) -> Lineage:
         """That of a run which is where a checkpoint of this name was made."""
-        saved = manifest.get(SAVED_FACT)
-        returns = manifest.get(RETURNS_FACT, 0)
-        pairs = saved.items() if isinstance(saved, Mapping) else ()
-        return cls({str(path): str(other) or name for path, other in pairs}, returns if isinstance(returns, int) else 0)
-
-    def facts(self) -> dict[str, Any]:
-        """What a manifest holds of it."""
-        return {SAVED_FACT: dict(self.saved), RETURNS_FACT: self.returns}
+        return cls({path: other or name for path, other in manifest.saved_by.items()}, manifest.returns)
 
     def with_saved(self, name: str, askers: Collection[str]) -> Lineage:
         """The same after a checkpoint of this name, for which these nodes have asked."""
@@ -51,6 +44,6 @@ class Lineage:
         return replace(self, saved={})
 
 
-def names_kept(manifest: Mapping[str, Any]) -> list[str]:
+def names_kept(manifest: Manifest) -> list[str]:
     """The names of the checkpoints to which a run can go back that is where a checkpoint was made, without that one."""
     return [name for name in Lineage.of(manifest, OWN).saved.values() if name != OWN]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import functools
 import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -39,9 +41,212 @@ WORTH_A_THREAD = 4 << 20  # bytes, which are hashed in 3 ms; to start a thread t
 _NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
 _MOST_RANKS = 1 << 20
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_amount(value: Any) -> bool:
+    return _is_number(value) and math.isfinite(value) and value >= 0
+
+
+def _is_number_of_ranks(value: Any) -> bool:
+    return _is_count(value) and 1 <= value <= _MOST_RANKS
+
+
+def is_file_name(name: str) -> bool:
+    """True for the name of a file; one of a resource, which is not always an identifier."""
+    is_safe = name.isprintable() and not name.startswith(".") and not {"/", "\\"} & set(name)
+    return is_safe and 0 < len(os.fsencode(name)) <= _MOST_BYTES_OF_A_NAME
+
+
+def _is_file(value: Any) -> bool:
+    if not (isinstance(value, list) and len(value) == 2):
+        return False
+    size, checksum = value
+    return _is_count(size) and _is_text(checksum) and _HASH.fullmatch(checksum) is not None
+
+
+def _is_place(value: Any) -> bool:
+    if not (isinstance(value, list) and len(value) == 3):
+        return False
+    file, shape, offset = value
+    sizes = isinstance(shape, list) and isinstance(offset, list) and len(shape) == len(offset)
+    return _is_text(file) and file.endswith(".safetensors") and sizes and all(map(_is_count, [*shape, *offset]))
+
+
+def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+def _table_of(
+    fits: Callable[[Any], bool] = lambda value: True, name_fits: Callable[[str], bool] = lambda name: True
+) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, dict)
+        and all(_is_text(name) and name_fits(name) and fits(inner) for name, inner in value.items())
+    )
+
+
+def _table_with(**known: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """A check of a table in which some entries, where they are there, fit."""
+    return lambda value: _is_table(value) and all(fits(value[name]) for name, fits in known.items() if name in value)
+
+
+def _is_best(value: Any) -> bool:
+    return (
+        _table_with(metric=_is_text)(value)
+        and "metric" in value
+        and (value.get("value") is None or _is_number(value["value"]))
+    )
+
+
+_is_table = _table_of()
+_are_texts, _are_tables, _are_numbers = _list_of(_is_text), _table_of(_is_table), _table_of(_is_number)
+
+
+OWN_FACTS: Mapping[str, Callable[[Any], bool]] = {
+    "aliases": _is_table, "data_content": _are_tables, "unknown": _are_texts,
+}  # fmt: skip
+"""The fields that each of several ranks has its own of, and what each has to be."""
+
+
+def _field(fits: Callable[[Any], bool], default: Any, *, required: bool = False, omitted: bool = False) -> Any:
+    """A field of the manifest.
+
+    Arguments:
+        default: what it is where a checkpoint does not tell it.
+        required: True if no checkpoint is without it.
+        omitted: True if it is not written where it is the default.
+    """
+    metadata = {"fits": fits, "required": required, "omitted": omitted}
+    return field(default_factory=lambda: copy.copy(default), metadata=metadata)
+
+
+@final
+@dataclass(frozen=True)
+class Manifest:
+    """What is known of a checkpoint without its tensors; of one that is not written yet, what is known so far.
+
+    Attributes:
+        files: name -> its size and its checksum, of every file but the manifest itself.
+        graph: its canonical JSON.
+        position: the path of the node that is next; or, if it has `ended`, of the last.
+        digest: of the state; of what several ranks have written, of all their `digests`.
+        clock_of: the path of the body that trains, if it is not the main graph, and `clocks`, those around it.
+        metrics_bytes: how long the file of metrics was.
+        about: plain data of whoever started the run; this, `origin`, `data` and `environment` are a `RunEnvironment`.
+        seconds: what the run has taken so far, by activity.
+        metrics: the last values that were recorded.
+        run: the identity of the run.
+        unknown: what is not known of the state that was saved, a line each.
+        replaces: the lowest number of the checkpoints whose place it took; 0 for none.
+        not_finite: the path of a weight that is not finite; empty if all are.
+        best: the metric by which checkpoints were ranked, and its value; empty where they were not.
+        hyper_parameters: what was set up, by resource and field; None if that is not known, and so for those in force.
+        window_ranks: by how many ranks the open window of gradients was begun.
+        ranks: how many processes have written it; if several, `digests` and `own` facts of each.
+        tensors: file -> tensor -> the file that it is in, its global shape, and where in it this piece begins.
+        aliases: which values are at several places.
+        not_state: what a person said is no state.
+        data_content: what data held, by name.
+        own_drift: True if what has changed since `setup` is not the same on all ranks.
+        saved_by: path of a node -> the last checkpoint that it has asked for, itself as an empty name.
+        returns: how often the run went back.
+    """
+
+    files: Mapping[str, Sequence[Any]] = _field(_table_of(_is_file, is_file_name), {}, required=True)
+    graph: str = _field(_is_text, "", required=True)
+    graph_hash: str = _field(_is_text, "", required=True)
+    position: str = _field(_is_text, "", required=True)
+    ended: bool = _field(_is_flag, False, required=True)
+    digest: str = _field(_is_text, "", required=True)
+    step: int = _field(_is_count, 0, required=True)
+    epoch: float = _field(_is_number, 0)
+    clock_of: str = _field(_is_text, "", omitted=True)
+    clocks: Mapping[str, float] = _field(_are_numbers, {}, omitted=True)
+    metrics_bytes: int = _field(_is_count, 0, required=True)
+    origin: Mapping[str, Any] = _field(_table_with(script=_is_text, code=_table_of(_is_text)), {})
+    data: Mapping[str, Mapping[str, Any]] = _field(_are_tables, {})
+    environment: Mapping[str, Any] = _field(_is_table, {})
+    about: Mapping[str, Any] = _field(_table_with(given=_are_texts, arguments=_is_table, weights=_is_table), {})
+    seconds: Mapping[str, float] = _field(_table_of(_is_amount), {})
+    metrics: Mapping[str, float] = _field(_are_numbers, {})
+    run: str = _field(_is_text, "")
+    unknown: Sequence[str] = _field(OWN_FACTS["unknown"], [])
+    replaces: int = _field(lambda value: _is_count(value) and value > 0, 0, omitted=True)
+    not_finite: str = _field(_is_text, "", omitted=True)
+    best: Mapping[str, Any] = _field(_is_best, {}, omitted=True)
+    hyper_parameters: Mapping[str, Mapping[str, Any]] | None = _field(_are_tables, None, omitted=True)
+    hyper_parameters_in_force: Mapping[str, Mapping[str, Any]] | None = _field(_are_tables, None, omitted=True)
+    window_ranks: int = _field(_is_number_of_ranks, 1, omitted=True)
+    ranks: int = _field(_is_number_of_ranks, 1, omitted=True)
+    digests: Sequence[str] = _field(_are_texts, [], omitted=True)
+    own: Sequence[Mapping[str, Any]] = _field(_list_of(_table_with(**OWN_FACTS)), [], omitted=True)
+    tensors: Mapping[str, Mapping[str, Sequence[Any]]] = _field(_table_of(_table_of(_is_place), is_file_name), {})
+    aliases: Mapping[str, Any] = _field(OWN_FACTS["aliases"], {})
+    not_state: Sequence[str] = _field(_are_texts, [])
+    data_content: Mapping[str, Mapping[str, Any]] = _field(OWN_FACTS["data_content"], {})
+    own_drift: bool = _field(_is_flag, False, omitted=True)
+    saved_by: Mapping[str, str] = _field(_table_of(_is_text), {}, omitted=True)
+    returns: int = _field(_is_count, 0, omitted=True)
+
+    @classmethod
+    def of(cls, table: Any) -> Manifest:
+        """What was read, in which every field has its type; what a later version has added is left out.
+
+        Raises:
+            ValueError: it is no manifest; the field is named.
+
+        >>> Manifest.of({"format": 1, "files": {"../x": [1, ""]}})
+        Traceback (most recent call last):
+        ValueError: files
+        """
+        if not _is_table(table):
+            raise ValueError("it is no table")
+        for each in fields(cls):
+            if not (each.metadata["fits"](table[each.name]) if each.name in table else not each.metadata["required"]):
+                raise ValueError(each.name)
+        manifest = cls(**{each.name: table[each.name] for each in fields(cls) if each.name in table})
+        if any(len(listed) not in (0, manifest.ranks) for listed in (manifest.digests, manifest.own)):
+            raise ValueError("ranks")
+        return manifest
+
+    def as_plain(self) -> dict[str, Any]:
+        """The table that is written."""
+        left_out = {each.name for each in fields(self) if each.metadata["omitted"]}
+        table = {name: value for name, value in vars(self).items() if name not in left_out or value != _EMPTY[name]}
+        return {"format": FORMAT, **table}
+
+    @property
+    def in_force(self) -> Mapping[str, Mapping[str, Any]] | None:
+        """The hyper-parameters in force; those that were set up where no others are known."""
+        in_force = self.hyper_parameters_in_force
+        return self.hyper_parameters if in_force is None else in_force
+
+    def first_number(self, path: Path) -> int:
+        """The lowest number of the checkpoint at a path, whose manifest it is, and of those whose place it took."""
+        return self.replaces or checkpoint_number(path)
+
+
+_EMPTY = vars(Manifest())
+
+
+def read_manifest(path: Path) -> Manifest:
     """The manifest of a checkpoint folder, each field of its type; what is absent is empty.
 
     Raises:
@@ -70,39 +275,39 @@ def read_manifest(path: Path) -> dict[str, Any]:
             f"{path}: format {_shown(version)} is not known to this version", "use a later graphtrain"
         )
     try:
-        return checked(manifest)
+        return Manifest.of(manifest)
     except ValueError as error:
         raise CheckpointError(f"{path}: the manifest is torn or foreign ({error})") from None
 
 
-def read_files(path: Path, manifest: Mapping[str, Any], read: Callable[[str, HashedReader], T]) -> dict[str, T]:
+def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[str, HashedReader], T]) -> dict[str, T]:
     """What is read of the files of a checkpoint folder beside the manifest: side by side, and every byte once.
 
     Arguments:
+        files: name -> size and checksum, as the manifest has them.
         read: is given a name and the open file, in any thread. It need not read all of it, and raises a ValueError for
             a content that it does not know.
 
     Raises:
         CheckpointError: a file is missing, torn or altered, or has another content.
     """
-    files: Mapping[str, tuple[int, str]] = manifest["files"]
     try:
         expect_room(sum(size for size, _ in files.values()))
     except OSError as error:
         raise CheckpointError(f"{path}: its files cannot be read ({error.strerror})") from error
     names = sorted(files, key=lambda name: -files[name][0])  # the largest is begun first
-    jobs = [functools.partial(_read_file, path, name, *files[name], read) for name in names]
+    jobs = [functools.partial(_read_file, path, name, files[name][0], files[name][1], read) for name in names]
     is_large = sum(size for size, _ in files.values()) >= WORTH_A_THREAD
     return dict(zip(names, side_by_side(jobs) if is_large else [job() for job in jobs], strict=True))
 
 
-def check_files(path: Path, manifest: Mapping[str, Any]) -> None:
+def check_files(path: Path, manifest: Manifest) -> None:
     """Find out that the files of a checkpoint folder are as they were written; none of them is held in memory.
 
     Raises:
         CheckpointError: a file is missing, torn or altered.
     """
-    read_files(path, manifest, lambda name, file: None)
+    read_files(path, manifest.files, lambda name, file: None)
 
 
 def _read_file(path: Path, name: str, size: int, expected: str, read: Callable[[str, HashedReader], T]) -> T:
@@ -197,32 +402,6 @@ def checkpoint_number(path: Path) -> int:
     return int(match.group(1))
 
 
-_HASH = re.compile(r"[0-9a-f]{64}")
-
-
-def checked(manifest: Any) -> dict[str, Any]:
-    """A manifest in which every field that is read anywhere has its type, and those of later versions are filled in.
-
-    Raises:
-        ValueError: it is no manifest; the field is named.
-
-    >>> checked({"format": 1, "files": {"../x": [1, ""]}})
-    Traceback (most recent call last):
-    ValueError: files
-    """
-    if not _is_table(manifest):
-        raise ValueError("it is no table")
-    tables: dict[str, Any] = {name: {} for name in ("origin", "data", "environment", "about", "seconds", "metrics")}
-    lists: dict[str, Any] = {name: [] for name in ("unknown", "digests", "own")}
-    filled = {**tables, **lists, "run": "", "ranks": 1, "tensors": {}, **manifest}
-    for name, fits in _FIELDS.items():
-        if not (fits(filled.get(name)) or (name in _WITHOUT_A_DEFAULT and name not in filled)):
-            raise ValueError(name)
-    if any(len(filled[name]) not in (0, filled["ranks"]) for name in ("digests", "own")):
-        raise ValueError("ranks")
-    return filled
-
-
 def _shown(version: Any) -> str:
     return str(version) if isinstance(version, int) else f"of type {type(version).__name__}"
 
@@ -230,114 +409,3 @@ def _shown(version: Any) -> str:
 def _passing(error: OSError) -> OSError | None:
     """The error, if it says nothing of the file itself: what is not read now may be read tomorrow."""
     return None if error.errno in _NO_SUCH_FILE else error
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_value(value: Any) -> bool:
-    return value is None or _is_number(value)
-
-
-def _is_amount(value: Any) -> bool:
-    return _is_number(value) and math.isfinite(value) and value >= 0
-
-
-def _is_table(value: Any, of: Callable[[Any], bool] = lambda inner: True) -> bool:
-    return isinstance(value, dict) and all(isinstance(name, str) and of(inner) for name, inner in value.items())
-
-
-def _is_origin(value: Any) -> bool:
-    return _is_table(value) and _is_text(value.get("script", "")) and _is_table(value.get("code", {}), _is_text)
-
-
-def _is_about(value: Any) -> bool:
-    given = value.get("given", []) if _is_table(value) else None
-    tables = [value.get(name, {}) for name in ("arguments", "weights")] if _is_table(value) else []
-    return isinstance(given, list) and all(map(_is_text, given)) and all(map(_is_table, tables))
-
-
-def _are_files(value: Any) -> bool:
-    """Names that stay inside the folder, each with a size and a checksum."""
-    return _is_table(value, _is_file) and all(is_file_name(name) for name in value)
-
-
-def is_file_name(name: str) -> bool:
-    """True for the name of a file; one of a resource, which is not always an identifier."""
-    is_safe = name.isprintable() and not name.startswith(".") and not {"/", "\\"} & set(name)
-    return is_safe and 0 < len(os.fsencode(name)) <= _MOST_BYTES_OF_A_NAME
-
-
-def _is_file(value: Any) -> bool:
-    if not (isinstance(value, list) and len(value) == 2):
-        return False
-    size, checksum = value
-    return _is_count(size) and _is_text(checksum) and _HASH.fullmatch(checksum) is not None
-
-
-def _is_count_of_ranks(value: Any) -> bool:
-    return _is_count(value) and 1 <= value <= _MOST_RANKS
-
-
-def _is_own(value: Any) -> bool:
-    return _is_table(value) and _is_table(value.get("aliases", {})) and _FIELDS["unknown"](value.get("unknown", []))
-
-
-def _are_places(value: Any) -> bool:
-    """For every tensor of a file, the file that it is in, its global shape, and where in it this piece begins."""
-    return _is_table(value, lambda tensors: _is_table(tensors, _is_place)) and all(map(is_file_name, value))
-
-
-def _is_place(value: Any) -> bool:
-    if not (isinstance(value, list) and len(value) == 3):
-        return False
-    file, shape, offset = value
-    sizes = isinstance(shape, list) and isinstance(offset, list) and len(shape) == len(offset)
-    return _is_text(file) and file.endswith(".safetensors") and sizes and all(map(_is_count, [*shape, *offset]))
-
-
-_FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    "files": _are_files,
-    "graph": _is_text,
-    "graph_hash": _is_text,
-    "position": _is_text,
-    "ended": lambda value: isinstance(value, bool),
-    "digest": _is_text,
-    "step": _is_count,
-    "clock_of": _is_text,
-    "clocks": lambda value: _is_table(value, _is_number),
-    "metrics_bytes": _is_count,
-    "origin": _is_origin,
-    "data": lambda value: _is_table(value, _is_table),
-    "environment": _is_table,
-    "about": _is_about,
-    "seconds": lambda value: _is_table(value, _is_amount),
-    "metrics": lambda value: _is_table(value, _is_number),
-    "run": _is_text,
-    "unknown": lambda value: isinstance(value, list) and all(map(_is_text, value)),
-    "replaces": lambda value: _is_count(value) and value > 0,
-    "not_finite": lambda value: isinstance(value, str),
-    "best": lambda value: _is_table(value) and _is_text(value.get("metric")) and _is_value(value.get("value")),
-    "hyper_parameters": lambda value: _is_table(value, _is_table),
-    "hyper_parameters_in_force": lambda value: _is_table(value, _is_table),
-    "window_ranks": _is_count_of_ranks,
-    "ranks": _is_count_of_ranks,
-    "digests": lambda value: isinstance(value, list) and all(map(_is_text, value)),
-    "own": lambda value: isinstance(value, list) and all(map(_is_own, value)),
-    "tensors": _are_places,
-}
-# Not to know them is something else than that there were none; and a checkpoint may take the place of no other, and be
-# made where nothing is ranked.
-_WITHOUT_A_DEFAULT = (
-    "hyper_parameters", "hyper_parameters_in_force", "replaces", "best", "clock_of", "clocks", "window_ranks",
-    "not_finite",
-)  # fmt: skip

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.manifest import (
+    Manifest,
     SkippedCheckpoints,
     check_files,
     checkpoint_paths,
@@ -50,9 +51,7 @@ def checkpoint_folder(path: Path, notify: Callable[[str], None] = lambda line: N
     return newest
 
 
-def newest_checkpoint(
-    folder: Path, accept: Callable[[Path, dict[str, Any]], T], notify: Callable[[str], None]
-) -> T | None:
+def newest_checkpoint(folder: Path, accept: Callable[[Path, Manifest], T], notify: Callable[[str], None]) -> T | None:
     """What is made of the newest sound checkpoint in a folder of them; None where there is none. All files are read.
 
     Arguments:

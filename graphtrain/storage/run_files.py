@@ -9,14 +9,15 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
-from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint, write_checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from graphtrain.storage.lock import RunLock
-from graphtrain.storage.manifest import checkpoint_number
+from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import checkpoint_folder, is_named
 from graphtrain.storage.own_files import remove_leftovers, replace_file, temporary_name
 from graphtrain.storage.ranking import BEST_FILE, is_ranking
@@ -54,8 +55,7 @@ class Written(NamedTuple):
     @property
     def first_number(self) -> int:
         """The lowest number of itself and the checkpoints whose place it took."""
-        number: int = self.manifest.get("replaces", checkpoint_number(self.path))
-        return number
+        return self.manifest.first_number(self.path)
 
 
 @final
@@ -238,9 +238,9 @@ class RunFiles:
         recorded = self._metrics.length()
 
         def why_incompatible(manifest: Manifest) -> str:
-            if begun and manifest["run"] and manifest["run"] not in begun:
+            if begun and manifest.run and manifest.run not in begun:
                 return "it is of another run"
-            if manifest["metrics_bytes"] > recorded:  # they were cut back to before it was made
+            if manifest.metrics_bytes > recorded:  # they were cut back to before it was made
                 return "the run was resumed from an earlier checkpoint"
             return ""
 
@@ -251,7 +251,7 @@ class RunFiles:
 
         def is_newest() -> bool:
             paths = self._store.own_paths()
-            paths = [path for path in paths if not self._store.told(path)["not_finite"]] or paths
+            paths = [path for path in paths if not self._store.told(path).not_finite] or paths
             return bool(paths) and paths[-1].resolve() == checkpoint.path.resolve()
 
         return bool(self._lead(is_newest))
@@ -264,20 +264,20 @@ class RunFiles:
         """
         # A fork is another run, and begins with no rows.
         own = checkpoint is not None and self.owns(checkpoint)
-        manifest: Manifest = checkpoint.manifest if checkpoint is not None and own else {"metrics_bytes": 0, "run": ""}
+        manifest = checkpoint.manifest if checkpoint is not None and own else Manifest()
         rows: list[dict[str, float]] = []
 
         def cut_back() -> str:
             if not own and not any("run" in start for start in read_starts(self.folder)):
                 self._refuse_foreign(METRICS_FILE)
             self._store.resumed_from(checkpoint.path if checkpoint is not None and own else None, retention)
-            rows.extend(self._metrics.cut(manifest["metrics_bytes"]))
-            return str(manifest["run"]) or uuid.uuid4().hex
+            rows.extend(self._metrics.cut(manifest.metrics_bytes))
+            return manifest.run or uuid.uuid4().hex
 
         self._run = self._lead(cut_back)
         if checkpoint is not None:
             self._note_latest(checkpoint.path, checkpoint.manifest)
-        return rows if self.writes else self._metrics.first_rows(manifest["metrics_bytes"])
+        return rows if self.writes else self._metrics.first_rows(manifest.metrics_bytes)
 
     def started(self, start: Mapping[str, Any], texts: Mapping[str, str]) -> None:
         """Add a line to the list of starts.
@@ -333,13 +333,13 @@ class RunFiles:
         if self.writes:
             self._metrics.append(metrics)
 
-    def facts(self) -> dict[str, Any]:
-        """What the manifest of a checkpoint made now holds of these files.
+    def noted(self, facts: Manifest) -> Manifest:
+        """The manifest of a checkpoint made now, with what it holds of these files.
 
         Raises:
             CheckpointError: the disk does not take the metrics that were recorded so far.
         """
-        return {"metrics_bytes": self._metrics.length(), "run": self._run}
+        return replace(facts, metrics_bytes=self._metrics.length(), run=self._run)
 
     def save(
         self,
@@ -373,11 +373,10 @@ class RunFiles:
 
     def _note_latest(self, path: Path, manifest: Manifest) -> str:
         """Note the newest checkpoint; the path of a weight of it that is not finite, empty if there is none."""
-        self.latest = (path, manifest["digest"])
-        weight: str = manifest.get("not_finite", "")
-        if not weight or self.resumable is None:
+        self.latest = (path, manifest.digest)
+        if not manifest.not_finite or self.resumable is None:
             self.resumable = path
-        return weight
+        return manifest.not_finite
 
     def mark(self, path: Path, value: float, retention: Retention) -> None:
         """Rank a checkpoint that is on the disk by a value of the metric that was recorded since it was made.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.storage.manifest import MANIFEST_FILE, check_files, read_manifest
+from graphtrain.storage.manifest import MANIFEST_FILE, Manifest, check_files, read_manifest
 from graphtrain.storage.named import checkpoint_folder, is_named, newest_checkpoint
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
@@ -30,7 +29,7 @@ def saved_graph(
 
 def saved_manifest(
     path: str | Path, notify: Callable[[str], None] = lambda line: None, *, contained: bool = False
-) -> tuple[Path, dict[str, Any]]:
+) -> tuple[Path, Manifest]:
     """A checkpoint, or the newest sound one in a run directory, and its manifest. All its files are read.
 
     Arguments:
@@ -53,7 +52,7 @@ def saved_manifest(
         check_files(checkpoint, manifest)
         return path, manifest
 
-    def accept(checkpoint: Path, manifest: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
+    def accept(checkpoint: Path, manifest: Manifest) -> tuple[Path, Manifest]:
         graph_of(checkpoint, manifest)
         return checkpoint, manifest
 
@@ -63,13 +62,13 @@ def saved_manifest(
     return newest
 
 
-def graph_of(path: Path, manifest: Mapping[str, Any]) -> Graph:
+def graph_of(path: Path, manifest: Manifest) -> Graph:
     """The graph in a manifest; `path` is that of its checkpoint, for the message.
 
     Raises:
         CheckpointError: it cannot be read.
     """
     try:
-        return Graph.from_json(manifest["graph"])
+        return Graph.from_json(manifest.graph)
     except (ValueError, GraphtrainError) as error:
         raise CheckpointError(f"{path}: its graph cannot be read: {error}") from None

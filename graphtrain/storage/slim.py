@@ -10,10 +10,8 @@ from typing import Any, final
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.manifest import read_manifest
-from graphtrain.storage.regular import NotAsAgreedError, opened_regular
 from graphtrain.storage.state_files import Bytes
-
-_PIECE = 1 << 20
+from graphtrain.storage.tensor_files import holds
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class EarlierFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            self._files: Mapping[str, Sequence[Any]] = read_manifest(folder)["files"]
+            self._files: Mapping[str, Sequence[Any]] = read_manifest(folder).files
         except CheckpointError:
             self._files = {}
 
@@ -54,27 +52,9 @@ class EarlierFiles:
             return None
         try:
             # Its bytes and not only its checksum: what is damaged on the disk is written again.
-            if not _holds(self._folder / path.name, size, pieces):
+            if not holds(self._folder / path.name, size, pieces):
                 return None
             os.link(self._folder / path.name, path, follow_symlinks=False)
-        except (OSError, NotAsAgreedError):  # a file system without links, or the checkpoint is gone
+        except OSError:  # a file system without links, or the checkpoint is gone
             return None
         return [size, checksum]
-
-
-def _holds(path: Path, size: int, pieces: Sequence[Bytes]) -> bool:
-    memory = memoryview(bytearray(min(size, _PIECE)))
-    with opened_regular(path, size, exactly=True) as file:
-        for piece in pieces:
-            view = memoryview(piece)
-            for start in range(0, len(view), _PIECE):
-                expected = view[start : start + _PIECE]
-                read = 0
-                while read < len(expected):
-                    count = file.readinto(memory[read : len(expected)])
-                    if not count:
-                        return False
-                    read += count
-                if memory[: len(expected)] != expected:
-                    return False
-    return True

@@ -6,19 +6,22 @@ import contextlib
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
 from graphtrain.errors import CheckpointError, LaterFormatError
-from graphtrain.storage.checkpoint import Checkpoint, Manifest, read_checkpoint, read_manifest, write_checkpoint
-from graphtrain.storage.lineage import SAVED_FACT, names_kept
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from graphtrain.storage.lineage import names_kept
 from graphtrain.storage.manifest import (
+    Manifest,
     SkippedCheckpoints,
     checkpoint_number,
     checkpoint_paths,
     free_number,
     holds_a_checkpoint,
     own_checkpoint_paths,
+    read_manifest,
 )
 from graphtrain.storage.own_files import temporary_name
 from graphtrain.storage.ranking import BEST_FILE, Ranking
@@ -61,7 +64,7 @@ class FolderStore:
         """Write a checkpoint, then remove those that need not be kept; its path and its manifest.
 
         Arguments:
-            facts: what the manifest holds beside digest and checksums.
+            facts: the manifest without digest and checksums.
             value: of the metric by which checkpoints are ranked. Default: it has none.
             replaced: a checkpoint in whose place this one comes, with its value if there is no other. Default: none.
             write: writes the folder. Default: this process writes all of it.
@@ -69,16 +72,15 @@ class FolderStore:
         Raises:
             CheckpointError: it cannot be written, or was given up.
         """
-        path = self.next_path(facts["step"])
+        path = self.next_path(facts.step)
         if retention.best is not None:
             if value is None and replaced is not None:
                 value = self._value(replaced, retention.best)
-            facts = {**facts, "best": {"metric": retention.best, "value": value}}
+            facts = replace(facts, best={"metric": retention.best, "value": value})
         if weight := state.weight_that_is_not_finite():
-            facts = {**facts, "not_finite": weight}
-            if replaced is not None and not self.told(replaced)["not_finite"]:
-                replaced = None
-                facts.pop("replaces", None)
+            facts = replace(facts, not_finite=weight)
+            if replaced is not None and not self.told(replaced).not_finite:
+                replaced, facts = None, replace(facts, replaces=0)
         manifest = write(path, state, facts)
         # Somebody may have removed the newest ones, and this one have a number of theirs.
         self._marks.pop(path, None)
@@ -119,7 +121,7 @@ class FolderStore:
         """Rank the checkpoints, and remove those that need not be kept."""
         paths = [path for path in self.own_paths() if path != replaced]
         readable = [path for path in paths if path not in self._unsound]
-        not_finite = {path for path in readable if len(readable) > retention.keep and self.told(path)["not_finite"]}
+        not_finite = {path for path in readable if len(readable) > retention.keep and self.told(path).not_finite}
         returned_to = names_kept(self.told(readable[-1])) if readable else []
         expired = [
             path
@@ -152,18 +154,17 @@ class FolderStore:
         if metric in self._marks.get(path, {}):
             return self._marks[path][metric]
         told = self.told(path)
-        best, metrics = told["best"], told["metrics"]
         # Without `best` it is of a time when another metric was ranked.
-        value: float | None = best["value"] if best.get("metric") == metric else metrics.get(metric)
+        value: float | None = told.best.get("value") if told.best.get("metric") == metric else told.metrics.get(metric)
         return value
 
     def told(self, path: Path) -> Manifest:
-        """What the manifest of a checkpoint tells for retention: `best`, `not_finite`, ...; each may be empty."""
+        """The manifest of a checkpoint, with only what retention needs of it; empty where it cannot be read."""
         if path not in self._of_manifests:
             try:
                 self._of_manifests[path] = _of_manifest(read_manifest(path))
             except CheckpointError:
-                self._of_manifests[path] = _of_manifest({})
+                self._of_manifests[path] = Manifest()
         return self._of_manifests[path]
 
     def newest(
@@ -186,7 +187,7 @@ class FolderStore:
             for path in paths:  # which grows by those that are tried last
                 try:
                     manifest = read_manifest(path)
-                    reason, weight = why_incompatible(manifest), manifest.get("not_finite")
+                    reason, weight = why_incompatible(manifest), manifest.not_finite
                     if not reason and weight and path not in not_finite:
                         not_finite[path] = f"`{weight}` is not finite; --resume {path.name} takes it nevertheless"
                         paths.append(path)
@@ -229,4 +230,4 @@ class FolderStore:
 
 def _of_manifest(manifest: Manifest) -> Manifest:
     """What a manifest tells for retention: of metrics, of a weight that is not finite, and of the way back."""
-    return {name: manifest.get(name, {}) for name in ("best", "metrics", "not_finite", SAVED_FACT)}
+    return Manifest(**{name: getattr(manifest, name) for name in ("best", "metrics", "not_finite", "saved_by")})

@@ -21,27 +21,19 @@ import torch
 
 from graphtrain.storage.background import side_by_side
 from graphtrain.storage.collector import uncollected
-from graphtrain.storage.encoding import Tensors, UnsaveableError
+from graphtrain.storage.encoding import RESERVED, TYPES, Tensors, UnsaveableError
 from graphtrain.storage.manifest import WORTH_A_THREAD, is_file_name
 from graphtrain.storage.regular import HashedReader, NotAsAgreedError, opened_regular
 
 TENSOR_SUFFIX = ".safetensors"
 _MOST_BYTES_OF_A_HEADER = 100_000_000  # more the library does not read
 _MOST_DIMENSIONS = 64  # more torch does not copy
-_METADATA = "__metadata__"  # a key of the header that is no tensor
 _PIECE = 1 << 20
 _SMALL = 1 << 16
 
 T = TypeVar("T")
 Bytes = numpy.ndarray[Any, numpy.dtype[numpy.uint8]]
 
-# The names of types in the format.
-TYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-    torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64", torch.complex64: "C64",
-    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
-}  # fmt: skip
 _BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
 
 
@@ -63,16 +55,14 @@ class Layout:
     @uncollected()
     def of(cls, tensors: Tensors) -> Layout:
         """The layout that follows from names, types and shapes alone."""
-        # Wide types first, so that each begins at a multiple of its width.
         ordered = sorted(tensors.named.items(), key=lambda item: (-item[1].element_size(), item[0]))
-        entries, places, end = {}, [], 0
-        for name, tensor in ordered:
-            start, end = end, end + tensor.nbytes
-            entries[name] = {"dtype": TYPES[tensor.dtype], "shape": tensor.shape, "data_offsets": (start, end)}
-            places.append((tensor, start))
+        places, end = [], 0
+        for _, tensor in ordered:
+            places.append((tensor, end))
+            end += tensor.nbytes
         if not is_file_name(tensors.file + TENSOR_SUFFIX):
             raise UnsaveableError(tensors.file, "that is not a valid name for a file", "give the resource another name")
-        header = header_of(entries)
+        header = header_of((name, TYPES[tensor.dtype], tensor.shape, tensor.nbytes) for name, tensor in ordered)
         if len(header) - 8 > _MOST_BYTES_OF_A_HEADER:
             raise UnsaveableError(tensors.file, "it has more tensors than one file can hold")
         return cls(header, places, len(header) + end)
@@ -86,25 +76,7 @@ class Layout:
 
     def is_in(self, path: Path) -> bool:
         """True if a file is what this would be written as, byte for byte."""
-        memory = numpy.empty(_PIECE, dtype=numpy.uint8)
-        try:
-            with opened_regular(path, self.size, exactly=True) as file:
-                return all(
-                    file.readinto(memory[: len(piece)].data) == len(piece)
-                    and numpy.array_equal(memory[: len(piece)], piece)
-                    for piece in self._pieces()
-                )
-        except (OSError, NotAsAgreedError):
-            return False
-
-    def is_equal(self, data: bytes | memoryview) -> bool:
-        """True if bytes in memory, as many as the file has, are what this would be written as."""
-        content, start = numpy.frombuffer(data, numpy.uint8), 0
-        for piece in self._pieces():
-            if not numpy.array_equal(content[start : start + len(piece)], piece):
-                return False
-            start += len(piece)
-        return True
+        return holds(path, self.size, (piece.data for piece in self._pieces()))
 
     def copy_to(self, memory: torch.Tensor) -> None:
         """Make bytes of memory what the file will be."""
@@ -114,8 +86,7 @@ class Layout:
 
     def _pieces(self) -> Iterator[Bytes]:
         """The bytes of the file, in pieces of at most 1 MB. Each is to be used before the next is taken."""
-        header = numpy.frombuffer(self.header, dtype=numpy.uint8)
-        yield from _cut(header)
+        yield from _cut(numpy.frombuffer(self.header, dtype=numpy.uint8))
         memory = torch.empty(_PIECE, dtype=torch.uint8, device="cpu")
         for tensors, _, size in self._neighbours():
             if len(tensors) == 1:
@@ -139,8 +110,34 @@ class Layout:
         return any(tensor.device.type == "cuda" for tensor, _ in self.places)
 
 
-def header_of(entries: Mapping[str, Any]) -> bytes:
-    """The bytes before the first tensor, as many as keep that one aligned."""
+def holds(path: Path, size: int, pieces: Iterable[bytes | memoryview]) -> bool:
+    """True for a regular file of so many bytes, and of these; they are compared as they are read."""
+    memory = numpy.empty(min(size, _PIECE), dtype=numpy.uint8)
+    try:
+        with opened_regular(path, size, exactly=True) as file:
+            for piece in pieces:
+                left = numpy.asarray(memoryview(piece))
+                while len(left):
+                    count = file.readinto(memory[: len(left)].data)
+                    if not count or not numpy.array_equal(memory[:count], left[:count]):
+                        return False
+                    left = left[count:]
+    except (OSError, NotAsAgreedError):
+        return False
+    return True
+
+
+def header_of(ordered: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
+    """The bytes before the first tensor, as many as keep that one aligned.
+
+    Arguments:
+        ordered: name, type, shape and number of bytes of each tensor. Where wide types are first, each tensor begins at
+            a multiple of its width.
+    """
+    entries, end = {}, 0
+    for name, dtype, shape, size in ordered:
+        start, end = end, end + size
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return struct.pack("<Q", len(text)) + text
@@ -263,11 +260,8 @@ def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
     0
     """
     ordered = sorted(tensors.items(), key=lambda item: (-_BY_TYPE[item[1].dtype].itemsize, item[0]))
-    entries, end = {}, 0
-    for name, tensor in ordered:
-        start, end = end, end + len(tensor.data)
-        entries[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (start, end)}
-    return [header_of(entries), *(tensor.data for _, tensor in ordered)]
+    header = header_of((name, tensor.dtype, tensor.shape, len(tensor.data)) for name, tensor in ordered)
+    return [header, *(tensor.data for _, tensor in ordered)]
 
 
 @dataclass(frozen=True)
@@ -349,7 +343,7 @@ def _read_header(file: HashedReader) -> tuple[bytes, list[_Entry]]:
     except ValueError as error:
         raise ValueError("is no file of tensors (a header that is no JSON)") from error
     end, entries, kinds = 0, [], set[type]()
-    described = [entry for entry in header.items() if entry[0] != _METADATA]
+    described = [entry for entry in header.items() if entry[0] != RESERVED]
     for name, entry in sorted(described, key=lambda item: item[1]["data_offsets"]):
         dtype, shape, offsets = _BY_TYPE[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
         if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0:

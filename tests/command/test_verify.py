@@ -200,7 +200,7 @@ def test_checkpoints_at_odd_places(position: str, folder: Path, command: Command
                 trainer.advance()
         trainer.save()
     manifests = [read_checkpoint(one).manifest for one in (folder / "r" / "checkpoints").iterdir()]
-    assert [one["position"] for one in manifests] == [position, position]
+    assert [one.position for one in manifests] == [position, position]
     result = command("verify", "whole.py", "--run-dir", "r")
     assert (result.code, [row[-1] for row in rows(result)]) == (0, ["equal", "equal"]), result.out
 
@@ -717,8 +717,8 @@ def test_the_state_of_one_run_equals_that_of_another_and_digests_agree(tiny: Pat
     for name in ("a", "b"):
         assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", name).code == 0
     trees = [read_checkpoint(sorted((tiny / name / "checkpoints").iterdir())[-1]) for name in ("a", "b")]
-    assert trees[0].manifest["digest"] == trees[1].manifest["digest"]
+    assert trees[0].manifest.digest == trees[1].manifest.digest
     paths = [one.path for one in compare(trees[0].sections, trees[1].sections).differences]
     assert set(paths) <= {"progress/next_batch/seconds", "progress/checkpoint/fired/seconds"}
     status = json.loads((tiny / "a" / "status.json").read_text())
-    assert status["digest"] == trees[0].manifest["digest"]
+    assert status["digest"] == trees[0].manifest.digest

@@ -75,7 +75,7 @@ def checkpoints(run_dir: Path) -> list[Path]:
 
 
 def steps(run_dir: Path) -> list[int]:
-    return [read_manifest(path)["step"] for path in checkpoints(run_dir)]
+    return [read_manifest(path).step for path in checkpoints(run_dir)]
 
 
 def ranking(run_dir: Path) -> list[tuple[int, float]]:
@@ -256,7 +256,7 @@ def test_what_was_marked_is_known_after_a_resume(tmp_path: Path) -> None:
     graph = saved_first(every="2 batches", mode="sync")
     trainer_of(graph, tmp_path).run(until="3 batches")
     [first] = [path for path in checkpoints(tmp_path) if path.name.endswith("step-2")]
-    assert read_manifest(first)["best"] == {"metric": "val/loss", "value": None}
+    assert read_manifest(first).best == {"metric": "val/loss", "value": None}
     again = trainer_of(graph, tmp_path, losses=[5.0] + [9.0] * 7)
     again.run()
     assert ranking(tmp_path) == [(2, 5.0)]
@@ -359,7 +359,7 @@ def test_the_best_is_not_taken_for_saved_where_that_failed(tmp_path: Path, monke
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "_write", refuse)
+        patch.setattr(writing, "write_file", refuse)
         with contextlib.suppress(SaveFailedError):  # that of the stop
             trainer.run(until="6 batches")
     trainer.run()

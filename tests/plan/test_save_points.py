@@ -188,7 +188,7 @@ ASKED_TWICE = tiny(
 def test_a_checkpoint_is_made_where_check_reports_nothing(tmp_path: Path) -> None:
     is_late = any(problem.code == "G602" for problem in ASKED_TWICE.check())
     trainer_of(ASKED_TWICE, tmp_path).run()
-    positions = [read_manifest(path)["position"] for path in sorted((tmp_path / "checkpoints").iterdir())]
+    positions = [read_manifest(path).position for path in sorted((tmp_path / "checkpoints").iterdir())]
     assert len(positions) == 3, "two that the graph asks for, and the one of the end"
     assert (positions[0] != "ask_again") == is_late
 

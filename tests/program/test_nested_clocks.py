@@ -180,9 +180,9 @@ def test_status_display_and_checkpoints_of_a_fold(tmp_path: Path) -> None:
     paths = sorted((tmp_path / "checkpoints").iterdir())
     assert [path.name.partition("-")[2] for path in paths] == ["step-2", "step-4", "step-2", "step-4", "step-4"]
     manifests = [read_manifest(path) for path in paths]
-    assert [manifest["clocks"]["fold"] for manifest in manifests] == [1, 1, 2, 2, 2]
-    assert {"loss", "epoch/loss", "val/loss"} <= manifests[0]["metrics"].keys()
-    assert manifests[-1]["metrics"] == {"report/number": 2}
+    assert [manifest.clocks["fold"] for manifest in manifests] == [1, 1, 2, 2, 2]
+    assert {"loss", "epoch/loss", "val/loss"} <= manifests[0].metrics.keys()
+    assert manifests[-1].metrics == {"report/number": 2}
     assert [checkpoint.path for checkpoint in RunHistory(tmp_path, pytest.fail).lineage()] == paths
     assert str(trainer.explain()).startswith(f"at fold 2, reports 2, step {STEPS}")
 

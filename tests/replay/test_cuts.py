@@ -193,7 +193,7 @@ def test_what_only_the_digest_tells_is_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("graphtrain.replay.cuts._FACTS_OF_THE_END", ())
     monkeypatch.setattr("graphtrain.replay.cuts.first_different_row", lambda *files: None)
     (line,) = differences(tmp_path, "third", whole)
-    digest = newest_checkpoint(tmp_path / "whole").manifest["digest"]
+    digest = newest_checkpoint(tmp_path / "whole").manifest.digest
     assert line.startswith(f"digest: {digest[:16]} -> ")
 
 

@@ -22,6 +22,7 @@ from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint
 from graphtrain.resume import session
 from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.provenance import Provenance, code_changes, provenance
+from graphtrain.storage.manifest import Manifest
 from tests.command.running import TINY, in_a_process
 from tests.run.test_rewire import tiny
 
@@ -302,7 +303,7 @@ def test_names_of_files_are_those_below_the_script(project: Path) -> None:
 def test_code_is_unchanged_only_where_it_was_compared(saved: Any, now: Any, said: list[str] | None) -> None:
     assert code_changes(saved, now) == said
     here = RunEnvironment(Provenance(now["code"], script=now["script"]), {}, {"threads": 1}, {})
-    line = here.compared({"origin": saved, "data": {}, "environment": {"threads": 1}, "about": {}})
+    line = here.compared(Manifest(origin=saved, environment={"threads": 1}))
     expected = {"[]": "code, versions, threads unchanged: exact", "None": "versions, threads unchanged: exact"}
     assert line == expected.get(str(said), f"exact except for what changed: {', '.join(said or [])}")
 
@@ -371,12 +372,11 @@ def test_what_was_saved_commands_no_terminal() -> None:
     here = RunEnvironment(Provenance(), {"d": {"length": 1}}, {"threads": 1}, {})
     nasty = "\x1b]0;x\x07" + "x" * 100_000
     line = here.compared(
-        {
-            "origin": {},
-            "data": {"d": {"length": nasty}},
-            "environment": {"threads": nasty},
-            "about": {"arguments": {f"{number}{nasty}": nasty for number in range(100)}},
-        },
+        Manifest(
+            data={"d": {"length": nasty}},
+            environment={"threads": nasty},
+            about={"arguments": {f"{number}{nasty}": nasty for number in range(100)}},
+        ),
         others=[nasty],
     )
     assert line.startswith(r"exact except for what changed: \x1b]0;x\x07xx") and line.endswith(", 53 more")

@@ -152,8 +152,8 @@ def test_one_does_not_take_the_place_of_another_at_the_same_step(tmp_path: Path)
     paths = sorted((tmp_path / "checkpoints").iterdir())
     assert steps_of(tmp_path) == [1, 2, 2]
     manifests = [read_checkpoint(path).manifest for path in paths]
-    assert ["not_finite" in manifest for manifest in manifests] == [False, False, True]
-    assert manifests[-1]["not_finite"] == "model.layer.bias"
+    assert [bool(manifest.not_finite) for manifest in manifests] == [False, False, True]
+    assert manifests[-1].not_finite == "model.layer.bias"
 
 
 def test_ranks_keep_them_too(tmp_path: Path) -> None:

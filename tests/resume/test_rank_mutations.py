@@ -12,7 +12,7 @@ from graphtrain import Outcome, Trainer
 from graphtrain.errors import RanksDivergedError
 from graphtrain.program.bind import Program
 from graphtrain.resume import rank_resume
-from graphtrain.storage.manifest import checked, read_manifest
+from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.sharing import Sharing
 from tests.resume.rank_runs import run
 from tests.resume.test_rank_resume import assert_equal
@@ -106,7 +106,7 @@ def test_a_torn_manifest_is_no_state(tmp_path: Path) -> None:
     run(2, tmp_path, advance=WINDOW)
     (folder,) = (tmp_path / "checkpoints").iterdir()
     manifest = read_manifest(folder)
-    place = manifest["tensors"]["model"]["0.weight"]
+    place = manifest.tensors["model"]["0.weight"]
     for change in (
         {"ranks": 0},
         {"ranks": 3},
@@ -117,5 +117,5 @@ def test_a_torn_manifest_is_no_state(tmp_path: Path) -> None:
         {"tensors": {"model": {"0.weight": [place[0], [1], place[2]]}}},
     ):
         with pytest.raises(ValueError, match=r"ranks|digests|own|tensors"):
-            checked({**manifest, **change})
+            Manifest.of({**manifest.as_plain(), **change})
     assert place[1:] == [[6, 3], [0, 0]]

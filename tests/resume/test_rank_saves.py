@@ -18,7 +18,7 @@ from graphtrain.distributed import Ranks
 from graphtrain.errors import CheckpointError, RanksDivergedError, SaveFailedError
 from graphtrain.resume import rank_saves
 from graphtrain.resume.restore import ResumeOptions
-from graphtrain.storage.manifest import read_manifest
+from graphtrain.storage.manifest import Manifest, read_manifest
 from tests.distributed.fake_ranks import run_ranks
 from tests.resume.rank_runs import run, trainer_of
 
@@ -38,14 +38,14 @@ def test_what_is_the_same_is_stored_once_and_weights_need_nothing_else(tmp_path:
     ends = run(2, tmp_path, advance=9)  # in an open window, with buffers of each rank
     (folder,) = (tmp_path / "checkpoints").iterdir()
     manifest = read_manifest(folder)
-    assert (manifest["format"], manifest["ranks"], manifest["window_ranks"]) == (1, 2, 2)
-    assert manifest["digests"] == [end.digest for end in ends]
+    assert (manifest.ranks, manifest.window_ranks) == (2, 2)
+    assert manifest.digests == [end.digest for end in ends]
     assert {path.suffix for path in folder.iterdir()} == {".safetensors", ".msgpack"}
     assert not any(path.read_bytes()[:2] in (b"PK", b"\x80\x04") for path in folder.iterdir())
 
     shares = [safetensors.torch.load_file(folder / f"model{rank}.safetensors") for rank in ("", ".00001")]
     assert not shares[0].keys() & shares[1].keys()
-    assert shares[0].keys() | shares[1].keys() == manifest["tensors"]["model"].keys()
+    assert shares[0].keys() | shares[1].keys() == manifest.tensors["model"].keys()
     parameters = {name for name in shares[0] | shares[1] if "running" not in name}
     assert parameters == {"0.weight", "0.bias", "1.weight", "1.bias", "1.num_batches_tracked", "3.weight", "3.bias"}
     weights = shares[0] | shares[1]
@@ -91,7 +91,7 @@ def test_what_is_taken_of_rank_0_is_named(tmp_path: Path) -> None:
 def test_gradients_that_were_summed_are_the_same(tmp_path: Path) -> None:
     run(2, tmp_path, advance=10, is_plain=True)  # before `step`
     (folder,) = (tmp_path / "checkpoints").iterdir()
-    assert "model/0.weight" in read_manifest(folder)["tensors"]["gradients"]
+    assert "model/0.weight" in read_manifest(folder).tensors["gradients"]
 
 
 @pytest.mark.parametrize("failing", [0, 1])
@@ -101,9 +101,9 @@ def test_a_disk_that_one_rank_cannot_write_stops_all_of_them(
     calls = count_and_fail(monkeypatch, failing, numbers=[2])
     follow = rank_saves.RankSave.follow
 
-    def follow_late(save: rank_saves.RankSave) -> Any:
+    def follow_late(save: rank_saves.RankSave, facts: Manifest) -> Any:
         try:
-            return follow(save)
+            return follow(save, facts)
         finally:
             time.sleep(0.2)  # this rank knows the outcome later than rank 0
 
@@ -172,7 +172,7 @@ def test_a_save_that_one_rank_asks_for_is_one_checkpoint(tmp_path: Path) -> None
     assert run_ranks(2, program) == [Outcome.FINISHED] * 2
     assert names(tmp_path) == ["000001-step-0", "000002-step-4"]
     manifest = read_manifest(tmp_path / "checkpoints" / "000001-step-0")
-    assert manifest["position"] != "train_batch", "no batch is alive"
+    assert manifest.position != "train_batch", "no batch is alive"
 
 
 def test_a_stop_prefers_an_edge_without_a_batch(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def lives(
             assert end[4] == ends[0][4]
         for path in (run_dir / "checkpoints").iterdir():
             assert not path.name.startswith("."), "no part of a checkpoint is left"
-            assert read_manifest(path).get("window_ranks", 1) == began_with
+            assert read_manifest(path).window_ranks == began_with
         consumed = ends[0][3]["batches"]
         if ends[0][0] in (str(Outcome.FINISHED), str(Outcome.ALREADY_FINISHED)):
             return ends

@@ -14,7 +14,7 @@ import torch
 from graphtrain import Graph, Outcome, Trainer
 from graphtrain.errors import SaveFailedError
 from graphtrain.storage import checkpoint as writing
-from graphtrain.storage.checkpoint import read_manifest
+from graphtrain.storage.manifest import Manifest, read_manifest
 from tests.program.small_run import small_graph, small_trainer
 
 
@@ -22,7 +22,7 @@ def checkpoints(run_dir: Path) -> list[str]:
     return sorted(path.name for path in (run_dir / "checkpoints").iterdir() if not path.name.startswith("."))
 
 
-def manifests(run_dir: Path) -> list[dict[str, Any]]:
+def manifests(run_dir: Path) -> list[Manifest]:
     return [read_manifest(run_dir / "checkpoints" / name) for name in checkpoints(run_dir)]
 
 
@@ -56,15 +56,15 @@ def losing(run_dir: Path, losses: list[float], graph: Graph, rate: float = 0.01)
 def test_the_end_of_a_run_is_not_saved_twice(mode: str, tmp_path: Path) -> None:
     small_trainer(tmp_path, graph=saving("1 epochs", keep=2, mode=mode)).run()
     first, last = manifests(tmp_path)
-    assert (first["epoch"], last["epoch"]) == (1.0, 2.0)
-    assert last["ended"] and not first["ended"]
+    assert (first.epoch, last.epoch) == (1.0, 2.0)
+    assert last.ended and not first.ended
     assert checkpoints(tmp_path)[-1].startswith("000003-"), "numbers count saves"
 
 
 def test_the_best_are_as_many_states_as_were_asked_for(tmp_path: Path) -> None:
     graph = Graph.load("fit").set("checkpoint", every="1 epochs", keep=1, best="val/loss", keep_best=2)
     losing(tmp_path, [10.0, 9.0, 2.8, 5.0, 2.5], graph).run()
-    assert [manifest["metrics"]["val/loss"] for manifest in manifests(tmp_path)] == [2.8, 2.5]
+    assert [manifest.metrics["val/loss"] for manifest in manifests(tmp_path)] == [2.8, 2.5]
 
 
 def test_a_save_that_is_asked_for_twice_leaves_one(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_two_nodes_and_a_stop_that_save_one_moment_leave_one(tmp_path: Path) -> 
     graph = graph.set("second", every="2 batches", keep=10, mode="sync")
     trainer = small_trainer(tmp_path, graph=graph)
     assert trainer.run(until="4 batches") is Outcome.REACHED
-    batches = [manifest["epoch"] for manifest in manifests(tmp_path)]
+    batches = [manifest.epoch for manifest in manifests(tmp_path)]
     assert len(batches) == len(set(batches)) == 2
     assert checkpoints(tmp_path)[-1].startswith("000005-")
 
@@ -98,11 +98,11 @@ def test_a_resumed_run_saves_in_the_place_of_what_it_was_resumed_from(tmp_path: 
     again.save()
     assert [name[:6] for name in checkpoints(tmp_path)] == ["000002"]
     # The first checkpoint is gone, but none of what it told: the span from the beginning is still one.
-    assert manifests(tmp_path)[0]["replaces"] == 1
+    assert manifests(tmp_path)[0].replaces == 1
     third = small_trainer(tmp_path, graph=graph)
     third.advance(0)
     third.save()
-    assert manifests(tmp_path)[0]["replaces"] == 1
+    assert manifests(tmp_path)[0].replaces == 1
     small_trainer(tmp_path, graph=graph).run(until="5 batches")
     skipped: list[str] = []
     from graphtrain.replay.history import RunHistory
@@ -150,7 +150,7 @@ def test_the_way_back_from_a_change_stays(change: str, tmp_path: Path) -> None:
     losing(tmp_path, LOSSES, saving(keep=10)).run(until="3 batches")
     CHANGES[change](tmp_path)
     assert [name[:6] for name in checkpoints(tmp_path)] == ["000001", "000002"]
-    assert "replaces" not in manifests(tmp_path)[-1]
+    assert not manifests(tmp_path)[-1].replaces
 
 
 def test_what_was_saved_before_a_graph_is_rewired_stays(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_save_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "_write", refuse)
+        patch.setattr(writing, "write_file", refuse)
         with pytest.raises(SaveFailedError):
             trainer.save()
     assert checkpoints(tmp_path) == [former.name]

@@ -35,7 +35,7 @@ class Disk:
         self.free.set()
         self.reached = threading.Event()
         self.refuses = 0
-        self._write = writing._write
+        self._write = writing.write_file
 
     def write(self, path: Path, data: Any) -> None:
         self.reached.set()
@@ -49,7 +49,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk = Disk()
-    monkeypatch.setattr(writing, "_write", disk.write)
+    monkeypatch.setattr(writing, "write_file", disk.write)
     yield disk
     disk.free.set()
 
@@ -103,8 +103,8 @@ def test_what_is_saved_is_what_was_there_although_training_went_on(tmp_path: Pat
     assert names(tmp_path / "async") == names(tmp_path / "sync")
     for name in names(tmp_path / "sync"):
         one, other = (read_checkpoint(tmp_path / folder / "checkpoints" / name) for folder in ("sync", "async"))
-        assert one.manifest["digest"] == other.manifest["digest"]
-        assert one.manifest["metrics_bytes"] == other.manifest["metrics_bytes"]
+        assert one.manifest.digest == other.manifest.digest
+        assert one.manifest.metrics_bytes == other.manifest.metrics_bytes
         assert torch.equal(
             one.sections["resources"]["model"]["0.weight"], other.sections["resources"]["model"]["0.weight"]
         )
@@ -197,7 +197,7 @@ def test_a_save_that_is_asked_for_raises_in_any_case(mode: str, tmp_path: Path, 
     with pytest.raises(SaveFailedError):
         trainer.save()
     path = trainer.save()
-    assert path is not None and read_checkpoint(path).manifest["digest"] == trainer.digest()
+    assert path is not None and read_checkpoint(path).manifest.digest == trainer.digest()
 
 
 @pytest.mark.parametrize("ending", ["until", "failure", "transitions"])
@@ -268,11 +268,11 @@ def test_the_best_checkpoint_stays(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path, graph=graph)
     trainer.run()
     values = [row["val/loss"] for row in trainer.metrics if "val/loss" in row]
-    kept = [read_manifest(tmp_path / "checkpoints" / name)["metrics"].get("val/loss") for name in names(tmp_path)]
+    kept = [read_manifest(tmp_path / "checkpoints" / name).metrics.get("val/loss") for name in names(tmp_path)]
     assert len(kept) in (1, 2) and kept[0] == min(values)
     highest = small_trainer(tmp_path / "max", graph=graph.set("checkpoint", best_mode="max", keep_best=2))
     highest.run()
-    kept = [read_manifest(tmp_path / "max" / "checkpoints" / name)["metrics"] for name in names(tmp_path / "max")]
+    kept = [read_manifest(tmp_path / "max" / "checkpoints" / name).metrics for name in names(tmp_path / "max")]
     assert set(sorted(values)[-2:]) <= {one.get("val/loss") for one in kept}
 
 
@@ -282,10 +282,10 @@ def test_a_metric_counts_only_where_it_was_measured(tmp_path: Path) -> None:
     trainer.run()
     for name in names(tmp_path):
         manifest = read_manifest(tmp_path / "checkpoints" / name)
-        rows = [row for row in trainer.metrics if row["step"] == manifest["step"] and "val/loss" in row]
-        if "val/loss" in manifest["metrics"]:
-            assert manifest["metrics"]["val/loss"] in [row["val/loss"] for row in rows]
-    saved = [read_manifest(tmp_path / "checkpoints" / name)["metrics"] for name in names(tmp_path)]
+        rows = [row for row in trainer.metrics if row["step"] == manifest.step and "val/loss" in row]
+        if "val/loss" in manifest.metrics:
+            assert manifest.metrics["val/loss"] in [row["val/loss"] for row in rows]
+    saved = [read_manifest(tmp_path / "checkpoints" / name).metrics for name in names(tmp_path)]
     assert any("val/loss" not in one for one in saved) and any("val/loss" in one for one in saved)
 
 
@@ -388,7 +388,7 @@ def test_whatever_fails_beside_the_run_is_a_save_that_failed(
     def fail(path: Path, data: Any) -> None:
         raise error
 
-    monkeypatch.setattr(writing, "_write", fail)
+    monkeypatch.setattr(writing, "write_file", fail)
     trainer = small_trainer(tmp_path, graph=saving())
     with pytest.raises(SaveFailedError, match="cannot write the checkpoint"):
         trainer.run()

@@ -410,7 +410,7 @@ def test_other_data_is_what_the_checkpoints_tell_of(tmp_path: Path) -> None:
     trainer.rewire(trainer.graph, train_data=other, val_data=None)
     path = trainer.save()
     assert path is not None
-    assert read_checkpoint(path).manifest["data"] == {"train_data": fingerprint(other)}
+    assert read_checkpoint(path).manifest.data == {"train_data": fingerprint(other)}
 
 
 def test_neither_inside_a_run_nor_after_a_failure() -> None:

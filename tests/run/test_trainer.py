@@ -419,7 +419,7 @@ def test_a_discarded_line_of_the_run_is_not_resumed(tmp_path: Path) -> None:
     small_trainer(tmp_path).run()
     assert (tmp_path / "metrics.jsonl").read_bytes() == expected
     # Killed between the cut of the metrics and that save: what was given up is passed over.
-    (tmp_path / "metrics.jsonl").write_bytes(expected[: read_manifest(paths[0])["metrics_bytes"]])
+    (tmp_path / "metrics.jsonl").write_bytes(expected[: read_manifest(paths[0]).metrics_bytes])
     said: list[str] = []
     again = small_trainer(tmp_path)
     again._run.notices._write = said.append

@@ -22,8 +22,7 @@ class Sample:
 def compared(data: Any, other: Any) -> tuple[list[str], str]:
     """What a resume with other data says of a checkpoint made with some."""
     now, _ = DataContent(Baseline({"data": data}, ["data"])).comparison(())()
-    manifest = {"data_content": now, "unknown": []}
-    result = DataContent(Baseline({"data": other}, ["data"])).compared(manifest, (), ())
+    result = DataContent(Baseline({"data": other}, ["data"])).compared(now, (), (), ())
     return result.changed, result.sampled
 
 

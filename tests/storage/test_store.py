@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import MANIFEST_FILE, read_checkpoint
+from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.own_files import remove_leftovers
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.state_files import StagedState
@@ -41,17 +42,17 @@ def store(tmp_path: Path, said: list[str]) -> FolderStore:
 def save(store: FolderStore, state: Any, manifest: Any, *, step: int, keep: int = 1, **retention: Any) -> Path:
     """Save a state as a run does."""
     staged = StagedState(state, {}, StagingBuffers())
-    path, _ = store.save(staged, {**manifest, "step": step}, Retention(keep, **retention))
+    path, _ = store.save(staged, Manifest(**{**manifest, "step": step}), Retention(keep, **retention))
     return path
 
 
 def test_names_count_saves_and_old_ones_go(store: FolderStore) -> None:
     for step in (10, 20, 30, 40):
-        save(store, TREE, {**MANIFEST, "note": step}, step=step, keep=2)
+        save(store, TREE, {**MANIFEST, "run": str(step)}, step=step, keep=2)
     assert [path.name for path in store.paths()] == ["000003-step-30", "000004-step-40"]
     newest = store.newest()
     assert newest is not None
-    assert newest.manifest["note"] == 40
+    assert newest.manifest.run == "40"
     assert torch.equal(newest.sections["resources"]["model"]["w"], torch.arange(4.0))
 
 
@@ -88,27 +89,26 @@ def test_an_unsound_checkpoint_is_named_and_passed_over(
 
 
 def test_of_an_incompatible_checkpoint_only_the_manifest_is_read(store: FolderStore, said: list[str]) -> None:
-    save(store, TREE, {**MANIFEST, "note": "ours"}, step=1, keep=3)
-    flip(save(store, TREE, {**MANIFEST, "note": "theirs"}, step=2, keep=3) / "model.safetensors")
-    newest = store.newest(lambda manifest: "it is of another run" if manifest["note"] == "theirs" else "")
+    save(store, TREE, {**MANIFEST, "run": "ours"}, step=1, keep=3)
+    flip(save(store, TREE, {**MANIFEST, "run": "theirs"}, step=2, keep=3) / "model.safetensors")
+    newest = store.newest(lambda manifest: "it is of another run" if manifest.run == "theirs" else "")
     assert newest is not None
-    assert newest.manifest["note"] == "ours"
+    assert newest.manifest.run == "ours"
     assert [line.endswith("000002-step-2: it is of another run") for line in said] == [True]
 
 
 def test_a_later_format_is_refused(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphtrain.storage.rank_files.FORMAT", 2)
+    monkeypatch.setattr("graphtrain.storage.manifest.FORMAT", 2)
     path = save(store, TREE, MANIFEST, step=1, keep=1)
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="format 2 is not known"):
         read_checkpoint(path)
 
 
-def forge(path: Path, **changes: Any) -> None:
+def forge(path: Path, without: Collection[str] = (), **changes: Any) -> None:
     """Another manifest, with the right checksum."""
-    body = msgpack.packb(
-        {**msgpack.unpackb(msgpack.unpackb((path / MANIFEST_FILE).read_bytes())["manifest"]), **changes}
-    )
+    saved = msgpack.unpackb(msgpack.unpackb((path / MANIFEST_FILE).read_bytes())["manifest"])
+    body = msgpack.packb({name: value for name, value in {**saved, **changes}.items() if name not in without})
     outer = {"sha256": hashlib.sha256(body).hexdigest(), "manifest": body}
     (path / MANIFEST_FILE).write_bytes(msgpack.packb(outer))
 
@@ -164,9 +164,11 @@ def test_what_is_inside_a_field_is_looked_at(changes: dict[str, Any], store: Fol
 
 
 def test_what_an_earlier_version_did_not_write_is_empty(store: FolderStore) -> None:
-    manifest = read_checkpoint(save(store, TREE, MANIFEST, step=1, keep=1)).manifest
-    assert [manifest[name] for name in ("origin", "data", "environment", "about", "seconds")] == [{}] * 5
-    assert "hyper_parameters" not in manifest, "not to know them is something else than that there were none"
+    path = save(store, TREE, MANIFEST, step=1, keep=1)
+    forge(path, without=["origin", "data", "environment", "about", "seconds"])
+    manifest = read_checkpoint(path).manifest
+    assert [manifest.origin, manifest.data, manifest.environment, manifest.about, manifest.seconds] == [{}] * 5
+    assert manifest.hyper_parameters is None, "not to know them is something else than that there were none"
 
 
 @pytest.mark.parametrize("name", ["../outside", "/dev/zero", ".hidden", "a\0b", "a\x1bb", "..", "", "a/b", "a\\b"])
@@ -217,7 +219,7 @@ def test_only_regular_files_of_the_size_agreed_on_are_read(
 
 def test_a_file_that_holds_no_tensors(store: FolderStore) -> None:
     forged = save(store, TREE, MANIFEST, step=1, keep=1)
-    files = read_checkpoint(forged).manifest["files"]
+    files = read_checkpoint(forged).manifest.files
     (forged / "model.safetensors").write_bytes(b"x" * 20)
     forge(forged, files={**files, "model.safetensors": [20, hashlib.sha256(b"x" * 20).hexdigest()]})
     with pytest.raises(CheckpointError, match=r"model\.safetensors is no file of tensors"):
@@ -228,7 +230,7 @@ def test_a_file_that_holds_no_tensors(store: FolderStore) -> None:
 def test_a_file_of_holes_that_is_larger_than_the_memory(file: str, store: FolderStore, said: list[str]) -> None:
     sound = save(store, TREE, MANIFEST, step=1, keep=3)
     forged = save(store, TREE, MANIFEST, step=2, keep=3)
-    files = read_checkpoint(forged).manifest["files"]
+    files = read_checkpoint(forged).manifest.files
     size = 1 << 43
     with (forged / file).open("r+b") as opened:
         opened.truncate(size)
@@ -255,7 +257,7 @@ def test_of_several_files_each_is_read_side_by_side_and_the_damaged_one_is_named
 
 def test_a_manifest_holds_any_text(store: FolderStore) -> None:
     path = save(store, TREE, {**MANIFEST, "about": {"command": "caf\udce9"}}, step=1, keep=1)
-    assert read_checkpoint(path).manifest["about"] == {"command": "caf\\udce9"}
+    assert read_checkpoint(path).manifest.about == {"command": "caf\\udce9"}
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename"])

@@ -22,7 +22,7 @@ from graphtrain.storage import regular
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
-from graphtrain.storage.manifest import MANIFEST_FILE
+from graphtrain.storage.manifest import MANIFEST_FILE, Manifest
 from graphtrain.storage.regular import parsed_json
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.saved_graph import graph_of, saved_manifest
@@ -48,7 +48,7 @@ def store(tmp_path: Path, said: list[str]) -> FolderStore:
     """A store with a sound checkpoint and a newer one, which the tests forge."""
     store = FolderStore(tmp_path / "checkpoints", said.append)
     for step in (1, 2):
-        store.save(StagedState(STATE, {}, StagingBuffers()), {**FACTS, "step": step}, Retention(9))
+        store.save(StagedState(STATE, {}, StagingBuffers()), Manifest(**{**FACTS, "step": step}), Retention(9))
     return store
 
 
