@@ -11,12 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from graphtrain.storage.text import utf8
-
-if TYPE_CHECKING:
-    pass
+from typing import Any
 
 _PACKAGE = Path(__file__).parent.parent
 _MOST_BYTES = 1 << 20
@@ -173,3 +168,27 @@ def _git(folder: Path, *words: str) -> bytes:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
+
+
+def utf8(text: str) -> str:
+    """`text` with what UTF-8 cannot hold written out: a path or an argument may have any bytes.
+
+    >>> utf8("plain"), utf8(b"\\xff.py".decode(errors="surrogateescape"))
+    ('plain', '\\\\udcff.py')
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def all_utf8(value: Any) -> Any:
+    """Plain data in which every text went through `utf8`; tuples become lists.
+
+    >>> all_utf8({"a": ("b", 1)})
+    {'a': ['b', 1]}
+    """
+    if isinstance(value, str):
+        return utf8(value)
+    if isinstance(value, Mapping):
+        return {all_utf8(name): all_utf8(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [all_utf8(inner) for inner in value]
+    return value

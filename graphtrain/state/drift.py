@@ -67,7 +67,7 @@ class DriftFinder:
     ) -> None:
         self._initial, self._states, self._restored, self._redrawn = initial, states, restored, redrawn
         self._writer = StateWriter(
-            initial.reachable, initial.stateful, initial.is_left_out if initial.leaves_out else None
+            initial.reachable, initial.stateful, initial.is_excluded if initial.excludes else None
         )
         self._unknown: list[str] = []
 
@@ -177,7 +177,7 @@ class DriftFinder:
         for name in sorted(set(now) - ignored):
             path = f"{reached.path}.{name}"
             is_same = name in before and name not in put and is_equal(before[name], now[name])
-            if is_same or self._initial.is_left_out(path) or is_left_alone(now[name]):
+            if is_same or self._initial.is_excluded(path) or is_left_alone(now[name]):
                 continue
             if reached.is_data and is_value(before.get(name)) and is_reopened(now[name], seeks=self._seeks):
                 continue
@@ -264,7 +264,7 @@ class DriftFinder:
         before, described = self._initial.globals[module], {}
         for name in sorted(names & namespace.keys()):
             is_same = name in before and name not in put and is_equal(before[name], namespace[name])
-            if is_same or is_left_alone(namespace[name]) or self._initial.is_left_out(f"{module}:{name}"):
+            if is_same or is_left_alone(namespace[name]) or self._initial.is_excluded(f"{module}:{name}"):
                 continue
             with self._writer.attempt(self._unknown):
                 described[name] = self._writer.pack(namespace[name], f"{module}:{name}")

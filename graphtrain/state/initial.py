@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, final
+from typing import Any
 
 import torch
 
+from graphtrain.state.category import category_of, is_constant, is_users
 from graphtrain.state.contents import FORMS
 from graphtrain.state.equality import hold_the_same
-from graphtrain.state.imports import lines_about_modules
 from graphtrain.state.marks import is_marked, mark_of
-from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, is_within, state_of
+from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, is_within, names_in, parts_of, state_of
 
 States = dict[str, Mapping[Any, Any]]
 """Path -> the `state_dict` that an object has now: each is asked for once in a save, or a restore."""
 
+_MOST_NAMED = 3
 
-@final
+
 class InitialState:
     """The reachable objects, and what objects cannot tell by themselves once they have changed.
 
-    Arguments: those of `Baseline`.
+    Arguments:
+        roots: name -> object: resources, step functions, functions of nodes.
+        data: the names of those that are data.
+        covered: the names of those that something else saves as a whole.
+        elsewhere: the identities of objects that something else saves.
+        left_out: paths that are no state, with all that is reached through them.
+        with_code: False leaves out classes, and the globals of functions. Default: they count too.
 
     Attributes:
         reachable: the objects, each with what it held.
-        elsewhere: the identities of objects that something else saves.
-        left_out: paths that are no state, with all that is reached through them.
+        elsewhere, left_out: the same as the arguments.
         replaced: paths of what another object has taken the place of since, with all that is reached through them.
         marks: of tensors and arrays that are saved only if they have changed, by identity.
         structures: of modules, by path.
@@ -38,12 +45,12 @@ class InitialState:
     def __init__(
         self,
         roots: Mapping[str, Any],
-        data: Collection[str],
-        covered: Collection[str],
-        elsewhere: Collection[int],
-        left_out: Collection[str],
+        data: Collection[str] = (),
+        covered: Collection[str] = (),
+        elsewhere: Collection[int] = (),
+        left_out: Collection[str] = (),
         *,
-        with_code: bool,
+        with_code: bool = True,
     ) -> None:
         self.reachable = Reachable(roots, data, covered, with_code=with_code)
         self.elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
@@ -80,8 +87,8 @@ class InitialState:
         }
 
     @property
-    def leaves_out(self) -> bool:
-        """True if something is left out."""
+    def excludes(self) -> bool:
+        """True if something is left out, or was replaced."""
         return bool(self.left_out or self.replaced)
 
     def replace(self, values: Mapping[str, Any]) -> None:
@@ -92,7 +99,7 @@ class InitialState:
     def stateful(self) -> dict[str, Any]:
         """What is saved by its `state_dict`, by path: that which is in use."""
         listed = self.reachable.stateful.items()
-        return {path: value for path, value in listed if not self.is_left_out(path)} | {**self._instead}
+        return {path: value for path, value in listed if not self.is_excluded(path)} | {**self._instead}
 
     def listed(self, data: str | None = None) -> Iterator[Reached]:
         """What was reachable, all but what is left out.
@@ -101,12 +108,7 @@ class InitialState:
             data: the name of a root; only what is reachable from it. Default: everything.
         """
         listed = self.reachable.by_path.values() if data is None else self._of_data[data]
-        if not self.leaves_out:
-            yield from listed
-            return
-        for reached in listed:
-            if not self.is_left_out(reached.path):
-                yield reached
+        yield from (each for each in listed if not self.is_excluded(each.path)) if self.excludes else listed
 
     def names_of_globals(self, data: str | None = None) -> list[tuple[str, set[str]]]:
         """The globals in use, by module.
@@ -122,14 +124,26 @@ class InitialState:
         """A line for each module of the user's own that was imported since, and that has variables."""
         return lines_about_modules(self._modules) if self._modules is not None else []
 
-    @property
-    def names_of_data(self) -> list[str]:
-        """The roots that are data, and that do not save themselves."""
-        return list(self._of_data)
+    def listed_data(self) -> dict[str, list[Reached]]:
+        """By the name of data that does not save itself: what was reachable from it, all but what is left out."""
+        return {name: list(self.listed(name)) for name in self._of_data}
 
-    def of_data(self, data: str) -> list[Reached]:
-        """All that is reachable from data, what is left out included."""
-        return self._of_data[data]
+    def places(self) -> Iterator[str]:
+        """The path of everything that is reachable, plain values included."""
+        for reached in self.reachable.by_path.values():
+            yield reached.path
+            if reached.is_entered:
+                yield from (place for place, _, _ in parts_of(reached))
+        for module, (namespace, names) in self.reachable.globals.items():
+            yield from (f"{module}:{name}" for name in sorted(names & namespace.keys()))
+
+    def globals_in_use(self) -> Iterator[tuple[str, str, Any, Any]]:
+        """Module and name of each global that functions of the user's own use: what it was, and what it is."""
+        for module, before in self.globals.items():
+            namespace = self.reachable.globals[module][0]
+            for name, value in before.items():
+                if not self.is_left_out(f"{module}:{name}"):
+                    yield module, name, value, namespace.get(name)
 
     def name_of_data(self, value: Any) -> str | None:
         """The name of the root that is this data; None for data that came later, or that saves itself."""
@@ -137,8 +151,16 @@ class InitialState:
         return reached.path if reached is not None and reached.path in self._of_data else None
 
     def is_left_out(self, path: str) -> bool:
-        """True for what is declared to be no state, or was replaced, and for all that is reached through it."""
-        return is_within(path, self.left_out) or is_within(path, self.replaced)
+        """True for what is declared to be no state, and for all that is reached through it."""
+        return is_within(path, self.left_out)
+
+    def is_replaced(self, path: str) -> bool:
+        """True for what another object has taken the place of, and for all that was reached through it."""
+        return is_within(path, self.replaced)
+
+    def is_excluded(self, path: str) -> bool:
+        """True for what is left out, or was replaced."""
+        return self.is_left_out(path) or self.is_replaced(path)
 
     def ignored(self, reached: Reached, states: States) -> frozenset[str]:
         """The attributes that are not compared: those whose very value the `state_dict` has now.
@@ -173,3 +195,55 @@ def structure_of(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[A
 def hooks_of(module: torch.nn.Module) -> tuple[Mapping[int, Any], ...]:
     """Where a module keeps its hooks: mappings, which change as hooks come and go."""
     return tuple(getattr(module, name) for name in HOOKS)
+
+
+# ---- modules of the user's own that are imported for the first time during a run: their variables were not listed
+
+
+def lines_about_modules(known: Collection[str]) -> list[str]:
+    """A line for each module with variables.
+
+    Arguments:
+        known: the names of the modules that had been imported when the run began.
+    """
+    lines = []
+    for name in sorted(sys.modules.keys() - known):
+        # What a compiler writes, as into a module of torch, is in files of its own.
+        if not (is_users(name) and is_users(name.partition(".")[0])):
+            continue
+        module = sys.modules[name]
+        if isinstance(module, types.ModuleType) and (variables := variables_of(module)):
+            shown = ", ".join([*variables[:_MOST_NAMED], *(["..."] if len(variables) > _MOST_NAMED else [])])
+            what = f"so its variables ({shown}) are not saved: import it before the run begins"
+            lines.append(f"the module {name} was imported during the run, {what}")
+    return lines
+
+
+def variables_of(module: types.ModuleType) -> list[str]:
+    """The globals of a module that can change: those that its functions assign, and containers and objects.
+
+    >>> module = types.ModuleType("example")
+    >>> vars(module).update(RATE=0.1, NAMES=("a", "b"), SEEN=[])
+    >>> variables_of(module)
+    ['SEEN']
+    """
+    assigned: set[str] = set()
+    for part in list(vars(module).values()):
+        if getattr(part, "__module__", None) == module.__name__:
+            assigned |= _assigned_by(part)
+    return sorted(
+        name
+        for name, part in vars(module).items()
+        # Not functions, nor what a library has made, such as annotations: it is looked into nowhere.
+        if not name.startswith("__")
+        and (name in assigned or not (is_constant(part) or category_of(type(part)) in ("function", "opaque")))
+    )
+
+
+def _assigned_by(part: object) -> frozenset[str]:
+    """The globals that a function, or the functions of a class, assign."""
+    part = getattr(part, "__func__", part)
+    if isinstance(part, types.FunctionType):
+        return names_in(part.__code__).assigned_variables
+    functions = vars(part).values() if isinstance(part, type) else ()
+    return frozenset[str]().union(*(_assigned_by(each) for each in functions if not isinstance(each, type)))

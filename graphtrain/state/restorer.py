@@ -7,15 +7,19 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
+import numpy
+import torch
+
 from graphtrain.errors import CheckpointError
 from graphtrain.state.category import is_left_alone, is_value
 from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.contents import FORMS, MOST_COMPARED
 from graphtrain.state.equality import is_identical
+from graphtrain.state.generators import any_generator
 from graphtrain.state.initial import InitialState, States
-from graphtrain.state.overwrite import overwrite
 from graphtrain.state.reachable import Reached, parts_of
 from graphtrain.state.references import MALFORMED, UnknownStateError, shown_path
+from graphtrain.storage.strides import placement_of, without_repeats
 
 # How a change of what is changed where it is, is described.
 _VALUES = ("tensor", "array", "bytes", "state")
@@ -44,7 +48,7 @@ class Restorer:
             changed, reader = dict(section), StateReader(self._reachable, self._stateful, section)
         self._back_to_the_beginning(data)
         for path, change in changed.items():
-            if self._initial.is_left_out(path):
+            if self._initial.is_excluded(path):
                 continue
             with _naming(f"the state of `{shown_path(path)}`"):
                 if path.endswith(":"):
@@ -52,16 +56,16 @@ class Restorer:
                 elif path not in self._reachable.by_path:
                     self._is_missing(path)
                 else:
-                    overwrite(self._reachable.by_path[path], self._without_left_out(path, change), reader)
+                    _overwrite(self._reachable.by_path[path], self._without_left_out(path, change), reader)
         return reader
 
     def _without_left_out(self, path: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(change.get("set"), Mapping):
             return change
         described = {
-            name: part for name, part in change["set"].items() if not self._initial.is_left_out(f"{path}.{name}")
+            name: part for name, part in change["set"].items() if not self._initial.is_excluded(f"{path}.{name}")
         }
-        removed = [name for name in change.get("removed", ()) if not self._initial.is_left_out(f"{path}.{name}")]
+        removed = [name for name in change.get("removed", ()) if not self._initial.is_excluded(f"{path}.{name}")]
         return {"set": described, "removed": removed}
 
     def _is_missing(self, path: str) -> None:
@@ -160,7 +164,7 @@ class Restorer:
         finally:
             for path, change in values.items():
                 reached = self._reachable.by_path[path]
-                overwrite(reached, change, StateReader(self._reachable, self._stateful, {}))
+                _overwrite(reached, change, StateReader(self._reachable, self._stateful, {}))
             for reached, (keys, parts) in held:
                 self._put_contents(reached, keys, parts)
             for module, names, parts_of_module in held_globals:
@@ -171,7 +175,7 @@ class Restorer:
             raise CheckpointError(f"no function of the module `{module}` is reached now")
         namespace, names = self._reachable.globals[module]
         for name, described in change["set"].items():
-            if self._initial.is_left_out(f"{module}:{name}"):
+            if self._initial.is_excluded(f"{module}:{name}"):
                 continue
             if name not in names:
                 raise CheckpointError(f"no function of the module `{module}` uses `{name}` now")
@@ -183,6 +187,74 @@ def _holds(reached: Reached) -> bool:
     if reached.category not in FORMS or isinstance(reached.value, tuple | frozenset) or reached.length > MOST_COMPARED:
         return False
     return not reached.is_covered or reached.category == "module"
+
+
+def _overwrite(reached: Reached, change: Mapping[str, Any], reader: StateReader) -> None:
+    """Put one change over an object."""
+    value, category = reached.value, reached.category
+    match change:
+        case {"state": state} if category == "generator":
+            any_generator(value).set_state(state)
+        case {"tensor": torch.Tensor() as saved} if category == "tensor":
+            _put_tensor(value, saved, change)
+        case {"array": numpy.ndarray() as saved} if category == "array":
+            if (value.shape, value.dtype) != (saved.shape, saved.dtype):
+                raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
+            value[...] = saved
+        case {"bytes": bytes(content)} if category == "buffer":
+            value[:] = content
+        case {"set": {**described}} if category in FORMS and FORMS[category].is_named:
+            removed = tuple(change.get("removed", ()))
+            for name in (*described, *removed):
+                if not isinstance(name, str) or name in reached.ignored | {"__class__", "__dict__"}:
+                    raise CheckpointError(f"`{name}` is no state of it")
+            parts = {name: reader.unpack(part) for name, part in described.items()}
+            FORMS[category].put(value, parts, removed)
+        case {"items": items} if category in ("list", "deque", "set", "cell", "mapping"):
+            parts = reader.unpack(items)
+            FORMS[category].put(value, dict(parts) if category == "mapping" else parts, ())
+        case _:
+            raise CheckpointError("it is of another type now")
+
+
+def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, Any]) -> None:
+    with torch.no_grad():
+        if tensor.layout is saved.layout is torch.sparse_coo and tensor.shape == saved.shape:
+            tensor.copy_(saved)
+        elif _has_form(tensor, saved):
+            _fill(tensor, saved)
+        else:
+            tensor.data = saved
+    if "requires_grad" in change and tensor.is_leaf:
+        tensor.requires_grad_(change["requires_grad"])
+    saved_gradient = change.get("grad")
+    if saved_gradient is not None and tensor.grad is not None and tensor.grad.shape == saved_gradient.shape:
+        tensor.grad.copy_(saved_gradient)  # which may be a part of a buffer of all gradients
+    elif "requires_grad" in change:
+        tensor.grad = saved_gradient
+
+
+def _has_form(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
+    """True if values can be put where a tensor has its own, which others may share."""
+    if (tensor.shape, tensor.dtype, tensor.layout) != (saved.shape, saved.dtype, saved.layout):
+        return False
+    # Not every stride is saved: not that of a narrow column of a wide matrix, for instance.
+    return tensor.stride() == saved.stride() or (placement_of(tensor) is None and placement_of(saved) is None)
+
+
+def _fill(tensor: torch.Tensor, saved: torch.Tensor) -> None:
+    target, values = without_repeats(tensor.detach()), without_repeats(saved)
+    if target.shape != values.shape:
+        target, values = tensor.detach(), saved
+    try:
+        target.copy_(values)
+    except RuntimeError:  # windows that overlap: element by element, some of them more than once
+        storage = tensor.untyped_storage()
+        memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        memory.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
+        numbers = torch.arange(memory.numel(), device=tensor.device)
+        numbers = numbers.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        memory[numbers.reshape(-1)] = saved.reshape(-1)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from graphtrain.state.category import is_users
 from graphtrain.state.graphs import keeps_graph
-from graphtrain.state.imports import lines_about_modules, variables_of
+from graphtrain.state.initial import lines_about_modules, variables_of
 
 CONSTANTS = """
 from __future__ import annotations
