@@ -102,13 +102,10 @@ class PredictionsFile:
             if not self.holds_tensors:
                 self._part(0).rename(self.path)
                 return
-            # Wide types first, so that each begins at a multiple of its width.
             ordered = sorted(enumerate(columns.items()), key=lambda item: -_width(item[1][1], samples))
-            entries, end = {}, 0
-            for _, (name, column) in ordered:
-                start, end = end, end + column["bytes"]
-                shape = [samples, *column["shape"]]
-                entries[name] = {"dtype": column["type"], "shape": shape, "data_offsets": [start, end]}
+            entries = (
+                (name, column["type"], [samples, *column["shape"]], column["bytes"]) for _, (name, column) in ordered
+            )
             temporary = temporary_name(self.path)
             with temporary.open("wb") as file:
                 file.write(header_of(entries))
