@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import types
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
@@ -36,7 +36,8 @@ from graphtrain.resume.resource_hyper_parameters import (
     remember,
 )
 
-Values = dict[str, dict[str, Any]]
+Values = Mapping[str, Mapping[str, Any]]
+"""Resource -> field -> value, as a manifest holds them."""
 
 _ABSENT = {CLASS: "absent"}
 
@@ -95,8 +96,8 @@ class HyperParameters:
             name: resource for name, resource in stateful.items() if not isinstance(resource, torch.nn.Module)
         }
         self._fresh: dict[str, ResourceHyperParameters] = {}
-        self.made: Values = {name: {} for name in stateful}
-        self.values: Values = {name: {} for name in stateful}
+        self.made: dict[str, dict[str, Any]] = {name: {} for name in stateful}
+        self.values: dict[str, dict[str, Any]] = {name: {} for name in stateful}
         for resource in self._resources.values():
             if isinstance(resource, LRScheduler) and first_seen(resource) is None:
                 note_new_schedule(resource.optimizer)
@@ -111,11 +112,11 @@ class HyperParameters:
             self.made[name] = fresh.values
             self.values[name] = {**fresh.values, **in_force}
 
-    def differences(self, saved: Any, in_force: Any = None) -> list[HyperParameterChange]:
+    def differences(self, saved: Values | None, in_force: Values | None = None) -> list[HyperParameterChange]:
         """What equals neither what was set up when a checkpoint was saved nor what was in force, by name.
 
         Arguments:
-            saved: what was set up then. Of what a manifest does not tell in a readable way, nothing differs.
+            saved: what was set up then. None: that is not known, and nothing differs.
             in_force: what was in force then. Default: the same.
 
         >>> def made(rate):
@@ -123,32 +124,28 @@ class HyperParameters:
         >>> [str(change) for change in made(0.1).differences(made(0.5).values)]
         ['optimizer.lr: 0.5 -> 0.1']
         """
-        if not isinstance(saved, Mapping):
+        if saved is None:
             return []
         changes = []
-        for name in sorted({*map(str, saved), *self.made}):
+        for name in sorted({*saved, *self.made}):
             before, now = saved.get(name, _ABSENT), self.made.get(name, _ABSENT)
-            if not isinstance(before, Mapping):
-                continue
             if before.get(CLASS) != now.get(CLASS):  # then the other fields cannot be compared
                 names = before.get(CLASS, "there"), now.get(CLASS, "there")
                 changes.append(HyperParameterChange(f"{name}.{CLASS}", *names))
                 continue
-            kept = {**before, **_fields(in_force, name)}
-            for field in dict.fromkeys([*map(str, before), *now]):
+            kept = {**before, **(in_force or {}).get(name, {})}
+            others = self._fresh[name].others if name in self._fresh else ()
+            for field in dict.fromkeys([*before, *now]):
                 change = HyperParameterChange(f"{name}.{field}", kept.get(field), now.get(field))
-                if is_equal(before.get(field), change.now) or is_equal(change.saved, change.now):
+                is_same = is_equal(before.get(field), change.now) or is_equal(change.saved, change.now)
+                if is_same or field in others:
                     continue
-                if name in self._fresh and field in self._fresh[name].others:
-                    continue
-                if (field in before) != (field in now):
-                    value = before[field] if field in before else now[field]
-                    if is_default(self._resources.get(name), field, value):
-                        continue
-                changes.append(change)
+                value = before[field] if field in before else now[field]
+                if (field in before and field in now) or not is_default(self._resources.get(name), field, value):
+                    changes.append(change)
         return changes
 
-    def chosen(self, names: Iterable[str], saved: Any, in_force: Any = None) -> set[str]:
+    def chosen(self, names: Iterable[str], saved: Values | None, in_force: Values | None = None) -> set[str]:
         """The fields that a person's choice covers: ``"optimizer"`` means all that differ, ``"optimizer.lr"`` itself.
 
         Of several optimizers in a tuple, these names mean those of each of them, ``"optimizer[0]"`` the first.
@@ -156,8 +153,8 @@ class HyperParameters:
         Raises:
             UsageError: a name is that of no hyper-parameter.
         """
-        resources = {*map(str, saved if isinstance(saved, Mapping) else ()), *self.made}
-        known = {name: {*map(str, _fields(saved, name)), *self.made.get(name, {})} - {CLASS} for name in resources}
+        before = saved or {}
+        known = {name: {*before.get(name, {}), *self.made.get(name, {})} - {CLASS} for name in {*before, *self.made}}
         given, names = [name.strip() for name in names], []
         for name in given:
             resource, dot, field = name.partition(".")
@@ -188,7 +185,7 @@ class HyperParameters:
         functions = _functions(self._resources.get(change.resource))
         return any(isinstance(function, types.FunctionType | partial) for function in functions)
 
-    def apply(self, chosen: set[str], in_force: Any = None) -> list[str]:
+    def apply(self, chosen: set[str], in_force: Values | None = None) -> list[str]:
         """Put the chosen hyper-parameters, as set up now, in place of the loaded ones.
 
         The schedules of an optimizer with a chosen field, or with a chosen rate, are begun again and stepped as often
@@ -200,6 +197,7 @@ class HyperParameters:
         Raises:
             UsageError: a scheduler was stepped before any trainer was made with it.
         """
+        kept = in_force or {}
         # Counted before any field is taken: the inner schedules of a sequence are one field, and their counters in it.
         # The steps of a plateau cannot be replayed: they need the metrics of then.
         steps = {
@@ -221,7 +219,7 @@ class HyperParameters:
         notes = []
         for name, optimizer in self._resources.items():
             if isinstance(optimizer, torch.optim.Optimizer):
-                self._replay(name, steps, chosen, _fields(in_force, name).get("lr"))
+                self._replay(name, steps, chosen, kept.get(name, {}).get("lr"))
                 notes += [
                     f"`{other}` sets the rate from its next step on"
                     for other, resource in self._resources.items()
@@ -230,9 +228,9 @@ class HyperParameters:
                 ]
         for name, made in self.made.items():
             fields = _fields_of(name, chosen)
-            kept = {} if CLASS in fields else _fields(in_force, name)
             # Functions are those of now whatever was decided: no checkpoint holds others.
-            self.values[name] = made | {f: value for f, value in kept.items() if f not in {CLASS, FUNCTIONS, *fields}}
+            others = {} if CLASS in fields else kept.get(name, {})
+            self.values[name] = made | {f: value for f, value in others.items() if f not in {CLASS, FUNCTIONS, *fields}}
         return notes
 
     def _take_groups(self, name: str, optimizer: torch.optim.Optimizer, fields: set[str]) -> None:
@@ -258,12 +256,14 @@ class HyperParameters:
             resource.load_state_dict({**state, **{field: _merged(loaded.get(field), taken[field]) for field in taken}})
 
     def _replay(self, name: str, steps: Mapping[str, int], chosen: set[str], rate_in_force: Any) -> None:
-        """Replay the schedules of an optimizer, if its rate or one of them was chosen."""
+        """Replay the schedules of an optimizer, if its rate or one of them was chosen.
+
+        They begin with the `initial_lr` of each group, and are stepped as often as they were, rather than asked for the
+        rate of a step, which only some can tell: 2 us a step.
+        """
         optimizer, fields = self._resources[name], _fields_of(name, chosen)
         schedules = {other: self._resources[other] for other in steps if self._resources[other].optimizer is optimizer}
-        is_chosen = fields & {"lr", CLASS, *WRITTEN_BY_SCHEDULES} or any(
-            _fields_of(other, chosen) for other in schedules
-        )
+        is_chosen = fields & {"lr", CLASS, *WRITTEN_BY_SCHEDULES} or any(_fields_of(each, chosen) for each in schedules)
         if not schedules or not is_chosen:
             return
         for other in schedules:
@@ -275,14 +275,25 @@ class HyperParameters:
         fresh_groups = self._fresh[name].state["param_groups"]
         for number, (group, fresh) in enumerate(zip(optimizer.param_groups, fresh_groups, strict=True)):
             # Saved without a schedule, a group does not tell the first rate; the manifest does.
-            first = None if "lr" in fields else _of_group(rate_in_force, number)
-            group.setdefault("initial_lr", copy.deepcopy(group["lr"]) if first is None else first)
+            first = rate_in_force[number : number + 1] if isinstance(rate_in_force, list) else [rate_in_force]
+            is_told = "lr" not in fields and all(isinstance(rate, int | float) for rate in first or [None])
+            group.setdefault("initial_lr", float(first[0]) if is_told else copy.deepcopy(group["lr"]))
             for field in WRITTEN_BY_SCHEDULES:
                 if field in fresh:
                     group.setdefault(field, copy.deepcopy(fresh[field]))
             if "base_momentum" in fresh:  # then the momentum is scheduled too
                 group.update({field: copy.deepcopy(fresh[field]) for field in ("momentum", "betas") if field in fresh})
-        _replay_schedules(optimizer, list(schedules.values()), [steps[other] for other in schedules])
+            _set_rate(group, "lr", group["initial_lr"])
+        most = max(steps[other] for other in schedules)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch takes a step before any of the optimizer's for a mistake
+            for scheduler in schedules.values():
+                _construct_again(scheduler)
+            for step in range(most):
+                for other, scheduler in schedules.items():
+                    count = steps[other]
+                    if (step + 1) * count // most > step * count // most:  # one that counts epochs beside one by steps
+                        scheduler.step()
 
 
 def difference_error(undecided: list[HyperParameterChange]) -> UsageError:
@@ -294,18 +305,6 @@ def difference_error(undecided: list[HyperParameterChange]) -> UsageError:
         f"--from-setup {names} takes the new values, --from-saved keeps the old ones; "
         f'in Python: run(from_setup="{names}") or run(from_saved=True)',
     )
-
-
-def _fields(values: Any, resource: str) -> Mapping[str, Any]:
-    """The fields of a resource, where a manifest tells them in a readable way."""
-    fields = values.get(resource) if isinstance(values, Mapping) else None
-    return fields if isinstance(fields, Mapping) else {}
-
-
-def _of_group(value: Any, group: int) -> float | None:
-    """The number of a group, where the manifest has one for each group or one for all."""
-    value = value[group] if isinstance(value, list) and group < len(value) else value
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _fields_of(resource: str, chosen: set[str]) -> set[str]:
@@ -333,26 +332,6 @@ def _merged(loaded: Any, fresh: Any) -> Any:
     if isinstance(loaded, Mapping) and isinstance(fresh, Mapping):
         return {**loaded, **{key: _merged(loaded.get(key), entry) for key, entry in fresh.items()}}
     return copy.deepcopy(fresh)
-
-
-def _replay_schedules(
-    optimizer: torch.optim.Optimizer, schedulers: Sequence[LRScheduler], steps: Sequence[int]
-) -> None:
-    """Begin with the `initial_lr` of each group, and step each of the schedules of an optimizer that often.
-
-    They are stepped rather than asked for the rate of a step, which only some can tell: 2 us a step.
-    """
-    most = max(steps)
-    for group in optimizer.param_groups:
-        _set_rate(group, "lr", group["initial_lr"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch takes a step of a schedule before any of the optimizer for a mistake
-        for scheduler in schedulers:
-            _construct_again(scheduler)
-        for step in range(most):
-            for scheduler, count in zip(schedulers, steps, strict=True):
-                if (step + 1) * count // most > step * count // most:  # one that counts epochs beside one by steps
-                    scheduler.step()
 
 
 def _construct_again(scheduler: Any) -> None:

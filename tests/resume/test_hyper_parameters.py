@@ -598,11 +598,10 @@ def test_foreign_state_is_not_copied_and_need_not_be_copyable() -> None:
     assert made.values == {"thing": {"class": "Thing", "a": 1}, "broken": {"class": "Broken"}}
 
 
-@pytest.mark.parametrize("saved", [None, 3, "text", [1], {"optimizer": 3}, {"optimizer": [1]}])
-def test_what_a_manifest_does_not_tell_in_a_readable_way_is_not_compared(saved: Any) -> None:
+def test_what_a_manifest_does_not_tell_is_not_compared() -> None:
     made = HyperParameters({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)})
-    assert made.differences(saved, saved) == [] and made.chosen(["optimizer.lr"], saved, saved) == {"optimizer.lr"}
-    made.apply(set(), saved)
+    assert made.differences(None) == [] and made.chosen(["optimizer.lr"], None) == {"optimizer.lr"}
+    made.apply(set())
     assert made.values == made.made
 
 
