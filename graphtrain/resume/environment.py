@@ -60,11 +60,13 @@ class RunEnvironment:
     def changes(self, saved: Manifest) -> list[str]:
         """What a person has changed since a manifest was written, in words: code, arguments and data."""
         now = self.as_plain()
+        seeds = saved.about.get("seed"), now["about"].get("seed")
         return [
             *(code_changes(saved.origin, now["origin"]) or ()),
             *_argument_changes(saved.about, now["about"]),
             *data_changes(saved.data, now["data"]),
-            *_seed_changes(saved.about, now["about"]),
+            # Another seed of the command, with which `setup` was called; the order of data stays that of the run.
+            *([f"seed {seeds[0]} -> {seeds[1]}"] if seeds[0] is not None and seeds[0] != seeds[1] else []),
         ]
 
     def asides(self, saved: Manifest) -> str:
@@ -92,11 +94,11 @@ class RunEnvironment:
             lost: state that was not saved, or is not what it was, in words. Default: none.
         """
         now = self.as_plain()
-        changes = [
-            *others,
-            *self.changes(saved),
-            *_environment_changes(saved.environment, now["environment"]),
-        ]
+        # A field that only another version of graphtrain saves is no change.
+        before = saved.environment
+        fields = [(name, before[name], value) for name, value in now["environment"].items() if name in before]
+        versions = [f"{name} {former} -> {value}" for name, former, value in fields if former != value]
+        changes = [*others, *self.changes(saved), *versions]
         if lost:
             return f"not exact: {_listed([*lost, *changes])}"
         if changes:
@@ -156,14 +158,3 @@ def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[
         for name in sorted({*before, *given})
         if before.get(name) != after.get(name)
     ]
-
-
-def _seed_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Another seed of the command, with which `setup` was called; the order of data stays that of the run."""
-    before, after = saved.get("seed"), now.get("seed")
-    return [f"seed {before} -> {after}"] if before is not None and before != after else []
-
-
-def _environment_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """A field that only another version of graphtrain saves is no change."""
-    return [f"{name} {saved[name]} -> {now[name]}" for name in now if name in saved and saved[name] != now[name]]

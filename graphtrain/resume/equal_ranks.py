@@ -76,9 +76,10 @@ def require_equal(
         return []
     versions = _versions_of(resources)
     tensors = dict(_tensors(resources, with_buffers=begins))
+    lines_of_graph = {f"the graph, line {n}": line for n, line in enumerate(graph.to_toml().splitlines(), 1)}
     groups: list[tuple[str, Lines]] = [
         (_VERSION, {"the version of graphtrain": __version__, "the version of torch": str(torch.__version__)}),
-        (_COMMAND, {"the name of the graph": graph.name, **_lines_of("the graph", graph.to_toml())}),
+        (_COMMAND, {"the name of the graph": graph.name, **lines_of_graph}),
         (_COMMAND, {**_flat(settings), **_flat(hyper_parameters)}),
         (_DATA, dict(_lines_of_data(resources))),
         (_WEIGHTS, _hashes(tensors)),
@@ -195,10 +196,6 @@ class _Number(str):
 
 def _shape_of(elements: Mapping[str, Any]) -> str:
     return _Number(f"{elements['type']} {elements['shape']}")
-
-
-def _lines_of(name: str, text: str) -> Lines:
-    return {f"{name}, line {number}": line for number, line in enumerate(text.splitlines(), 1)}
 
 
 def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

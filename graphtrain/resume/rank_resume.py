@@ -169,7 +169,9 @@ def resized(
     renaming = GraphChange.of(checkpoint, compiled.graph, rename).renaming
     exchanged = _exchanged(compiled, manifest, first["progress"], before, renaming)
     with RandomAside(global_generators()):
-        seed_everything(derived_seed(seed, _micro_batches(compiled, first["progress"], renaming), rank))
+        fetching = [_former(renaming, bound) for bound in compiled.program.nodes if is_fetching(bound)]
+        batches = sum(int(first["progress"].get(path, {}).get("batches", 0)) for path in fetching)
+        seed_everything(derived_seed(seed, batches, rank))
         drawn = capture_random()
     sections = {
         **first,
@@ -192,14 +194,6 @@ def _ranks(number: int) -> str:
 def _former(renaming: Renaming, bound: BoundNode) -> str:
     """The path that a node was saved under."""
     return renaming.former(bound.path) or bound.path
-
-
-def _micro_batches(compiled: CompiledGraph, progress: Mapping[str, Mapping[str, Any]], renaming: Renaming) -> int:
-    return sum(int(progress.get(_former(renaming, bound), {}).get("batches", 0)) for bound in _fetching(compiled))
-
-
-def _fetching(compiled: CompiledGraph) -> list[BoundNode]:
-    return [bound for bound in compiled.program.nodes if is_fetching(bound)]
 
 
 def _exchanged(

@@ -226,7 +226,9 @@ class RankSave:
                 told = [self._files, *(self._read("files", rank) for rank in range(1, self._ranks.world_size))]
             except Exception as error:
                 self._give_up(reason_of(error))
-                self._await_others()
+                for rank in range(1, self._ranks.world_size):  # until none writes any more: the folder is removed
+                    with suppress(GraphtrainError):
+                        self._read("files", rank)
                 raise
             return manifest_of(facts, state, sharing, summaries, told, self._slim)
 
@@ -255,12 +257,6 @@ class RankSave:
         self._files = {"files": written, "own": {name: getattr(self._facts, name) for name in OWN_FACTS}}
         self._publish("files", self._files)
         return state, sharing, summaries
-
-    def _await_others(self) -> None:
-        """Wait until no other rank writes any more, so that the folder can be removed."""
-        for rank in range(1, self._ranks.world_size):
-            with suppress(GraphtrainError):
-                self._read("files", rank)
 
     # ---- what ranks tell each other
 

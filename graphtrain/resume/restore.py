@@ -142,7 +142,8 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
         state = replace(state, reachable=changed)
     not_restored, not_shared, compared = _put_back(checkpoint, run, state, change, position, sections, fresh)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
-    left_out = _not_state_changes(manifest.not_state, compiled.state.left_out)
+    before, now = {*manifest.not_state}, {*compiled.state.left_out}
+    left_out = [f"not_state: {'+' if path in now else '-'} {path}" for path in sorted(before ^ now)]
     lost = [*compiled.state.not_restored(), *([] if left_out else not_shared), *compared.changed]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
@@ -365,11 +366,6 @@ def _most_seconds_since(written_at: Any, now: float) -> float:
     if isinstance(written_at, bool) or not isinstance(written_at, int | float) or not written_at <= now:
         return STATUS_SECONDS
     return min(now - written_at, STATUS_SECONDS)
-
-
-def _not_state_changes(before: Iterable[str], now: Iterable[str]) -> list[str]:
-    """The paths that are left out now and were not, or the other way round, in words."""
-    return [f"not_state: {'+' if path in now else '-'} {path}" for path in sorted({*before} ^ {*now})]
 
 
 def _expect_digest(

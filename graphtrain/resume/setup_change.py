@@ -16,7 +16,7 @@ from typing import Any, Literal, final
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_value
 from graphtrain.state.content import content_hash
-from graphtrain.state.contents import FORMS, sample_of
+from graphtrain.state.contents import sample_of
 from graphtrain.state.reachable import OF_THE_COMPILER, Reached, is_within, parts_of
 
 _MOST = 3
@@ -60,7 +60,10 @@ class SetupHashes:
             if reached.is_covered and reached.category != "module":
                 continue
             if reached.category in (*_ATTRIBUTES, *_CONTAINERS):
-                hashes._add(_as_it_is(reached) if now else reached, baseline)
+                if now:
+                    keys, parts = sample_of(reached.value, reached.category)
+                    reached = replace(reached, keys=keys, parts=parts)
+                hashes._add(reached, baseline)
         for module, name, before, after in baseline.globals_in_use():
             if is_value(before):
                 hashes._put(f"{module}:{name}", _text(after if now else before, baseline), "program", module)
@@ -105,7 +108,10 @@ def setup_changes(
     differing = [path for path, found in made.by_path.items() if not _is_same(saved.get(path, found), found)]
     if not differing:
         return {}
-    now, restored = SetupHashes.of(baseline, now=True).by_path, _restored_by(drift)
+    now, restored = SetupHashes.of(baseline, now=True).by_path, {*drift}
+    for path, change in drift.items():
+        separator = "" if path.endswith(":") else "."
+        restored |= {f"{path}{separator}{name}" for name in change.get("set", ())}
     changes = {}
     for path in differing:
         owner, owner_path = made.owners[path]
@@ -134,23 +140,6 @@ def unexplained(changes: Mapping[str, str]) -> list[str]:
 
 def _is_same(saved: str, now: str) -> bool:
     return saved == now or (saved.endswith(_OF_A_PROCESS) and now.endswith(_OF_A_PROCESS))
-
-
-def _restored_by(drift: Mapping[str, Any]) -> set[str]:
-    restored = set()
-    for path, change in drift.items():
-        restored.add(path)
-        separator = "" if path.endswith(":") else "."
-        restored |= {f"{path}{separator}{name}" for name in change.get("set", ())}
-    return restored
-
-
-def _as_it_is(reached: Reached) -> Reached:
-    if reached.category in _ATTRIBUTES or reached.category == "cell":
-        keys, parts = FORMS[reached.category].contents(reached.value)
-    else:
-        keys, parts = sample_of(reached.value, reached.category)
-    return replace(reached, keys=keys, parts=parts)
 
 
 def _owner(reached: Reached) -> Owner:

@@ -261,7 +261,10 @@ class ContentHash:
             case array.array() | mmap.mmap() | ctypes.Array() | ctypes._SimpleCData():
                 self._hash.update(bytes(value))
             case _:
-                self._waiting += _arrays_of_pandas(value)
+                # A frame or a series of pandas: its names, and the arrays of its columns, which are no copies.
+                columns = [value.iloc[:, number] for number in range(value.shape[1])] if value.ndim > 1 else [value]
+                self._waiting.append(list(map(str, getattr(value, "columns", ()))))
+                self._waiting += [each.to_numpy(copy=False) for each in [value.index, *columns]]
 
 
 def content_hash(value: Any, *, most_bytes: int = MOST_BYTES) -> str:
@@ -324,15 +327,6 @@ def _file_of(array: Any) -> str | None:
             return str(array.filename)
         array = array.base
     return None
-
-
-def _arrays_of_pandas(value: Any) -> list[Any]:
-    """What a frame or a series of pandas holds: its names, and the arrays of its columns, which are no copies."""
-    columns = [value.iloc[:, number] for number in range(value.shape[1])] if value.ndim > 1 else [value]
-    return [
-        list(map(str, getattr(value, "columns", ()))),
-        *(each.to_numpy(copy=False) for each in [value.index, *columns]),
-    ]
 
 
 def _changes_of(connection: sqlite3.Connection) -> int:

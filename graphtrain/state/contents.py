@@ -162,9 +162,10 @@ def _put_in_class(value: type, parts: Any, removed: Sequence[Any]) -> None:
 
 
 def sample_of(value: Any, category: Category) -> Contents:
-    """What is in a container; of one with very many items some, evenly spaced, and of such a set nothing."""
-    if len(value) <= MOST_COMPARED:
-        return FORMS[category].contents(value)
+    """What an object holds; of a container with very many items some, evenly spaced, and of such a set nothing."""
+    form = FORMS[category]
+    if form.is_named or category == "cell" or len(value) <= MOST_COMPARED:
+        return form.contents(value)
     step = len(value) // SAMPLES
     if category == "mapping":
         return tuple(islice(value, 0, None, step)), tuple(islice(value.values(), 0, None, step))

@@ -147,8 +147,9 @@ class DriftFinder:
             case "buffer":
                 return self._changed_buffer(reached)
             case "module":
-                structure = structure_of(value, is_data=reached.is_data)
-                self._unknown += _other_structure(path, self._initial.structures[path], structure)
+                before, now = self._initial.structures[path], structure_of(value, is_data=reached.is_data)
+                others = [what for what in before if before[what] != now[what]]
+                self._unknown += [f"{path} has other {what} than it was set up with" for what in others]
         form = FORMS.get(reached.category)
         if form is None or reached.category == "tuple" or (reached.is_covered and reached.category != "module"):
             return None
@@ -269,7 +270,3 @@ class DriftFinder:
             with self._writer.attempt(self._unknown):
                 described[name] = self._writer.pack(namespace[name], f"{module}:{name}")
         return described
-
-
-def _other_structure(path: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    return [f"{path} has other {what} than it was set up with" for what in before if before[what] != now[what]]

@@ -66,7 +66,8 @@ class InitialState:
             for path, reached in by_path.items()
             if reached.category == "module"
         }
-        self.hooks = {path: hooks_of(by_path[path].value) for path in self.structures}
+        # Where a module keeps its hooks: mappings, which change as hooks come and go.
+        self.hooks = {path: tuple(getattr(by_path[path].value, name) for name in HOOKS) for path in self.structures}
         self.globals = {
             module: {name: namespace[name] for name in names if name in namespace}
             for module, (namespace, names) in self.reachable.globals.items()
@@ -190,11 +191,6 @@ def structure_of(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[A
             if getattr(hook, "__name__", "") != "_infer_parameters"  # of a lazy module, until its first batch
         ),
     }
-
-
-def hooks_of(module: torch.nn.Module) -> tuple[Mapping[int, Any], ...]:
-    """Where a module keeps its hooks: mappings, which change as hooks come and go."""
-    return tuple(getattr(module, name) for name in HOOKS)
 
 
 # ---- modules of the user's own that are imported for the first time during a run: their variables were not listed

@@ -58,13 +58,11 @@ class ModuleForm:
         held = itertools.chain(((held, made) for held, made, _ in self._held), self._modules)
         return all(len(now) == len(made) and all(map(operator.is_, now.values(), made)) for now, made in held)
 
-    def _has_same_forms(self) -> bool:
-        return all(forms == tuple(map(_form_of, held.values())) for held, _, forms in self._held)
-
     def changed(self, module: torch.nn.Module) -> dict[str, Any]:
         """Name -> shape, dtype and strides of what has another form now and can be given it again; None if empty."""
         changed: dict[str, Any] = {}
-        if self._has_same_tensors() and self._has_same_forms():
+        has_same_forms = all(forms == tuple(map(_form_of, held.values())) for held, _, forms in self._held)
+        if has_same_forms and self._has_same_tensors():
             return changed
         for name, tensor in _tensors(module):
             form, made = _form_of(tensor), self._forms.get(name)

@@ -143,7 +143,8 @@ class Reachable:
             self._add(place, hook, is_covered=False, is_data=False)
         self._walk()
         # Parameters last: most are those of modules, and are called so.
-        for path, optimizer in [(path, value) for path, value in self.stateful.items() if _is_optimizer(value)]:
+        optimizers = {path: held for path, held in self.stateful.items() if isinstance(held, torch.optim.Optimizer)}
+        for path, optimizer in optimizers.items():
             for number, group in enumerate(optimizer.param_groups):
                 for index, tensor in enumerate(group["params"]):
                     place = f"{path}.param_groups[{number}]['params'][{index}]"
@@ -219,7 +220,9 @@ class Reachable:
                 reached.ignored = _OPTIMIZER
                 yield from _in_optimizer(value, path)
             case "object":
-                reached.ignored = _ignored(value)
+                reached.ignored = frozenset(getattr(type(value), NOT_STATE, ()))
+                if isinstance(value, DataLoader):
+                    reached.ignored |= _LOADER
                 if path in self.stateful:
                     state = state_of(value)
                     reached.covered = frozenset(map(str, state)) | held_by_state(value, state)
@@ -375,15 +378,6 @@ def held_by_state(value: Any, state: Mapping[Any, Any]) -> frozenset[str]:
     held = {id(part) for part in (state, *state.values()) if not is_value(part)}
     names, parts = FORMS["object"].contents(value)
     return frozenset(name for name, part in zip(names, parts, strict=True) if id(part) in held)
-
-
-def _ignored(value: Any) -> frozenset[str]:
-    ignored = frozenset(getattr(type(value), NOT_STATE, ()))
-    return ignored | _LOADER if isinstance(value, DataLoader) else ignored
-
-
-def _is_optimizer(value: Any) -> bool:
-    return isinstance(value, torch.optim.Optimizer)
 
 
 def _in_tensor(tensor: torch.Tensor, path: str, is_covered: bool) -> Iterator[Child]:

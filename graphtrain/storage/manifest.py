@@ -271,8 +271,9 @@ def read_manifest(path: Path) -> Manifest:
         raise CheckpointError(f"{path}: the manifest is torn or foreign ({one_line(reason, 200)})") from None
     if version != FORMAT or isinstance(version, bool | float):
         later = isinstance(version, int) and version > FORMAT
+        shown = version if isinstance(version, int) else f"of type {type(version).__name__}"
         raise (LaterFormatError if later else CheckpointError)(
-            f"{path}: format {_shown(version)} is not known to this version", "use a later graphtrain"
+            f"{path}: format {shown} is not known to this version", "use a later graphtrain"
         )
     try:
         return Manifest.of(manifest)
@@ -400,10 +401,6 @@ def checkpoint_number(path: Path) -> int:
     match = _NAME.fullmatch(path.name)
     assert match is not None, "its name was matched before"
     return int(match.group(1))
-
-
-def _shown(version: Any) -> str:
-    return str(version) if isinstance(version, int) else f"of type {type(version).__name__}"
 
 
 def _passing(error: OSError) -> OSError | None:

@@ -91,15 +91,12 @@ def split(sections: Sections) -> StateFiles:
             tensors = files.setdefault(file, Tensors(file))
             memo = Memo() if section == "resources" else shared
             memo.begin(f"{section}/{name}")
-            packed_parts[name] = _pack_part(value, section, name, tensors, memo)
+            if section == "resources":
+                packed_parts[name] = pack(value, name, tensors, memo)
+            else:
+                packed_parts[name] = pack({name: value}, section, tensors, memo, with_gradients=True)
         packed[section] = packed_parts
     return StateFiles(packed, files)
-
-
-def _pack_part(value: Any, section: str, name: str, tensors: Tensors, memo: Memo) -> bytes:
-    if section == "resources":
-        return pack(value, name, tensors, memo)
-    return pack({name: value}, section, tensors, memo, with_gradients=True)
 
 
 def joined(

@@ -72,7 +72,7 @@ class FolderStore:
         Raises:
             CheckpointError: it cannot be written, or was given up.
         """
-        path = self.next_path(facts.step)
+        path = self.folder / f"{free_number(self.folder):06d}-step-{facts.step}"
         if retention.best is not None:
             if value is None and replaced is not None:
                 value = self._value(replaced, retention.best)
@@ -88,10 +88,6 @@ class FolderStore:
         self._of_manifests[path] = _of_manifest(manifest)
         self._keep(retention, replaced if replaced != path else None)
         return path, manifest
-
-    def next_path(self, step: int) -> Path:
-        """Where a checkpoint made at a step would be written now."""
-        return self.folder / f"{free_number(self.folder):06d}-step-{step}"
 
     def mark(self, path: Path, value: float, retention: Retention) -> None:
         """Rank a checkpoint by a value of the metric that was recorded after it was made.
