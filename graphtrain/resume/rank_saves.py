@@ -28,7 +28,7 @@ from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest
 from graphtrain.storage.rank_files import manifest_of, write_files
 from graphtrain.storage.run_files import Written
-from graphtrain.storage.sharing import Digests, MustBeEqual, RankState, Sharing, differences, different_files
+from graphtrain.storage.sharing import Digests, MustBeEqual, RankState, Sharing, differences, differing
 from graphtrain.storage.slim import Slim
 from graphtrain.storage.state_files import StagedState
 
@@ -238,12 +238,12 @@ class RankSave:
         """Write this rank's files, once all ranks know what they have in common."""
         state = RankState(self._staged)
         summaries = [Digests(**told) for told in self._all("summary", state.summary.as_plain())]
-        differing = different_files(summaries)
+        files = differing([summary.files for summary in summaries])
         leaves: list[Mapping[str, Mapping[str, str]]] = [{} for _ in summaries]
-        if differing:
-            leaves = self._all("leaves", state.leaves(differing))
+        if files:
+            leaves = self._all("leaves", state.leaves(files))
         essential: list[Mapping[str, bytes]] = [{} for _ in summaries]
-        if paths := _differing([summary.essential for summary in summaries]):
+        if paths := differing([summary.essential for summary in summaries]):
             essential = self._all("essential", {path: part for path, part in state.essential.items() if path in paths})
         if lines := [*differences(self._required, summaries, leaves, essential)]:
             shown = "; ".join(lines[:_MOST_DIFFERENCES])
@@ -307,8 +307,3 @@ class RankSave:
         if "failed" in told:
             raise CheckpointError(f"rank {rank} cannot write its part of the checkpoint: {told['failed']}")
         return told["value"]
-
-
-def _differing(values: list[Mapping[str, str]]) -> set[str]:
-    names = {name for each in values for name in each}
-    return {name for name in names if len({each.get(name) for each in values}) > 1}

@@ -124,9 +124,8 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     run.watch.load(manifest.seconds)
 
     # Everything that can be refused is refused before any object is changed.
-    ended = manifest.ended
     change = GraphChange.of(checkpoint, compiled.graph, options.rename)
-    state, position = placed(change, checkpoint.sections, manifest.position, ended, compiled)
+    state, position = placed(change, checkpoint.sections, manifest.position, manifest.ended, compiled)
     state = replace(state, progress={**state.progress, **options.kept})
     refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
     decisions = _Decisions.of(hyper_parameters, manifest, options)
@@ -150,10 +149,10 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     is_partial = bool(left_out or manifest.unknown)
     is_whole = not (fresh or not_restored or is_partial or change.renaming.names or change.difference.matters)
     if is_whole:
-        alive = compiled.alive(position, ended)
+        alive = compiled.alive(position, manifest.ended)
         _expect_digest(checkpoint, compiled, state, alive, sections, is_as_written=not (resized or options.kept))
     notes = hyper_parameters.apply(decisions.chosen, decisions.in_force)
-    run.loop.position, run.loop.ended = position, ended
+    run.loop.position, run.loop.ended = position, manifest.ended
 
     return Restored(
         bool(decisions.differences or decisions.chosen or change.renaming.names),

@@ -21,7 +21,7 @@ from graphtrain.state.category import category_of
 from graphtrain.state.codec import MOST_BYTES, Owner, StateReader, StateWriter, is_plain_key
 from graphtrain.state.content import content_hash
 from graphtrain.state.contents import MOST_COMPARED
-from graphtrain.state.memory import Lie, Spans, lie_of, put, view_beside, view_in, view_of, view_within
+from graphtrain.state.memory import Lie, Spans, lie_of, overlapping, put, view_beside, view_in, view_of, view_within
 from graphtrain.state.nested import at, replaced
 from graphtrain.state.references import CHANGED_IN_PLACE, MALFORMED, shown_path
 
@@ -158,7 +158,8 @@ def _sharing_memory(
                 unknown.append(_UNKNOWN.format(_shown(part.place), shown_path(paths[0])))
         else:
             alone.append(part)
-    for number, group in enumerate(_overlapping(alone)):
+    groups = overlapping(dict(enumerate(part.lie for part in alone)))
+    for number, group in enumerate([alone[index] for index in indices] for indices in groups):
         leads = [view[3] for part in group if (view := view_in(part.value, 0)) is not None]
         start = min(part.lie.start - lead for part, lead in zip(group, leads, strict=False)) if leads else 0
         size = max(part.lie.end for part in group) - start
@@ -177,20 +178,6 @@ def _in_memory(part: _Part, owner: Owner) -> Reference | None:
     """How a part lies in the memory of another; None where that cannot be said."""
     view = view_within(part.value, owner.value, beyond=owner.is_as_set_up)
     return ["memory", owner.reference, view] if view is not None else None
-
-
-def _overlapping(parts: Sequence[_Part]) -> list[list[_Part]]:
-    """Those that overlap with others, together."""
-    groups: list[list[_Part]] = []
-    end = 0
-    for part in sorted(parts, key=lambda part: (part.lie.device, part.lie.start)):
-        if groups and part.lie.device == groups[-1][0].lie.device and part.lie.start < end:
-            groups[-1].append(part)
-            end = max(end, part.lie.end)
-        else:
-            groups.append([part])
-            end = part.lie.end
-    return [group for group in groups if len(group) > 1]
 
 
 def _most_bytes(values: Iterable[Any]) -> int:

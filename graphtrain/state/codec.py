@@ -261,7 +261,7 @@ class StateWriter:
             if (lie := lie_of(owner.value)) is not None
         ]
         pairs = [(path, other) for path, lie in lies.items() for other, of_other in owners if lie.overlaps(of_other)]
-        pairs += [(second, first) for first, second in overlapping(lies)]
+        pairs += [(other, first) for first, *others in overlapping(lies) for other in others]
         return [str(UnknownStateError(path, _SHARES.format(shown_path(other)))) for path, other in dict(pairs).items()]
 
     # ---- what values in transit may share

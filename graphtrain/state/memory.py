@@ -5,12 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy
 import torch
 
 from graphtrain.storage.strides import without_repeats
+
+T = TypeVar("T")
 
 # Kernels are chosen by where in a cache line a tensor begins.
 _CACHE_LINE_BYTES = 64
@@ -95,16 +97,18 @@ def _span_of(value: Any) -> tuple[Lie | None, bool]:
     return (lie_of(owner), True) if owner.flags.owndata else (lie_of(value), False)
 
 
-def overlapping(lies: Mapping[str, Lie]) -> list[tuple[str, str]]:
-    """Pairs of names of which one may have a byte of the other: each but the first of those that meet."""
-    pairs: list[tuple[str, str]] = []
-    widest = ""
-    for name, lie in sorted(lies.items(), key=lambda item: (item[1].device, item[1].start)):
-        if widest and lie.overlaps(lies[widest]):
-            pairs.append((widest, name))
-        if not widest or lie.device != lies[widest].device or lie.end > lies[widest].end:
-            widest = name
-    return pairs
+def overlapping(lies: Mapping[T, Lie]) -> list[list[T]]:
+    """The keys of those that may have a byte of others, together, in the order of their addresses."""
+    groups: list[list[T]] = []
+    end, device = 0, ""
+    for key, lie in sorted(lies.items(), key=lambda item: (item[1].device, item[1].start)):
+        if groups and lie.device == device and lie.start < end:
+            groups[-1].append(key)
+            end = max(end, lie.end)
+        else:
+            groups.append([key])
+            end, device = lie.end, lie.device
+    return [group for group in groups if len(group) > 1]
 
 
 def lie_of(value: Any) -> Lie | None:

@@ -494,40 +494,22 @@ def names_in(code: types.CodeType) -> Names:
     >>> sorted(names_in(compile("math.pi + f()", "", "eval")).attributes)
     ['pi']
     """
-    variables, attributes, imported = set(), set(), []
-    assigned: set[str] = set()
-    assigned_variables: set[str] = set()
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "STORE_ATTR":
-            assigned.add(instruction.argval)
-        elif instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-            assigned_variables.add(instruction.argval)
-        match instruction.opname:
-            case "IMPORT_NAME":
-                imported.append(instruction.argval)
-            case "LOAD_NAME" | "STORE_NAME" | "DELETE_NAME":
-                variables.add(instruction.argval)
-            case name if "_GLOBAL" in name:
-                variables.add(instruction.argval)
-            case name if "_ATTR" in name or "_METHOD" in name or name == "IMPORT_FROM":
-                attributes.add(instruction.argval)
+    pairs = [(instruction.opname, instruction.argval) for instruction in dis.get_instructions(code)]
+    variables = {name for op, name in pairs if "_GLOBAL" in op or op in ("LOAD_NAME", "STORE_NAME", "DELETE_NAME")}
+    attributes = {name for op, name in pairs if "_ATTR" in op or "_METHOD" in op or op == "IMPORT_FROM"}
+    imported = [name for op, name in pairs if op == "IMPORT_NAME"]
+    assigned = {name for op, name in pairs if op == "STORE_ATTR"}
+    assigned_variables = {name for op, name in pairs if op in ("STORE_GLOBAL", "DELETE_GLOBAL")}
     texts = {text for text in code.co_consts if isinstance(text, str) and text.replace(".", "_").isidentifier()}
     if (variables | attributes) & _BY_TEXT:
         variables, attributes, imported = variables | texts, attributes | texts, [*imported, *sorted(texts)]
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            inner = names_in(constant)
-            variables |= inner.variables
-            attributes |= inner.attributes
-            imported += inner.imported
-            assigned |= inner.assigned
-            assigned_variables |= inner.assigned_variables
+    inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return Names(
-        frozenset(variables),
-        frozenset(attributes),
-        tuple(dict.fromkeys(imported)),
-        frozenset(assigned),
-        frozenset(assigned_variables),
+        frozenset(variables).union(*(names.variables for names in inner)),
+        frozenset(attributes).union(*(names.attributes for names in inner)),
+        tuple(dict.fromkeys([*imported, *(name for names in inner for name in names.imported)])),
+        frozenset(assigned).union(*(names.assigned for names in inner)),
+        frozenset(assigned_variables).union(*(names.assigned_variables for names in inner)),
     )
 
 

@@ -25,7 +25,6 @@ from graphtrain.state.category import category_of, is_users
 from graphtrain.state.contents import FORMS
 from graphtrain.state.nested import CONSTANTS, replaced
 
-MOST_DEPTH = 100
 _MOST_SHOWN = 120
 
 # What can be changed in place, and be found again where others hold it too.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import errno
-import functools
 import hashlib
 import math
 import os
@@ -19,7 +18,7 @@ import msgpack
 from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.names import quoted
 from graphtrain.printable import one_line
-from graphtrain.storage.background import side_by_side
+from graphtrain.storage.background import largest_first
 from graphtrain.storage.regular import (
     HashedReader,
     NotAsAgreedError,
@@ -36,7 +35,6 @@ MANIFEST_FILE = "manifest.msgpack"
 _MOST_BYTES_OF_A_MANIFEST = 64 << 20
 _MOST_BYTES_OF_A_NAME = 255
 _MOST_LINES = 5
-WORTH_A_THREAD = 4 << 20  # bytes, which are hashed in 3 ms; to start a thread takes 0.1 ms
 # What is wrong with the files themselves; any other failure to read may pass.
 _NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
 _MOST_RANKS = 1 << 20
@@ -292,14 +290,12 @@ def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[s
     Raises:
         CheckpointError: a file is missing, torn or altered, or has another content.
     """
+    sizes: Mapping[str, int] = {name: size for name, (size, _) in files.items()}
     try:
-        expect_room(sum(size for size, _ in files.values()))
+        expect_room(sum(sizes.values()))
     except OSError as error:
         raise CheckpointError(f"{path}: its files cannot be read ({error.strerror})") from error
-    names = sorted(files, key=lambda name: -files[name][0])  # the largest is begun first
-    jobs = [functools.partial(_read_file, path, name, files[name][0], files[name][1], read) for name in names]
-    is_large = sum(size for size, _ in files.values()) >= WORTH_A_THREAD
-    return dict(zip(names, side_by_side(jobs) if is_large else [job() for job in jobs], strict=True))
+    return largest_first(sizes, lambda name: _read_file(path, name, sizes[name], files[name][1], read))
 
 
 def check_files(path: Path, manifest: Manifest) -> None:

@@ -128,20 +128,19 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def different_files(summaries: Sequence[Digests]) -> list[str]:
-    """The files that are not the same on all ranks, or that some do not have."""
-    names = sorted({name for summary in summaries for name in summary.files})
-    return [name for name in names if len({summary.files.get(name) for summary in summaries}) > 1]
+def differing(of_ranks: Sequence[Mapping[str, str]]) -> list[str]:
+    """The names whose digests are not the same on all ranks, or that some do not have.
 
-
-def common(values: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The names that all ranks have, with equal values.
-
-    >>> sorted(common([{"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 3}]))
-    ['a']
+    >>> differing([{"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "3"}])
+    ['b', 'c']
     """
-    first, *others = values
-    return {name for name, value in first.items() if all(name in each and each[name] == value for each in others)}
+    names = sorted({name for each in of_ranks for name in each})
+    return [name for name in names if len({each.get(name) for each in of_ranks}) > 1]
+
+
+def _common(of_ranks: Sequence[Mapping[str, str]]) -> set[str]:
+    """The names whose digests are the same on all ranks."""
+    return {*of_ranks[0]} - {*differing(of_ranks)}
 
 
 @dataclass(frozen=True)
@@ -183,12 +182,12 @@ class Sharing:
         """
         sections = {name for summary in summaries for name in summary.parts}
         parts = {
-            section: common([summary.parts.get(section, {}) for summary in summaries]) for section in sorted(sections)
+            section: _common([summary.parts.get(section, {}) for summary in summaries]) for section in sorted(sections)
         }
-        differing, sizes = set(different_files(summaries)), dict[tuple[str, str], int]()
+        different, sizes = differing([summary.files for summary in summaries]), dict[tuple[str, str], int]()
         for file in sorted(summaries[0].files):
             tensors = state.tensors(file)
-            names = common([each.get(file, {}) for each in leaves]) if file in differing else tensors.keys()
+            names = _common([each.get(file, {}) for each in leaves]) if file in different else tensors.keys()
             sizes |= {(file, name): len(tensors[name].data) for name in names}
         tensors_of: dict[str, dict[str, int]] = {}
         for (file, name), rank in _distributed(sizes, len(summaries)).items():
@@ -223,7 +222,7 @@ def differences(
         leaves: of each rank, the digests of tensors in the files that differ.
         essential: of each rank, what is packed of the progress that differs.
     """
-    for file in different_files(summaries):
+    for file in differing([summary.files for summary in summaries]):
         names = required.tensors.get(file, ())
         known = sorted({name for each in leaves for name in each.get(file, {})})
         for name in known if names is None else [name for name in known if name in names]:

@@ -6,7 +6,6 @@ library would write and read them through two further copies of everything.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
@@ -19,10 +18,10 @@ from typing import Any, NamedTuple, TypeVar, final
 import numpy
 import torch
 
-from graphtrain.storage.background import side_by_side
+from graphtrain.storage.background import largest_first
 from graphtrain.storage.collector import uncollected
 from graphtrain.storage.encoding import RESERVED, TYPES, Tensors, UnsaveableError
-from graphtrain.storage.manifest import WORTH_A_THREAD, is_file_name
+from graphtrain.storage.manifest import is_file_name
 from graphtrain.storage.regular import HashedReader, NotAsAgreedError, opened_regular
 
 TENSOR_SUFFIX = ".safetensors"
@@ -203,13 +202,9 @@ def checksums(files: Sequence[Tensors], known: KnownChecksum = nothing_known) ->
         return known(name, by_name[name]) or Layout.of(by_name[name]).checksum()
 
     sizes = {name: sum(tensor.nbytes for tensor in tensors.named.values()) for name, tensors in by_name.items()}
-    largest_first = sorted(sizes, key=lambda name: -sizes[name])
-    jobs = [functools.partial(checksum, name) for name in largest_first]
     # A device may be busy with the tensors in the stream of this thread.
-    in_threads = sum(sizes.values()) >= WORTH_A_THREAD and not any(
-        tensor.device.type == "cuda" for tensors in files for tensor in tensors.named.values()
-    )
-    return dict(zip(largest_first, side_by_side(jobs) if in_threads else [job() for job in jobs], strict=True))
+    on_device = any(tensor.device.type == "cuda" for tensors in files for tensor in tensors.named.values())
+    return largest_first(sizes, checksum, in_threads=not on_device)
 
 
 class StagedTensor(NamedTuple):
