@@ -6,32 +6,27 @@ import array
 import collections
 import contextvars
 import ctypes
-import datetime
 import enum
 import functools
 import io
-import ipaddress
 import logging
 import mmap
 import os
 import pathlib
 import random
-import re
 import sqlite3
 import sys
 import sysconfig
 import threading
 import types
-import uuid
 import weakref
-import zoneinfo
-from decimal import Decimal
-from fractions import Fraction
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any, Literal
 
 import numpy
 import torch
+
+from graphtrain.storage.standard import STANDARD
 
 Category = Literal[
     "value", "tensor", "array", "generator", "module", "optimizer", "object",
@@ -41,10 +36,8 @@ Category = Literal[
 ]  # fmt: skip
 
 _VALUES = (
-    type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), Fraction, enum.Enum, numpy.generic,
-    torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, Decimal, pathlib.PurePath, uuid.UUID,
-    datetime.date, datetime.time, datetime.timedelta, datetime.timezone, zoneinfo.ZoneInfo, re.Pattern, numpy.dtype,
-    ipaddress.IPv4Address, ipaddress.IPv4Network, ipaddress.IPv6Address, ipaddress.IPv6Network,
+    type(None), bool, int, float, complex, str, bytes, enum.Enum, numpy.generic, torch.dtype, torch.device, torch.Size,
+    pathlib.PurePath, *STANDARD,
 )  # fmt: skip
 
 _WEAK_MAPPINGS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
@@ -95,36 +88,19 @@ _OPAQUE_PACKAGES = frozenset(
 )
 _OF_PANDAS = frozenset({"DataFrame", "Series"})
 # Of these, classes written in C hold nothing that training changes: what they have compiled, or settings.
-_HARMLESS = frozenset(
-    {"_cffi_backend", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack", "numpy", "onnxruntime"}
-    | {
-        "orjson",
-        "pybind11_builtins",
-        "pydantic_core",
-        "regex",
-        "_regex",
-        "rpds",
-        "safetensors",
-        "scipy",
-        "sentencepiece",
-    }
-    | {"sklearn", "tiktoken", "_tiktoken", "tokenizers", "torch", "torchaudio", "torchvision", "triton", "xxhash"}
-)
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made, or a module of C when it was imported
+_HARMLESS = frozenset({
+    "_cffi_backend", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack", "numpy", "onnxruntime",
+    "orjson", "pybind11_builtins", "pydantic_core", "regex", "_regex", "rpds", "safetensors", "scipy", "sentencepiece",
+    "sklearn", "tiktoken", "_tiktoken", "tokenizers", "torch", "torchaudio", "torchvision", "triton", "xxhash",
+})  # fmt: skip
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made, or a module of C when it was imported
 # The codes of numbers and characters: no addresses, which are others in another process.
 _CODES_OF_C = frozenset("cbBhHiIlLqQfdg?u")
 # A trainer saves itself; of graphtrain only what is data is looked into.
 _OPAQUE_MODULES = (
-    "graphtrain.",
-    "torch._",
-    "torch.autograd",
-    "torch.cuda",
-    "torch.fx",
-    "torch.jit",
-    "torch.profiler",
-    "torch.utils.hooks",
-    "torch.utils.tensorboard",
-)
+    "graphtrain.", "torch._", "torch.autograd", "torch.cuda", "torch.fx", "torch.jit", "torch.profiler",
+    "torch.utils.hooks", "torch.utils.tensorboard",
+)  # fmt: skip
 # Of Python's own library these are data; others are of files, processes and connections.
 _DATA_OF_PYTHON = frozenset({"argparse", "builtins", "collections", "configparser", "queue", "types"})
 
@@ -186,7 +162,7 @@ def _category_of(kind: type) -> Category:
 
 def _hides_state(kind: type, package: str) -> bool:
     """True for a class written in C whose objects hold something that no attribute shows."""
-    is_of_python = package in sys.stdlib_module_names and not kind.__flags__ & _HEAP_TYPE
+    is_of_python = package in sys.stdlib_module_names and not kind.__flags__ & HEAP_TYPE
     size_of_nothing = object.__basicsize__ + bool(kind.__weakrefoffset__) * tuple.__itemsize__
     return kind.__basicsize__ > size_of_nothing and not is_of_python and package not in _HARMLESS
 

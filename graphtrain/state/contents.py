@@ -21,7 +21,7 @@ MOST_COMPARED = 100_000
 SAMPLES = 1_024
 
 _OF_FUNCTIONS = ("__defaults__", "__kwdefaults__")
-_CONTAINERS = (
+CONTAINERS = (
     collections.OrderedDict, collections.deque, dict, list, tuple, set, frozenset,
     weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet,
 )  # fmt: skip
@@ -74,12 +74,12 @@ def _put_attributes(value: Any, parts: Any, removed: Sequence[Any]) -> None:
 @functools.cache
 def _base_of(kind: type) -> Any:
     """The container that a class derives from: its methods are called, not those that the class has instead."""
-    return next(base for base in kind.__mro__ if base in _CONTAINERS)
+    return next(base for base in kind.__mro__ if base in CONTAINERS)
 
 
 def _in_order(value: Any) -> Contents:
     kind: Any = type(value)
-    return (), tuple(value if kind in _CONTAINERS else _base_of(kind).__iter__(value))
+    return (), tuple(value if kind in CONTAINERS else _base_of(kind).__iter__(value))
 
 
 def _put_in_order(value: Any, parts: Any, removed: Sequence[Any]) -> None:
@@ -103,7 +103,7 @@ def _put_members(value: Any, parts: Any, removed: Sequence[Any]) -> None:
 
 def _pairs(value: Any) -> Contents:
     kind: Any = type(value)
-    if kind in _CONTAINERS:
+    if kind in CONTAINERS:
         return tuple(value), tuple(value.values())
     base = _base_of(kind)
     return tuple(base.__iter__(value)), tuple(base.values(value))

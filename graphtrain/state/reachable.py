@@ -12,7 +12,6 @@ import enum
 import functools
 import sys
 import types
-import weakref
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -20,9 +19,18 @@ from typing import Any, NamedTuple, final
 import torch
 from torch.utils.data import DataLoader
 
-from graphtrain.state.category import NOT_STATE, OF_A_RUN, Category, category_of, is_constant, is_users, is_value
+from graphtrain.state.category import (
+    HEAP_TYPE,
+    NOT_STATE,
+    OF_A_RUN,
+    Category,
+    category_of,
+    is_constant,
+    is_users,
+    is_value,
+)
 from graphtrain.state.content import content_hash
-from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
+from graphtrain.state.contents import CONTAINERS, FORMS, MOST_COMPARED, sample_of
 
 MOST_OBJECTS = 200_000
 MOST_DEPTH = 500
@@ -43,16 +51,11 @@ _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
 }
 _MODULES_WITH_HOOKS = (torch.nn.Module.__module__, torch.optim.Optimizer.__module__)  # for all objects of the class
 _CONTAINERS = frozenset({"list", "tuple", "deque", "set", "mapping"})
-_PLAIN_CONTAINERS = (
-    list, tuple, dict, set, frozenset, collections.deque, collections.OrderedDict, collections.defaultdict,
-    collections.Counter, weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet,
-)  # fmt: skip
+_PLAIN_CONTAINERS = (*CONTAINERS, collections.defaultdict, collections.Counter)
 _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
 
 # What takes the name of a variable, an attribute or a module as text.
 _BY_TEXT = frozenset({"getattr", "setattr", "globals", "vars", "__dict__", "import_module", "__import__", "modules"})
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made
 
 # Attributes that the compiler gives to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
@@ -555,7 +558,7 @@ def is_of_exec(module_name: str | None) -> bool:
 
 def _is_made_by_exec(value: Any) -> bool:
     is_made_in_python = isinstance(value, types.FunctionType) or (
-        isinstance(value, type) and bool(value.__flags__ & _HEAP_TYPE)
+        isinstance(value, type) and bool(value.__flags__ & HEAP_TYPE)
     )
     return is_made_in_python and is_of_exec(getattr(value, "__module__", None))
 
