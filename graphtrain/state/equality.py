@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from graphtrain.state.category import category_of
@@ -12,7 +12,8 @@ from graphtrain.state.content import content_hash
 from graphtrain.state.contents import FORMS
 
 
-def is_identical(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
+def is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
+    """True for the very same objects in the same order."""
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 

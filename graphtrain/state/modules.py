@@ -12,6 +12,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
+from graphtrain.state.equality import is_identical
 from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
 from graphtrain.storage.collector import uncollected
 from graphtrain.storage.strides import without_repeats
@@ -288,7 +289,7 @@ class OptimizerForm:
             told: the identities of the parameters of modules, of which a line of the module tells that they are new.
         """
         made, now = self._groups, [group["params"] for group in optimizer.param_groups]
-        is_kept = len(now) >= len(made) and all(map(_are_same, now, made))
+        is_kept = len(now) >= len(made) and all(map(is_identical, now, made))
         # What has not changed is not listed: an optimizer may have 150,000 parameters.
         made, now = ([], now[len(made) :]) if is_kept else (made, now)
         former, present = ({id(each): each for group in groups for each in group} for groups in (made, now))
@@ -310,10 +311,6 @@ class OptimizerForm:
             what = f"{_named(moved, name_of)} moved to another group"
             remedy = "let `setup` give it a group of its own, and change the values in that group"
         return [f"{path}: {what}, {NO_RESUME}: {remedy}"]
-
-
-def _are_same(group: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    return len(group) == len(other) and all(map(operator.is_, group, other))
 
 
 def _ids(groups: Iterable[Iterable[torch.Tensor]]) -> list[list[int]]:

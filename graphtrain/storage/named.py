@@ -44,7 +44,15 @@ def checkpoint_folder(path: Path, notify: Callable[[str], None] = lambda line: N
         return path
     run = path.parent
     if path.name == BEST:
-        return _best(run)
+        folder = run / CHECKPOINTS_FOLDER
+        names = {each.name for each in own_checkpoint_paths(folder)}
+        for name in Ranking.read(run / BEST_FILE).values:
+            if name in names and holds_a_checkpoint(folder / name):
+                return folder / name
+        raise UsageError(
+            f"`{path}`: no checkpoint of the run in `{run}` is the best, because none was ranked by a metric",
+            f"train with checkpoint.best='val/loss', or take `{run / NEWEST}`",
+        )
     newest = newest_checkpoint(run / CHECKPOINTS_FOLDER, lambda folder, manifest: folder, notify)
     if newest is None:
         raise UsageError(f"`{path}`: there is no checkpoint in `{run}`", "name the directory of a run that has saved")
@@ -70,15 +78,3 @@ def newest_checkpoint(folder: Path, accept: Callable[[Path, Manifest], T], notif
     finally:
         skipped.report()
     return None
-
-
-def _best(run: Path) -> Path:
-    folder = run / CHECKPOINTS_FOLDER
-    names = {path.name for path in own_checkpoint_paths(folder)}
-    for name in Ranking.read(run / BEST_FILE).values:
-        if name in names and holds_a_checkpoint(folder / name):
-            return folder / name
-    raise UsageError(
-        f"`{run / BEST}`: no checkpoint of the run in `{run}` is the best, because none was ranked by a metric",
-        f"train with checkpoint.best='val/loss', or take `{run / NEWEST}`",
-    )
