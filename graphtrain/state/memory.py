@@ -10,12 +10,9 @@ from typing import Any, TypeVar, final
 import numpy
 import torch
 
-from graphtrain.storage.strides import without_repeats
+from graphtrain.storage.strides import CACHE_LINE_BYTES, without_repeats
 
 T = TypeVar("T")
-
-# Kernels are chosen by where in a cache line a tensor begins.
-_CACHE_LINE_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,7 @@ def view_in(value: Any, start: int) -> list[Any] | None:
         if type(value) is not torch.Tensor:
             return None
         size = value.element_size()
-        lead = int(value.storage_offset()) * size % _CACHE_LINE_BYTES
+        lead = int(value.storage_offset()) * size % CACHE_LINE_BYTES
         flags = ["conj"] * value.is_conj() + ["neg"] * value.is_neg()
         strides = [step * size for step in value.stride()]
         return [list(value.shape), strides, int(value.data_ptr()) - start, lead, *flags]
@@ -182,7 +179,7 @@ def view_of(whole: torch.Tensor, view: Sequence[Any], like: Any) -> Any:
     last = offset + sum((length - 1) * step for length, step in zip(shape, strides, strict=True)) + size
     if min(offset - lead, lead, *shape, *strides) < 0 or last > whole.numel():
         raise ValueError("a view does not fit into the memory that it is a view of")
-    if offset % _CACHE_LINE_BYTES != lead and whole.is_cpu:  # a tensor over a part of an array
+    if offset % CACHE_LINE_BYTES != lead and whole.is_cpu:  # a tensor over a part of an array
         whole, offset = torch.from_numpy(whole.numpy()[offset - lead :]), lead
     if any(number % size for number in (offset, *strides)):
         raise ValueError("a view lies across the elements of the memory that it is a view of")

@@ -31,6 +31,7 @@ from graphtrain.state.category import (
 )
 from graphtrain.state.content import content_hash
 from graphtrain.state.contents import CONTAINERS, FORMS, MOST_COMPARED, sample_of
+from graphtrain.storage.encoding import LEAST_ADDRESS
 
 MOST_OBJECTS = 200_000
 MOST_DEPTH = 500
@@ -59,8 +60,6 @@ _BY_TEXT = frozenset({"getattr", "setattr", "globals", "vars", "__dict__", "impo
 
 # Attributes that the compiler gives to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
-# A key that is an `id`, or another address, is another one in another process.
-_LEAST_ADDRESS = 2**32
 
 REMEDY = "give what holds it a `state_dict`"
 
@@ -432,7 +431,7 @@ def parts_of(reached: Reached) -> Iterator[Child]:
                 yield f"{path}[{number}]", part, is_covered
         case "mapping":
             for number, (key, part) in enumerate(zip(reached.keys, reached.parts, strict=True)):
-                shown = f"#{number}" if type(key) is int and key >= _LEAST_ADDRESS else shown_key(key)
+                shown = f"#{number}" if type(key) is int and key >= LEAST_ADDRESS else shown_key(key)
                 yield f"{path}[{shown}]", part, is_covered
                 if not is_constant(key):
                     yield f"{path}.keys()[{number}]", key, is_covered

@@ -61,7 +61,7 @@ class Code(enum.IntEnum):
 
 MOST_DEPTH = 100
 # A larger number may be an `id`, or another address: another one in another process.
-_LEAST_ADDRESS = 2**32
+LEAST_ADDRESS = 2**32
 
 
 class UnsaveableError(CheckpointError):
@@ -236,7 +236,7 @@ class _Encoder:
             return value
         if kind is str:
             return value if _is_unicode(value) else _tag(Code.TEXT, value.encode("utf-8", "surrogatepass"))
-        if kind is int and (self._describer is None or value < _LEAST_ADDRESS):
+        if kind is int and (self._describer is None or value < LEAST_ADDRESS):
             return self._int(value)
         if kind is torch.Tensor and self._describer is None:  # of which there may be 100,000
             if self._memo.is_new(value):

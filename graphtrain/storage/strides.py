@@ -12,7 +12,7 @@ import torch
 
 # A narrow column of a wide matrix would bring all of its memory along: then the gaps are closed.
 _MOST_MEMORY_PER_ELEMENT = 8
-_CACHE_LINE_BYTES = 64
+CACHE_LINE_BYTES = 64  # kernels are chosen by where in one a tensor begins
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def placement_of(tensor: torch.Tensor) -> Placement | None:
     >>> placement_of(torch.zeros(2, 5)) is placement_of(torch.zeros(900, 900)[:, 0]) is None
     True
     """
-    offset = int(tensor.storage_offset()) % (_CACHE_LINE_BYTES // tensor.element_size())
+    offset = int(tensor.storage_offset()) % (CACHE_LINE_BYTES // tensor.element_size())
     shape, stride = tuple(tensor.shape), tuple(tensor.stride())
     if not tensor.numel() or (not offset and stride == _contiguous(shape)):
         return None
@@ -112,7 +112,7 @@ def placed(values: torch.Tensor, placement: Placement) -> torch.Tensor:
     used = sum((size - 1) * step for size, step in zip(sizes, stride, strict=True))
     if sizes != tuple(values.shape) or min(sizes, default=1) < 1 or min((*stride, offset)) < 0:
         raise ValueError("a tensor of another shape than its values")
-    if used >= _MOST_MEMORY_PER_ELEMENT * values.numel() or offset >= _CACHE_LINE_BYTES:
+    if used >= _MOST_MEMORY_PER_ELEMENT * values.numel() or offset >= CACHE_LINE_BYTES:
         raise ValueError("a tensor with more memory than it can have had")
     memory = torch.empty(offset + used + 1, dtype=values.dtype, device=values.device)
     memory.as_strided(sizes, stride, offset).copy_(values)
