@@ -118,7 +118,7 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
     if verb is None or not isinstance(trigger, Trigger) or bound.bypassed:
         return None
     clocks = []
-    for clock, term in compiler.clocks(bound, trigger):
+    for clock, term in compiler.triggers.clocks(bound, trigger):
         base, now = term.base, clock.now()
         last, due_at = None, base.amount
         if verb == "every":
@@ -132,11 +132,13 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
         clocks.append(ClockReading(str(term), unit, now / factor, last, due_at / factor))
     start = [
         ClockReading(str(term), term.unit, clock.now() * term.amount / term.base.amount, None, term.amount)
-        for clock, term in (compiler.clocks(bound, bound.planned.start) if bound.planned.start is not None else ())
+        for clock, term in (
+            compiler.triggers.clocks(bound, bound.planned.start) if bound.planned.start is not None else ()
+        )
     ]
     also = tuple((field, compiler.cells.field(bound, field).read()) for field in bound.planned.also_due)
     has_run = bool(bound.instance.runs) if trigger.once else None
-    ending = bool(compiler.ending(bound.scope)()) if trigger.at_end else None
+    ending = bool(compiler.cells.ending(bound.scope)()) if trigger.at_end else None
     return TriggerReading(verb, str(trigger), tuple(clocks), also, tuple(start), has_run, ending)
 
 

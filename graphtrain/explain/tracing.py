@@ -130,7 +130,7 @@ class _Observation:
         self._compiled = compiled
         # The transition that ends a body chooses among the edges of the node around it too.
         self._nodes = [bound]
-        self._due = compiled.compiler.due(bound)
+        self._due = compiled.compiler.cells.due(bound)
         while (outer := self._nodes[-1].scope.outer) is not None:
             self._nodes.append(outer)
         self._outside_reads = {

@@ -59,6 +59,7 @@ class BoundNode:
         index: its position.
         bypassed: True where it has nothing to do: an option of it, or a resource that it cannot do without, is absent.
         fields: the dictionary of the instance. Those who read or count a field at every visit go to it directly.
+        arguments: the dictionary in which a visit finds its parameters: `fields`; of a function, its keywords.
     """
 
     planned: PlanNode
@@ -70,6 +71,7 @@ class BoundNode:
     body: BoundGraph | None = None
     trigger: Any = None
     fields: dict[str, Any] = field(init=False)
+    arguments: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         self.hold(self.instance)
@@ -104,7 +106,7 @@ class BoundNode:
     def hold(self, instance: Any) -> None:
         """From now on this is the instance."""
         self.instance = instance
-        self.fields = vars(instance)
+        self.fields = self.arguments = vars(instance)
 
     def check_fields(self) -> None:
         """Raise if the instance was given another dictionary, of which those who read its fields know nothing.

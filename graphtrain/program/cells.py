@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any
 
 from graphtrain.errors import UsageError
-from graphtrain.guards.closures import Cell, constant, stored
-from graphtrain.guards.syntax import FieldOf, Name
+from graphtrain.guards.closures import Cell, compile_guard, constant, never, stored
+from graphtrain.guards.syntax import Expression, FieldOf, Name
 from graphtrain.kind import Read
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.expressions import evaluated
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
+from graphtrain.program.triggers import After, Due, Every, any_of
 
 Get = Callable[[], Any]
 
 
-@final
 class Cells:
     """The cells of one program.
-
-    Arguments:
-        due: makes a call that answers whether a node is due.
-        expression: makes a call that returns the value of an expression.
 
     Attributes:
         extra_inputs: path -> what the user's functions called there read beside the model and the batch.
     """
 
-    def __init__(
-        self, program: Program, due: Callable[[BoundNode], Get], expression: Callable[[ExpressionTarget], Get]
-    ) -> None:
-        self._program, self._due, self._expression = program, due, expression
+    def __init__(self, program: Program) -> None:
+        self._program = program
         self._slots = program.slots
         self._returned = {path for bound in program.nodes for path in bound.planned.returned.values()}
         self._window_slots: dict[tuple[str, str], int] = {}
@@ -50,7 +45,7 @@ class Cells:
                     return constant(tuple(get() for get in gets))
                 return Cell(lambda: tuple(get() for get in gets))
             case ExpressionTarget():
-                return Cell(self._expression(target))
+                return Cell(self.expression(target))
             case FieldTarget(path, name):
                 owner = self._program.by_path.get(path)
                 if owner is None:
@@ -127,9 +122,9 @@ class Cells:
     def field(self, bound: BoundNode, name: str) -> Cell:
         """A field, or a parameter, of a node."""
         if name == "due":
-            return Cell(self._due(bound))
+            return Cell(self.due(bound))
         if name in bound.planned.expressions:
-            return Cell(self._expression(bound.planned.expressions[name]))
+            return Cell(self.expression(bound.planned.expressions[name]))
         if name in bound.kind.parameters:
             return constant(bound.parameters[name])
         fields = bound.fields
@@ -151,6 +146,46 @@ class Cells:
         for parameter, value in planned.parameters.items():
             setattr(instance, parameter, value)
         return getattr(instance, name)
+
+    def due(self, bound: BoundNode) -> Due:
+        """A call that answers whether a node is due: by its trigger, or by a field that its kind declares."""
+        trigger = bound.planned.trigger
+        if bound.bypassed:
+            return never
+        if trigger is None:
+            return lambda: True
+        calls = [self.field(bound, name).read for name in bound.planned.also_due]
+        if not trigger.is_never or isinstance(bound.trigger, After):
+            assert bound.trigger is not None, "compiled before"
+            calls.insert(0, bound.trigger.due)
+        if trigger.at_end and isinstance(bound.trigger, Every):
+            has_moved, is_ending = bound.trigger.has_moved, self.ending(bound.scope)
+            calls.append(lambda: has_moved() and is_ending())
+        if not calls:
+            return never
+        return bound.trigger.not_before(any_of(calls)) if isinstance(bound.trigger, Every) else any_of(calls)
+
+    # ---- guards and expressions
+
+    def ending(self, scope: BoundGraph) -> Due:
+        """A call that answers whether the end of a graph is asked for."""
+        return self.compiled(scope, scope.names.ending)
+
+    def compiled(self, scope: BoundGraph, expression: Expression) -> Get:
+        """A call that answers a guard, or returns the value of another expression of a graph."""
+        return compile_guard(expression, functools.partial(self.named, scope))
+
+    def expression(self, target: ExpressionTarget) -> Get:
+        """A call that returns the value of an expression, as its parameter has it.
+
+        Raises:
+            ExpressionError: when called: it raises, or has a value that the parameter cannot have.
+        """
+        scope = self._program.scopes.get(target.scope.path)
+        if scope is None:  # of a node in a body that is bypassed
+            path, _, name = target.name.rpartition(".")
+            return constant(self.absent(path, name)).read
+        return evaluated(target, self.compiled(scope, target.expression))
 
     def named(self, scope: BoundGraph, expression: Name | FieldOf) -> Cell:
         """What a name in a guard or an expression stands for. A slot must hold a Python number or text.

@@ -16,6 +16,7 @@ from graphtrain.names import suggestion
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
 from graphtrain.program.factories import Renewals
 from graphtrain.program.horizon import refuse_two_at_once
@@ -24,6 +25,8 @@ from graphtrain.program.requests import Requests
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
+from graphtrain.program.triggers import Triggers, refuse_fractions
+from graphtrain.program.visits import Visits
 from graphtrain.program.whole_run import WholeRun
 from graphtrain.storage.retention import Retention
 
@@ -74,7 +77,8 @@ class CompiledGraph:
         if former is not None:
             assert renaming is not None, "they come together"
             self._kept = _keep_instances(self.program, former.program, renaming)
-        self.compiler = Compiler(self.program, lambda: requests.post("ended"), watch)
+        triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
+        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
         # Everything that is read, by users' step functions too, is known now.
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
@@ -239,9 +243,7 @@ class CompiledGraph:
         """
         around = [*self.program.nodes[position].scope.around()]
         limits = self.program.limits(limit) if limit is not None else []
-        self.compiler.refuse_fractions(
-            (name, each.term, each.owner, each.field) for each in limits if each.owner.scope in around
-        )
+        refuse_fractions((name, each.term, each.owner, each.field) for each in limits if each.owner.scope in around)
 
     def clear_windows(self) -> None:
         """Note that the gradients of windows are gone where no parameter of their optimizers has any."""

@@ -20,21 +20,23 @@ from typing import Any, final
 from graphtrain.data.length import EpochLength
 from graphtrain.data.shares import round_size
 from graphtrain.errors import UsageError
-from graphtrain.guards.closures import Cell, compile_guard, never
+from graphtrain.guards.closures import Cell, compile_guard
 from graphtrain.guards.evaluate import COMPARISONS, operation
 from graphtrain.guards.syntax import Expression, FieldOf, Name, Operation
 from graphtrain.kind import derived_clock
 from graphtrain.kind.fields import ROUND, EpochFields
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.plan.counted import Counted, epoch_fields_of
-from graphtrain.plan.plan import Exit
 from graphtrain.plan.scope import ExpressionTarget
-from graphtrain.program.acts import Act, Report, nothing
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.cells import Cells
+from graphtrain.program.gradient_windows import Report
 from graphtrain.program.loop import Transition
+from graphtrain.program.rounds import Act
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
-from graphtrain.program.triggers import Clock, Every
+from graphtrain.program.triggers import Every, Triggers
+from graphtrain.program.visits import Visits, nothing
 
 # Visits after which it is given up, which take 0.3 s: a number, and no clock, so that a resume gets the same answer.
 MOST_VISITS = 50_000
@@ -73,26 +75,21 @@ def fetching(bound: BoundNode, epoch: EpochFields, length: EpochLength) -> Any:
     return counting
 
 
-class _Counting(Compiler):
-    """The transitions of a program whose nodes do nothing but count, and what is logged on the way."""
+class _CountingVisits(Visits):
+    """Visits that do nothing but count, and log what they do."""
 
-    def __init__(self, program: Program, counted: Counted, log: list[Any], ended: Act) -> None:
-        self._counted, self._log = counted, log
-        super().__init__(program, ended, Stopwatch(lambda time: None))
+    def __init__(self, program: Program, cells: Cells, log: list[Any]) -> None:
+        super().__init__(program, cells)
+        self._log = log
+        self.aspects.remove(self.expressions)  # whose values are read where they decide something
 
-    def _setup(self, bound: BoundNode) -> Act:
+    def setup(self, bound: BoundNode) -> Act:
         return nothing
 
-    def _evaluated(self, bound: BoundNode, act: Act) -> Act:
-        return act
+    def at_end(self, scope: BoundGraph) -> list[Act]:
+        return []
 
-    def _at_end(self, bound: BoundNode, method: Act) -> Act:
-        return nothing
-
-    def _timed(self, bound: BoundNode, transition: Transition) -> Transition:
-        return transition
-
-    def _act(self, bound: BoundNode) -> Act:
+    def call(self, bound: BoundNode) -> Act:
         epoch = epoch_fields_of(bound.planned)
         if epoch is not None:
             return self._fetch(bound, epoch)
@@ -114,9 +111,8 @@ class _Counting(Compiler):
         """A batch of an epoch whose length is known; of several ranks, a round of them."""
         fields, log, length = bound.fields, self._log, bound.instance.fetched_from
         windows = None
-        if self._rounds is not None and ROUND in bound.kind.fields:
-            windows = self._rounds.windows(bound, self.windows.counters, self.windows.next_size)
-            world_size = self._rounds.agreement.world_size
+        if self.rounds is not None and ROUND in bound.kind.fields:
+            windows, world_size = self.windows.filled_by(bound), self.rounds.agreement.world_size
         before_last, last = length.samples or 0, length.last or 0
 
         def fetch() -> None:
@@ -141,11 +137,13 @@ class _Counting(Compiler):
 
         return fetch
 
-    # ---- what is known, and what is logged
 
-    def _edge_guard(self, scope: BoundGraph, way: Exit) -> Act:
-        """A way around which nothing happens that decides anything is not taken."""
-        return never if way in self._counted.detours else super()._edge_guard(scope, way)
+class _LoggingCells(Cells):
+    """Cells of what is known, which log what they answer."""
+
+    def __init__(self, program: Program, counted: Counted, log: list[Any]) -> None:
+        super().__init__(program)
+        self._counted, self._log = counted, log
 
     def compiled(self, scope: BoundGraph, expression: Expression) -> Act:
         certain = self._counted.certain(scope.names, expression)
@@ -158,47 +156,40 @@ class _Counting(Compiler):
             )
         return super().expression(target)
 
-    def clocks(self, bound: BoundNode, trigger: Trigger) -> list[tuple[Clock, Term]]:
-        if trigger is bound.planned.trigger and bound.kind.trigger == "after":
-            for owner, counted, term in self._program.terms(bound, trigger):
-                if not owner.kind.fields[counted].in_digest:
-                    raise UsageError(
-                        f'`{bound.path}.after` = "{term}" ends by time, and how many steps that takes is not known '
-                        "ahead",
-                        f'count epochs or steps, as in {bound.path}.after = "10 epochs"',
-                    )
-        terms = self._program.terms(bound, trigger)
-        return [
-            (self.clock(owner, counted), term)
-            for owner, counted, term in terms
-            if self._counted.is_known(owner.path, counted)
-        ]
-
     def due(self, bound: BoundNode) -> Act:
-        due, log = super().due(bound), self._log
-
-        def logged() -> Any:
-            log.append(answer := bool(due()))
-            return answer
-
-        return logged
+        return self._logged(super().due(bound))
 
     def _cell(self, scope: BoundGraph, expression: Name | FieldOf) -> Cell:
         """What a name stands for; that a window is full is an answer too."""
-        cell = self.cells.named(scope, expression)
+        cell = self.named(scope, expression)
         bound = scope.at(expression.node) if isinstance(expression, FieldOf) else None
         if bound is None or not isinstance(expression, FieldOf):
             return cell
         counter = bound.kind.counter(expression.field)
-        if counter is None or counter.full != expression.field:
-            return cell
+        is_full = counter is not None and counter.full == expression.field
+        return Cell(self._logged(cell.read)) if is_full else cell
+
+    def _logged(self, answers: Act) -> Act:
         log = self._log
 
-        def logged() -> Any:
-            log.append(answer := cell.read())
+        def logged() -> bool:
+            log.append(answer := bool(answers()))
             return answer
 
-        return Cell(logged)
+        return logged
+
+
+def _terms(program: Program, counted: Counted, bound: BoundNode, trigger: Trigger) -> list[tuple[BoundNode, str, Term]]:
+    """The amounts of a trigger that are known ahead."""
+    terms = program.terms(bound, trigger)
+    if trigger is bound.planned.trigger and bound.kind.trigger == "after":
+        for owner, field, term in terms:
+            if not owner.kind.fields[field].in_digest:
+                raise UsageError(
+                    f'`{bound.path}.after` = "{term}" ends by time, and how many steps that takes is not known ahead',
+                    f'count epochs or steps, as in {bound.path}.after = "10 epochs"',
+                )
+    return [(owner, field, term) for owner, field, term in terms if counted.is_known(owner.path, field)]
 
 
 def _logged(part: Operation, log: list[Any]) -> Callable[..., Any]:
@@ -264,7 +255,9 @@ class CountedRun:
         self._log: list[Any] = []
         self._has_ended = False
         self._visits = 0
-        compiler = _Counting(program, counted, self._log, self._end)
+        triggers = Triggers(program, functools.partial(_terms, program, counted))
+        visits = _CountingVisits(program, _LoggingCells(program, counted, self._log), self._log)
+        compiler = Compiler(visits, triggers, self._end, Stopwatch(lambda time: None), counted.detours)
         self._transitions = compiler.table.transitions
         acting = [bound for bound in program.nodes if not bound.bypassed]
         self._fields = [

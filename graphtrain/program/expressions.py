@@ -4,13 +4,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, final, get_args, get_origin
 
 from graphtrain.errors import ExpressionError
 from graphtrain.kind.parameter import Above
 from graphtrain.plan.scope import ExpressionTarget
+from graphtrain.program.bind import BoundNode
 
 Read = Callable[[], Any]
+
+
+@final
+class Expressions:
+    """The aspect of visits whose parameters are evaluated.
+
+    Arguments:
+        value: makes a call that returns the value of an expression.
+    """
+
+    def __init__(self, value: Callable[[ExpressionTarget], Read]) -> None:
+        self._value = value
+
+    def wrap(self, bound: BoundNode, visit: Read) -> Read:
+        """The visit of a node, before which its parameters get the values of their expressions."""
+        getters = [(name, self._value(target)) for name, target in bound.planned.expressions.items()]
+        if not getters:
+            return visit
+        arguments, (only_name, only_get) = bound.arguments, getters[0]
+
+        def visit_one() -> Any:
+            arguments[only_name] = only_get()
+            return visit()
+
+        def visit_all() -> Any:
+            for name, get in getters:
+                arguments[name] = get()
+            return visit()
+
+        return visit_one if len(getters) == 1 else visit_all  # a loop costs 0.1 us more
 
 
 def evaluated(target: ExpressionTarget, read: Read) -> Read:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Iterable
+from typing import Any, final
 
+from graphtrain.data.shares import WindowCounter, Windows
 from graphtrain.kind import Field
 from graphtrain.plan.plan import PlanAction
-from graphtrain.program.acts import Act, Report, adding, setting
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.cells import Cells
-from graphtrain.program.rounds import Rounds
+from graphtrain.program.rounds import Act, Rounds
+
+
+class Report:
+    """What the last visit of a node has returned of its backward pass."""
+
+    def __init__(self, path: str, *, ran_backward: bool = False) -> None:
+        self.path, self.ran_backward = path, ran_backward
+
+    def has_run(self) -> bool:
+        """Whether it ran backward."""
+        return self.ran_backward
 
 
 @final
@@ -48,6 +59,25 @@ class GradientWindows:
         program, target = self._program, self._cells.field(counter, field.target).read
         return lambda: int(target() * program.window_ranks)
 
+    def filled_by(self, bound: BoundNode) -> Windows:
+        """The windows that the batches of a node of one of several ranks fill: those open, or those that open next."""
+        assert self._rounds is not None, "asked by several ranks"
+        trained_on = self._rounds.trained_on(bound)
+        filled = [
+            WindowCounter(counter.path, counter.fields, field.name, field.window, self.next_size(counter, field))
+            for counter, field in self.counters
+            if field.window is not None
+            and field.target is not None
+            and any(trained & set(counter.planned.optimizers) for trained in trained_on)
+        ]
+        return Windows(filled, are_expected=not filled and bool(trained_on))
+
+    def rewired(self, kept: Iterable[BoundNode]) -> None:
+        """Let nodes that were kept from another graph fill the windows of this one."""
+        for bound in kept:
+            if self._rounds is not None and self._rounds.divides(bound):
+                bound.instance.follow_windows(self.filled_by(bound))
+
     def wrap(self, bound: BoundNode, act: Act) -> Act:
         """The call of a node; what it does to gradients is counted for the windows of its optimizers."""
         for counter, field in self.counters:
@@ -57,28 +87,26 @@ class GradientWindows:
                     continue
                 if action.effect == "backward":
                     act = self._opening(act, counter, field, always=is_cleared)
-                    act = adding(act, fields, field.name, self._amount(bound, action))
+                    act = _adding(act, fields, field.name, self._amount(bound, action))
                 elif action.effect == "exchange" and field.exchanged is not None:
-                    act = setting(act, fields, field.exchanged, True)
+                    act = _setting(act, fields, field.exchanged, True)
                 elif action.effect == "zero_grad":
-                    act, is_cleared = setting(act, fields, field.name, 0), True
+                    act, is_cleared = _setting(act, fields, field.name, 0), True
                     if field.exchanged is not None and self._rounds is not None:
-                        act = setting(act, fields, field.exchanged, False)
+                        act = _setting(act, fields, field.exchanged, False)
         # What belongs to gradients, and is read, begins again with them.
         cleared = {
             name for action in bound.planned.actions if action.effect == "zero_grad" for name in action.optimizers
         }
         for owner, field in self._with_gradients:
             if owner is not bound and not cleared.isdisjoint(owner.planned.optimizers):
-                act = setting(act, owner.fields, field.name, field.default)
+                act = _setting(act, owner.fields, field.name, field.default)
         return act
 
     def _amount(self, bound: BoundNode, action: PlanAction) -> Callable[[], int] | None:
         """How many backward passes a visit makes; None for one."""
         has_run = self.reports[bound.index].has_run if action.is_reported else None
-        if self._rounds is None or has_run is None:
-            return has_run if self._rounds is None else self._rounds.amount(bound)
-        return self._rounds.reported_amount(bound, has_run)
+        return has_run if self._rounds is None else self._rounds.amount(bound, has_run)
 
     def _opening(self, act: Act, counter: BoundNode, field: Field, *, always: bool) -> Act:
         """The call of a node whose backward pass may be the first of a window, which is as large as is said then."""
@@ -94,3 +122,25 @@ class GradientWindows:
             act()
 
         return opening
+
+
+def _adding(act: Act, fields: dict[str, Any], name: str, amount: Callable[[], int] | None = None) -> Act:
+    """The call of a node, after which something is added to a field: 1, or what a call returns."""
+
+    def count() -> None:
+        act()
+        fields[name] += 1
+
+    def add() -> None:
+        act()
+        fields[name] += amount()  # type: ignore[misc]
+
+    return count if amount is None else add
+
+
+def _setting(act: Act, fields: dict[str, Any], name: str, value: Any) -> Act:
+    def act_and_set() -> None:
+        act()
+        fields[name] = value
+
+    return act_and_set

@@ -10,14 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from graphtrain.data.shares import WindowCounter, Windows
-from graphtrain.kind import Field
 from graphtrain.kind.fields import IDLE, ROUND
 from graphtrain.plan.scope import SlotTarget, leaves, outputs_of
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import BoundNode, Program
 
 Act = Callable[[], Any]
+
+
+def then(first: Act, second: Act) -> Act:
+    """Both, one after the other."""
+
+    def both() -> None:
+        first()
+        second()
+
+    return both
 
 
 @final
@@ -31,18 +39,21 @@ class Rounds:
     def __init__(self, program: Program, agreement: Agreement) -> None:
         self._program = program
         self.agreement = agreement
-        self._fetching = {bound.path for bound in program.nodes if is_fetching(bound) and _goes_in_rounds(bound)}
         self._dependent = slots_of_rounds(program)
+
+    def divides(self, bound: BoundNode) -> bool:
+        """True for a node that fetches batches, and gives each rank its own."""
+        return is_fetching(bound) and _goes_in_rounds(bound)
 
     def source(self, bound: BoundNode) -> BoundNode | None:
         """The node whose batches a node reads, itself or through others; None where it reads none."""
         return _source(bound, self._dependent)
 
-    def act(self, bound: BoundNode, act: Act) -> Act:
+    def wrap(self, bound: BoundNode, act: Act) -> Act:
         """The call of a node, as one of several ranks has it."""
         if is_fetching(bound):
             # One that does not know of ranks gives each of them whatever it fetches there.
-            return act if bound.path in self._fetching else self._after_agreement(act)
+            return act if self.divides(bound) else then(self.agreement.before_batch, act)
         source = self.source(bound)
         if source is None or bound.body is not None:
             return act
@@ -66,72 +77,18 @@ class Rounds:
             return lambda: bool(rank < fields[ROUND])
         return lambda: rank < fields[ROUND] and not fields[IDLE]
 
-    def _after_agreement(self, act: Act) -> Act:
-        agreement = self.agreement
-
-        def fetch() -> None:
-            agreement.before_batch()
-            act()
-
-        return fetch
-
-    def amount(self, bound: BoundNode) -> Callable[[], int]:
-        """A call that returns the micro-batches, of all ranks, which a visit of a node runs backward for."""
-        source, world_size = self.source(bound), self.agreement.world_size
-        if source is None:
-            return lambda: world_size
-        fields = source.fields
-        return lambda: int(fields[ROUND])
-
-    def reported_amount(self, bound: BoundNode, ran_backward: Callable[[], bool]) -> Callable[[], int]:
-        """The same for a node that tells of each visit whether it ran backward, which ranks then tell each other.
+    def amount(self, bound: BoundNode, ran_backward: Callable[[], bool] | None = None) -> Callable[[], int]:
+        """A call that returns the micro-batches, of all ranks, which a visit of a node runs backward for.
 
         Arguments:
-            ran_backward: whether the last visit did, of this rank; of one that had no batch, an earlier one.
+            ran_backward: of a node that tells whether it ran backward, which ranks then tell each other: whether the
+                last visit did, of this rank; of one that had no batch, an earlier one. Default: every visit does.
         """
         source, agreement = self.source(bound), self.agreement
+        if ran_backward is None:
+            return (lambda: agreement.world_size) if source is None else lambda: int(source.fields[ROUND])
         has_batch = self._has_batch(source) if source is not None else lambda: True
-
-        def amount() -> int:
-            return sum(agreement.gather(has_batch() and ran_backward()))
-
-        return amount
-
-    def windows(
-        self, bound: BoundNode, counters: list[tuple[BoundNode, Field]], size: Callable[..., Callable[[], int]]
-    ) -> Windows:
-        """The windows that the batches of a node fill: those open, or those that open next.
-
-        Arguments:
-            counters: the nodes that count windows, with the field that counts.
-            size: makes a call that returns the size of the window which opens next, of a counter.
-        """
-        filled = [
-            WindowCounter(counter.path, counter.fields, declared.name, declared.window, size(counter, declared))
-            for counter, declared in counters
-            if declared.window is not None
-            and declared.target is not None
-            and any(counted & set(counter.planned.optimizers) for counted in self._trained_on(bound))
-        ]
-        return Windows(filled, are_expected=not filled and bool(self._trained_on(bound)))
-
-    def _fetched_by(self, bound: BoundNode) -> BoundNode | None:
-        """The node that fetches the batches which a node reads, in whole or in parts."""
-        source = self.source(bound)
-        while source is not None and not is_fetching(source):
-            source = _first_source(source, self._dependent)
-        return source
-
-    def rewired(
-        self,
-        kept: set[BoundNode],
-        counters: list[tuple[BoundNode, Field]],
-        size: Callable[..., Callable[[], int]],
-    ) -> None:
-        """Let nodes that were kept from another graph fill the windows of this one; the arguments are of `windows`."""
-        for bound in kept:
-            if bound.path in self._fetching:
-                bound.instance.follow_windows(self.windows(bound, counters, size))
+        return lambda: sum(agreement.gather(has_batch() and ran_backward()))
 
     def undivided(self) -> list[str]:
         """A line for each node that fetches batches, and gives all ranks the same."""
@@ -139,18 +96,19 @@ class Rounds:
             f"`{bound.path}` fetches batches for one process: each of {self.agreement.world_size} ranks fetches them, "
             f"and all of them count; use `next_batch`, or give each rank others in `{bound.kind.name}`"
             for bound in self._program.nodes
-            if bound.kind.activity == "data" and bound.path not in self._fetching and not bound.bypassed
+            if bound.kind.activity == "data" and not self.divides(bound) and not bound.bypassed
         ]
 
-    def _trained_on(self, fetching: BoundNode) -> list[set[str]]:
+    def trained_on(self, fetching: BoundNode) -> list[set[str]]:
         """For each backward pass for batches that a node fetches: the optimizers whose gradients it adds to."""
-        return [
-            set(action.optimizers)
-            for bound in self._program.nodes
-            if self._fetched_by(bound) is fetching
-            for action in bound.planned.actions
-            if action.effect == "backward"
-        ]
+        trained = []
+        for bound in self._program.nodes:
+            source = self.source(bound)
+            while source is not None and not is_fetching(source):  # it gives parts of a batch
+                source = _first_source(source, self._dependent)
+            if source is fetching:
+                trained += [set(action.optimizers) for action in bound.planned.actions if action.effect == "backward"]
+        return trained
 
 
 def slots_of_rounds(program: Program) -> dict[str, BoundNode]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import final
 
+from graphtrain.program.bind import BoundNode
+
 Visit = Callable[[], int]
 
 # What is not spent on anything else.
@@ -68,6 +70,12 @@ class Stopwatch:
         """It ends; nothing happens if there is none."""
         self.spent.update(self._spent_until(self.now()))  # the same mapping, to which timed visits add
         self._inside = None
+
+    def wrap(self, bound: BoundNode, visit: Visit) -> Visit:
+        """The transition of a node, timed where its kind has an activity, unless the body that it is in is timed."""
+        if not bound.kind.activity or bound.bypassed:
+            return visit
+        return self.timed(visit, bound.kind.activity) if bound.scope.activity is None else self.ticking(visit)
 
     def timed(self, visit: Visit, activity: str) -> Visit:
         """A visit whose time is counted under an activity; 0.2 us a visit."""

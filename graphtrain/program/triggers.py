@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, final
 
+from graphtrain.errors import UsageError
+from graphtrain.guards.closures import never
 from graphtrain.kind import derived_clock
-from graphtrain.kind.trigger import AT_END, Term, exactly, next_multiple
+from graphtrain.kind.declaration import FROM
+from graphtrain.kind.trigger import AT_END, Term, Trigger, exactly, next_multiple
+from graphtrain.plan.counted import data_read_by
+from graphtrain.program.bind import BoundGraph, BoundNode, Program
 
 Due = Callable[[], bool]
 Aim = Callable[[], None]
 Target = Callable[[], int | Fraction]
+
+Amount = tuple[str, Term, BoundNode, str]
+"""An amount with what it is called in a message, ``"validate.every"``; and the node and the field that count it."""
 
 _ONLY_WHOLE_FLOATS = 2**53
 _NEVER = Fraction(2**62)
@@ -32,6 +40,11 @@ class Clock:
     owner: Any
     field: str
     restarts: str | None = None
+
+    @classmethod
+    def of(cls, bound: BoundNode, field: str) -> Clock:
+        """The clock that a field of a node is."""
+        return cls(bound.instance, field, bound.kind.fields[field].restarts)
 
     @property
     def derived(self) -> derived_clock | None:
@@ -162,11 +175,87 @@ class After:
 
 def after(terms: Sequence[tuple[Clock, Term]]) -> Due:
     """The trigger of a node with `after`: true once a clock has reached an amount. Nothing is remembered."""
-    return any_of([_threshold(clock, functools.partial(_identity, term.base.amount))[0] for clock, term in terms])
+    return any_of([_threshold(clock, functools.partial(Fraction, term.base.amount))[0] for clock, term in terms])
 
 
-def _identity(amount: Fraction) -> Fraction:
-    return amount
+@final
+class Triggers:
+    """The triggers of the nodes of one program.
+
+    Arguments:
+        terms: for each amount of a trigger of a node, the node and the field that count it. Default: all that the
+            program counts.
+    """
+
+    def __init__(
+        self, program: Program, terms: Callable[[BoundNode, Trigger], list[tuple[BoundNode, str, Term]]] | None = None
+    ) -> None:
+        self._terms = terms or program.terms
+        # For each body: the triggers of graphs around it, with a unit, whose counter begins again when it does.
+        self._restarting: dict[BoundGraph, list[tuple[Every, str]]] = {}
+        # Most graphs have none: nothing is asked when they are entered.
+        self._fractions: dict[BoundGraph, list[Amount]] = {}
+        for bound in program.nodes:
+            if not bound.bypassed:
+                self._add(bound, bound.planned.trigger, bound.planned.start)
+
+    def _add(self, bound: BoundNode, trigger: Trigger | None, start: Trigger | None) -> None:
+        for name, each in ((bound.kind.trigger, trigger), (FROM, start)):
+            for owner, field, term in self._terms(bound, each) if each is not None else ():
+                if term.base.amount.denominator != 1:
+                    amount = f"{bound.path}.{name}", term, owner, field
+                    self._fractions.setdefault(bound.scope, []).append(amount)
+        if trigger is None:
+            return
+        clocks = self.clocks(bound, trigger)
+        if bound.kind.trigger != "every":
+            bound.trigger = After(clocks, bound.instance, str(trigger))
+            return
+        may_be_due = after(self.clocks(bound, start)) if start is not None else None
+        bound.trigger = Every(clocks, bound.instance, once=trigger.once, may_be_due=may_be_due)
+        for owner, _, term in self._terms(bound, trigger):
+            for body in owner.scope.around():
+                if body is not bound.scope and body.prefix.startswith(bound.scope.prefix):
+                    self._restarting.setdefault(body, []).append((bound.trigger, term.base.unit))
+
+    def clocks(self, bound: BoundNode, trigger: Trigger) -> list[tuple[Clock, Term]]:
+        """For each amount of a trigger of a node: the clock that counts its unit, and the amount."""
+        return [(Clock.of(owner, field), term) for owner, field, term in self._terms(bound, trigger)]
+
+    def enter(self, scope: BoundGraph, *, reset: bool) -> None:
+        """Begin, or resume, with the progress that the nodes of a graph have.
+
+        Raises:
+            UsageError: as of `refuse_fractions`.
+        """
+        for bound in scope.nodes.values():
+            if bound.trigger is not None:
+                bound.trigger.start()
+        if reset:
+            for trigger, unit in self._restarting.get(scope, ()):
+                trigger.restart(unit)
+        refuse_fractions(self._fractions.get(scope, ()))
+
+
+def refuse_fractions(amounts: Iterable[Amount]) -> None:
+    """Raise if some of these amounts are fractions of what is counted as a whole only; whole ones never are.
+
+    Raises:
+        UsageError: such as ``"0.25 epochs"`` of data without a length.
+    """
+    refused = [
+        (f'{name} = "{term}"', owner, name)
+        for name, term, owner, field in amounts
+        if term.base.amount.denominator != 1 and not Clock.of(owner, field).counts_fractions()
+    ]
+    if refused:
+        texts, (_, counter, name) = ", ".join(text for text, _, _ in refused), refused[0]
+        data = data_read_by(counter.planned)
+        named = f"`{data[0]}`" if data else f"the data of `{counter.path}`"
+        raise UsageError(
+            f"{texts}: {named} has no length, so a fraction of an epoch cannot be counted",
+            f'count batches or steps, as in {name} = "100 batches", or whole epochs; or give the data a `__len__`',
+        )
 
 
 def _firing(clock: Clock) -> list[int | None]:
@@ -175,14 +264,10 @@ def _firing(clock: Clock) -> list[int | None]:
     return [now.numerator, now.denominator, clock.count()]
 
 
-def _never() -> bool:
-    return False
-
-
 def any_of(calls: Sequence[Due]) -> Due:
     """True if any of these is; asked in order."""
     if len(calls) < 2:
-        return calls[0] if calls else _never
+        return calls[0] if calls else never
     first, rest = calls[0], any_of(calls[1:])
     return lambda: first() or rest()
 

@@ -138,7 +138,7 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
         has_batches = "batches" in counted.scope.graph.units
         before = counted.scope.counter("batches")[0] if has_batches else counted.owner
         if before is not None:
-            clock = compiled.compiler.clock(counted.owner, counted.field)
+            clock = Clock.of(counted.owner, counted.field)
             reached.setdefault(before.index, []).append((clock, counted.term))
     return [Breakpoint(index, after(terms), request="reached") for index, terms in reached.items()]
 
@@ -190,7 +190,7 @@ def before_node(
         )
     refuse_unknown_node(path, running, option)
     bound = running[path]
-    is_due = compiled.compiler.due(bound) if isinstance(bound.trigger, Every) else lambda: True
+    is_due = compiled.compiler.cells.due(bound) if isinstance(bound.trigger, Every) else lambda: True
     fields = bound.fields
 
     def holds() -> bool:
@@ -248,7 +248,7 @@ def after_amount(compiled: CompiledGraph, term: Term) -> Breakpoint:
         raise UsageError(
             f"--to: `{term.unit}` start again from 0, so that no amount is one moment", "use batches, steps or epochs"
         )
-    clock = compiled.compiler.clock(counter, field)
+    clock = Clock.of(counter, field)
     return Breakpoint(counter.index, lambda: clock.now() >= amount, "after")
 
 

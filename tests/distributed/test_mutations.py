@@ -120,7 +120,7 @@ def test_windows_stay_those_of_the_world_size_that_the_run_began_with(world_size
 def test_without_the_room_of_a_window_it_takes_more(monkeypatch: Patch) -> None:
     expected = trained(4, began_with=1, every=3)
     assert expected == [1.0] * 7 + [3.0]
-    monkeypatch.setattr(Rounds, "windows", lambda self, bound, counters, size: Windows())
+    monkeypatch.setattr(GradientWindows, "filled_by", lambda self, bound: Windows())
     assert trained(4, began_with=1, every=3) != expected
 
 

@@ -715,7 +715,7 @@ def reachable(calls: Iterable[Any]) -> set[types.CodeType]:
             waiting += [one.func, *one.args, *one.keywords.values()]
         elif isinstance(one, list | tuple):
             waiting += one
-        elif type(one).__module__.startswith("graphtrain.program.table"):
+        elif type(one).__module__.startswith(("graphtrain.program.table", "graphtrain.program.visits")):
             waiting += vars(one).values()
     return codes
 
