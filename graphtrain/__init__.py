@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from graphtrain.nodes._training_step import CallsTrainingStep as CallsTrainingStep
     from graphtrain.nodes.train_batch import TrainBatch as TrainBatch
     from graphtrain.program.factories import Factory as Factory
-    from graphtrain.program.planned_run import PlannedRun as PlannedRun
+    from graphtrain.program.whole_run import PlannedRun as PlannedRun
     from graphtrain.run.trainer import Trainer as Trainer
 
 # Imported on first use: some need torch, whose import takes about a second, one the command line, some read TOML.
@@ -66,7 +66,7 @@ _LATE = {
     "Max": "graphtrain.metrics.values",
     "Min": "graphtrain.metrics.values",
     "Node": "graphtrain.graph.elements",
-    "PlannedRun": "graphtrain.program.planned_run",
+    "PlannedRun": "graphtrain.program.whole_run",
     "Problem": "graphtrain.graph.problem",
     "RunLogger": "graphtrain.metrics.logger",
     "Snapshot": "graphtrain.display.snapshot",

@@ -10,7 +10,7 @@ from typing import Any
 from graphtrain.command.settings import RUN_ARGUMENT, arguments_in_force
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.program.planned_run import PlannedRun
+from graphtrain.program.whole_run import PlannedRun
 from graphtrain.state.random import seed_everything
 
 

@@ -9,7 +9,7 @@ from graphtrain.errors import UsageError
 from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.kind.fields import ROUND, EpochFields
 from graphtrain.plan.plan import Exit, Plan, PlanNode
-from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ResourceTarget, Scope, Target, kind_at, leaves
+from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, Target, kind_at, leaves, resources_of
 
 _GRADIENTS = ("backward", "zero_grad")
 
@@ -21,8 +21,7 @@ def epoch_fields_of(planned: PlanNode) -> EpochFields | None:
 
 def data_read_by(planned: PlanNode) -> list[str]:
     """The resources with the batches that a node fetches."""
-    targets = [target for read, target in planned.setup_reads if read.is_batches]
-    return [leaf.name for target in targets for leaf in leaves(target) if isinstance(leaf, ResourceTarget)]
+    return [*resources_of(target for read, target in planned.setup_reads if read.is_batches)]
 
 
 @final

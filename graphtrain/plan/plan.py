@@ -19,7 +19,16 @@ from graphtrain.kind import Kind, Read
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, SlotTarget, Target, leaves, outputs_of
+from graphtrain.plan.scope import (
+    ExpressionTarget,
+    FieldTarget,
+    Scope,
+    SlotTarget,
+    Target,
+    leaves,
+    outputs_of,
+    resources_of,
+)
 
 
 @dataclass(eq=False)
@@ -69,8 +78,13 @@ class PlanNode:
     @property
     def needs_ranks(self) -> bool:
         """True for a node that is bypassed in one process: what it does is for several ranks."""
-        optional = self.body.graph.optional if self.body is not None else self.kind.optional if self.kind else ()
-        return RANKS in optional
+        return RANKS in resources_of(self.optional)
+
+    @property
+    def optional(self) -> tuple[Target, ...]:
+        """What it reads and is bypassed without."""
+        slots = self.body.graph.optional if self.body is not None else self.kind.optional if self.kind else ()
+        return tuple(self.scope.read_by(self.node, slot) for slot in slots)
 
     @property
     def own_writes(self) -> tuple[str, ...]:

@@ -114,6 +114,12 @@ def slots_of(targets: Iterable[Target]) -> Iterator[str]:
         yield from (leaf.path for leaf in leaves(target) if isinstance(leaf, SlotTarget))
 
 
+def resources_of(targets: Iterable[Target]) -> Iterator[str]:
+    """The names of the resources among some targets."""
+    for target in targets:
+        yield from (leaf.name for leaf in leaves(target) if isinstance(leaf, ResourceTarget))
+
+
 @dataclass(frozen=True)
 class Scope:
     """A graph, and where it is.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, Protocol, final
@@ -367,7 +368,7 @@ class Agreement:
             (self.ranks.read(f"choices/{self.calls}/{rank}", _GRACE_SECONDS) or b"").decode().splitlines()
             for rank in range(self.world_size)
         ]
-        for edges in _zipped(taken):
+        for edges in itertools.zip_longest(*taken, fillvalue=""):  # empty where a rank has taken fewer
             if len(set(edges)) > 1:
                 other = next(rank for rank, edge in enumerate(edges) if edge != edges[0])
                 raise RanksDivergedError(
@@ -423,12 +424,6 @@ def _hash(choices: Sequence[tuple[int, int]]) -> int:
     for position, target in choices:
         value = (value * 1_000_003 + position * 65_599 + target + 1) & _MASK
     return value
-
-
-def _zipped(taken: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The n-th edge of every rank, for each n; empty where a rank has taken fewer."""
-    longest = max(map(len, taken))
-    return [[edges[number] if number < len(edges) else "" for edges in taken] for number in range(longest)]
 
 
 def _went(rank: int, edge: str) -> str:

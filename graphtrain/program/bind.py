@@ -27,13 +27,13 @@ from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     ExpressionTarget,
     FieldTarget,
-    ResourceTarget,
     Scope,
     SlotTarget,
     Target,
     asked_guards,
     leaves,
     reads_of,
+    resources_of,
 )
 from graphtrain.program.factories import Factory, factory_needs, with_made
 from graphtrain.program.resources import PROVIDED, STEP_FUNCTIONS, StepCall, keeps_state, with_step_functions
@@ -280,24 +280,20 @@ class Program:
     def _has_no_work(self, bound: BoundNode) -> bool:
         if bound.path in self._left_out or bound.kind.is_idle(bound.parameters, bound.planned.expressions):
             return True
-        body = bound.planned.body
-        for slot in body.graph.optional if body is not None else bound.kind.optional:
-            for target in leaves(bound.scope.names.read_by(bound.node, slot)):
-                if isinstance(target, ResourceTarget) and self.resources.get(target.name) is None:
-                    if target.name in PROVIDED:
-                        return True
-                    never = sorted(
-                        f"{path}.{name}"
-                        for path, name in self.plan.fields_read_of(bound.path)
-                        if name != "due"  # which is false, as people expect
-                        and (kind := self.plan.by_path[path].kind) is not None
-                        and name in kind.fields
-                    )
-                    further = f"; {quoted(never)} never changes" if never else ""
-                    self._lacking[bound.path] = target.name
-                    self.absent.append(f"`{bound.path}` is bypassed: there is no `{target.name}`{further}")
-                    return True
-        return False
+        optional = resources_of(bound.planned.optional)
+        lacking = next((name for name in optional if self.resources.get(name) is None), None)
+        if lacking is not None and lacking not in PROVIDED:
+            never = sorted(
+                f"{path}.{name}"
+                for path, name in self.plan.fields_read_of(bound.path)
+                if name != "due"  # which is false, as people expect
+                and (kind := self.plan.by_path[path].kind) is not None
+                and name in kind.fields
+            )
+            further = f"; {quoted(never)} never changes" if never else ""
+            self._lacking[bound.path] = lacking
+            self.absent.append(f"`{bound.path}` is bypassed: there is no `{lacking}`{further}")
+        return lacking is not None
 
     # ---- names
 
@@ -473,28 +469,26 @@ class Program:
     def _without_batches(self) -> Iterator[Problem]:
         for bound in self.nodes:
             reads = (*bound.planned.reads, *bound.planned.setup_reads)
-            batches = [(read, leaf) for read, target in reads if read.is_batches for leaf in leaves(target)]
-            for read, leaf in batches:
-                if not isinstance(leaf, ResourceTarget):
-                    continue
-                data: Any = self.resources.get(leaf.name)
-                where, parts = f"{self.graph.name}: nodes.{bound.path}", {leaf.name: data}
+            batches = [(read, name) for read, target in reads if read.is_batches for name in resources_of([target])]
+            for read, name in batches:
+                data: Any = self.resources.get(name)
+                where, parts = f"{self.graph.name}: nodes.{bound.path}", {name: data}
                 if read.takes_loaders and are_loaders(data):
-                    parts = {f"{leaf.name}[{name!r}]": part for name, part in data.items()}
+                    parts = {f"{name}[{key!r}]": part for key, part in data.items()}
                 elif isinstance(data, Mapping):
                     keys = quoted(map(str, data), 4) or "no keys"
-                    message = f"`{leaf.name}` is a mapping ({keys}): to iterate over it gives its keys, not batches"
+                    message = f"`{name}` is a mapping ({keys}): to iterate over it gives its keys, not batches"
                     hint = (
-                        f"supply what one of them holds, as in {leaf.name}=data[{next(iter(data), 'key')!r}]; a "
+                        f"supply what one of them holds, as in {name}=data[{next(iter(data), 'key')!r}]; a "
                         "dataset of tensors is TensorDataset(*data.values()), in a Loader"
                     )
                     yield Problem("G309", "error", where, message, hint)
-                for name, part in parts.items():
+                for label, part in parts.items():
                     if _gives_samples(own := own_data(part)):
-                        message = f"`{name}` is a {type(own).__name__}: to iterate over it gives samples, not batches"
+                        message = f"`{label}` is a {type(own).__name__}: to iterate over it gives samples, not batches"
                         hint = (
-                            f"supply Loader({name}, batch_size=...); if its items are batches already, "
-                            f"DataLoader({name}, batch_size=None)"
+                            f"supply Loader({label}, batch_size=...); if its items are batches already, "
+                            f"DataLoader({label}, batch_size=None)"
                         )
                         yield Problem("G309", "error", where, message, hint)
 

@@ -1,21 +1,22 @@
-"""Where a run is, in the words of its clock: step, epoch, batch, window; and how far its end is."""
+"""Where a run is, in the words of its clock: step, epoch, batch, window, evaluation; and how far its end is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
+from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.guards.syntax import field_of
-from graphtrain.kind.fields import Field
+from graphtrain.kind.fields import EpochFields, Field
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
 from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.plan.scope import FieldTarget, Scope, leaves
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
-from graphtrain.program.evaluations import Evaluations
+from graphtrain.program.rounds import is_fetching
 
 # An epoch that comes no further than this is shown as 0.00.
 _LEAST_EPOCHS = Fraction(1, 200)
@@ -44,20 +45,33 @@ class Moment:
         return other is not None and self.clock == other.clock
 
 
+class Evaluation(NamedTuple):
+    """An evaluation that a run is inside of.
+
+    Attributes:
+        name: that of its metrics: ``"val"``.
+        batch: batches fetched in it.
+        batches: how many it will have, where the length of its data is known.
+    """
+
+    name: str
+    batch: int
+    batches: int | None
+
+
 @final
 class RunClock:
     """Reads the clock of the graph that trains now, or did last, and those around it; a unit nobody counts is left out.
 
     Attributes:
         columns: what rows of metrics have beside step and epoch: the names of the clocks around graphs that train.
-        evaluations: those of the program.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
         reads = [target for planned in program.plan.nodes for _, target in planned.reads]
         self._read = {leaf for target in reads for leaf in leaves(target) if isinstance(leaf, FieldTarget)}
-        self.evaluations = Evaluations(program)
+        self._planned_passes: dict[str, int | None] = {}
         self._outer_clocks = {scope: _outer_clocks(scope) for scope in program.training}
         self.columns: tuple[str, ...] = tuple(
             dict.fromkeys(name for clocks in self._outer_clocks.values() for name in clocks)
@@ -162,6 +176,40 @@ class RunClock:
         """Backward passes in the open window and how many it will have (0: not known); None if none is open."""
         return next(((passes, length) for _, _, passes, length in _windows(self._scope) if passes), None)
 
+    def evaluation(self, position: int) -> Evaluation | None:
+        """The evaluation in which the node at a position is; None outside of one."""
+        around = [*self._program.nodes[position].scope.around()]
+        return next((found for scope in reversed(around) if (found := _evaluation(scope)) is not None), None)
+
+    def evaluations_run(self, position: int) -> dict[str, float]:
+        """How often each evaluation that is counted as an activity of its own has run, by that name.
+
+        The one that the node at a position is in counts as far as it is, if that is known.
+        """
+        now = self.evaluation(position)
+        share = now.batch / now.batches if now is not None and now.batches else 0.0
+        inside = {scope.prefix for scope in self._program.nodes[position].scope.around()}
+        return {
+            outer.node.name: outer.instance.runs + (min(share, 1.0) if f"{outer.path}/" in inside else 0.0)
+            for outer in self._evaluating()
+        }
+
+    def evaluations_planned(self, name: str) -> int | None:
+        """How often an evaluation runs in the whole run; None where that is not known."""
+        if name not in self._planned_passes:
+            path = next(outer.path for outer in self._evaluating() if outer.node.name == name)
+            try:
+                self._planned_passes[name] = self._program.whole_run.visits(path)
+            except UsageError:
+                self._planned_passes[name] = None
+        return self._planned_passes[name]
+
+    def _evaluating(self) -> Iterator[BoundNode]:
+        """The nodes with the outermost bodies that do not train."""
+        for scope in self._program.scopes.values():
+            if scope.outer is not None and scope.activity is not None and scope.outer.scope.activity is None:
+                yield scope.outer
+
     def mixed_windows(self, former: Graph, renaming: Renaming) -> list[str]:
         """One line for every open window whose length is not that of the graph that began it."""
         lines = []
@@ -249,6 +297,17 @@ def _windows(scope: BoundGraph) -> Iterator[tuple[BoundNode, Field, int, int]]:
             if field.counts is not None:
                 opened = getattr(bound.instance, field.window) if field.window is not None else 0
                 yield bound, field, getattr(bound.instance, field.name), opened or _target(bound, field.name)
+
+
+def _evaluation(scope: BoundGraph) -> Evaluation | None:
+    nodes = [bound for bound in scope.nodes.values() if not bound.bypassed]
+    names = [str(bound.parameters[bound.kind.roles.records]) for bound in nodes if bound.kind.roles.records]
+    fetching = next(filter(is_fetching, nodes), None)
+    if fetching is None or not names or scope.names.steps:
+        return None
+    fields = fetching.kind.epoch_fields or EpochFields()
+    batch, batches = (getattr(fetching.instance, name) for name in (fields.epoch_batches, fields.length))
+    return Evaluation(names[0], batch, batches or None)
 
 
 def _outer_clocks(scope: BoundGraph) -> dict[str, tuple[BoundNode, str]]:

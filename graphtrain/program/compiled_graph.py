@@ -10,18 +10,23 @@ from graphtrain.data.length import epoch_length
 from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
+from graphtrain.kind import Read
+from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Trigger
 from graphtrain.metrics.recorder import Recorder
-from graphtrain.names import suggestion
+from graphtrain.names import quoted, suggestion
+from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves
+from graphtrain.plan.save_points import SavePoints
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves, slots_of
+from graphtrain.plan.slots import Slots
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
 from graphtrain.program.factories import Renewals
 from graphtrain.program.horizon import refuse_two_at_once
-from graphtrain.program.liveness import Liveness
 from graphtrain.program.requests import Requests
+from graphtrain.program.rounds import is_fetching
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
@@ -29,6 +34,92 @@ from graphtrain.program.triggers import Triggers, refuse_fractions
 from graphtrain.program.visits import Visits
 from graphtrain.program.whole_run import WholeRun
 from graphtrain.storage.retention import Retention
+
+
+@final
+class Liveness:
+    """The slots of a bound graph that are read after each position. `ended`: the run took an edge to the end there.
+
+    Arguments:
+        extra_inputs: path of a node -> what its step function reads beside what its kind declares.
+
+    Attributes:
+        flow: of the nodes that are not bypassed.
+    """
+
+    def __init__(self, program: Program, extra_inputs: Mapping[str, list[tuple[Read, Target]]]) -> None:
+        self._program = program
+        bypassed = {bound.path for bound in program.nodes if bound.bypassed}
+        self.flow = Flow(program.plan, bypassed)
+        self._points = SavePoints(Slots(self.flow, extra_inputs))
+        self._drawing = [
+            (bound, program.slot_index(target.path))
+            for bound in program.nodes
+            if bound.kind.epoch_fields is not None and not bound.bypassed
+            for read, target in bound.planned.setup_reads
+            if read.takes_written and isinstance(target, SlotTarget)
+        ]
+
+    def names(self, position: int, ended: bool = False) -> set[str]:
+        """Their paths."""
+        return set(self._points.alive(self._program.nodes[position].path, ended=ended))
+
+    def slots(self, position: int, ended: bool = False) -> set[int]:
+        """Their numbers; with those that an open epoch draws from, which a node may write again before the next."""
+        drawn = {
+            slot for bound, slot in self._drawing if self._program.slots[slot] is not None and _is_inside_epoch(bound)
+        }
+        return {self._program.slot_index(name) for name in self.names(position, ended)} | drawn
+
+    def has_batch(self, position: int, ended: bool = False) -> bool:
+        """True if a batch that was fetched is among them."""
+        fetched = {path for bound in self._program.nodes if is_fetching(bound) for path in bound.planned.own_writes}
+        return bool(fetched & self.names(position, ended))
+
+    def comes_between_batches(self) -> bool:
+        """True if a run stands somewhere while no batch is alive."""
+        return any(not bound.bypassed and not self.has_batch(bound.index) for bound in self._program.nodes)
+
+    def transient(self, position: int, ended: bool = False) -> list[str]:
+        """Those that are declared transient; where there are any, it is no save point."""
+        return self._points.transient(self._program.nodes[position].path, ended=ended)
+
+    def save_points(self) -> list[str]:
+        """The paths of all nodes at which nothing alive is declared transient."""
+        return [bound.path for bound in self._program.nodes if not self.transient(bound.index)]
+
+    def missing(self, bound: BoundNode, held: Collection[str], ended: bool) -> tuple[str, str] | None:
+        """A slot that a run cannot do without at a node and does not hold, with the path of who reads it; or None."""
+        if self.names(bound.index, ended) - set(held):
+            for name in sorted(set(self._points.needed(bound.path, ended=ended)) - set(held)):
+                return name, self._points.reader_after(name, bound.path, ended=ended)
+        return None
+
+    def why(self, slots: Collection[str], position: int) -> Iterator[str]:
+        """Who reads some of them, and where one of them is alive throughout; in words."""
+        path, nodes = self._program.nodes[position].path, self._program.nodes
+        needed = [slot for slot in slots if slot in self._points.needed(path)]
+        if readers := dict.fromkeys(self._points.reader_after(slot, path) for slot in needed):
+            yield f"read later by {quoted(readers)}"
+        for scope in nodes[position].scope.around():
+            inside = [bound for bound in nodes if bound.path.startswith(scope.prefix) and not bound.bypassed]
+            if all(set(slots) & self.names(bound.index) for bound in inside):
+                whole = f"`{scope.outer.path}`" if scope.outer else f"the graph `{self._program.graph.name}`"
+                yield f"{'alive' if len(slots) == 1 else 'one of them is alive'} at every node of {whole}"
+                return
+
+    def reader_of_data(self, slot: str) -> str:
+        """The path of a node that takes what a slot holds for its data; empty if none does."""
+        for bound in self._program.nodes:
+            for read, target in bound.planned.setup_reads:
+                if read.takes_written and slot in slots_of([target]):
+                    return bound.path
+        return ""
+
+
+def _is_inside_epoch(bound: BoundNode) -> bool:
+    names = bound.kind.epoch_fields or EpochFields()
+    return bool(bound.fields[names.opened] and not bound.fields[names.last])
 
 
 @final
@@ -51,6 +142,7 @@ class CompiledGraph:
     Attributes:
         retention: which checkpoints stay; None if no node says so.
         renewing: resource -> the path of a node that makes it again.
+        kept: the nodes that kept the object that they had in the former graph.
         returning, saving: the paths of the nodes that may ask the run to go back to a checkpoint, and to make one.
     """
 
@@ -73,10 +165,10 @@ class CompiledGraph:
         self.program = Program(plan, prepared, whole_run)
         # Nodes that are as they were keep their object: an iterator that it holds is continued, nothing is fetched
         # again. They get it before anything is compiled, for what is compiled refers to it.
-        self._kept: set[BoundNode] = set()
+        self.kept: set[BoundNode] = set()
         if former is not None:
             assert renaming is not None, "they come together"
-            self._kept = _keep_instances(self.program, former.program, renaming)
+            self.kept = _keep_instances(self.program, former.program, renaming)
         triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
         self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
         # Everything that is read, by users' step functions too, is known now.
@@ -92,12 +184,17 @@ class CompiledGraph:
         self.liveness = Liveness(self.program, self.table.extra_inputs)
         self._hearing = [bound for bound in self.program.nodes if bound.kind.hears_rows and not bound.bypassed]
         self._runs_before: dict[BoundNode, int] = {}
-        retentions = {bound.path: bound.instance.retention() for bound in self.program.nodes if _retains(bound)}
-        self.retention = Retention.merged(retentions) if retentions else None
-        self.returning, self.saving = (
-            [bound.path for bound in self.program.nodes if bound.is_set_up_with(slot) and not bound.bypassed]
+        acting = [bound for bound in self.program.nodes if not bound.bypassed]
+        returning, saving = (
+            {bound.path: bound.instance for bound in acting if bound.is_set_up_with(slot)}
             for slot in ("history", "checkpoints")
         )
+        self.returning, self.saving = list(returning), list(saving)
+        retaining = {
+            path: node.retention for path, node in saving.items() if callable(getattr(node, "retention", None))
+        }
+        retentions = {path: retention() for path, retention in retaining.items()}
+        self.retention = Retention.merged(retentions) if retentions else None
 
     def _refuse_renewals(self, resources: Mapping[str, Any]) -> None:
         renewals: Renewals | None = self.program.resources.get("renewals")
@@ -188,8 +285,8 @@ class CompiledGraph:
         for bound in filter(_may_record, scope.nodes.values()):
             if bound.body is not None and (bound.body.activity is None or not self._has_run(bound)):
                 return True
-        others = [bound for bound in scope.nodes.values() if bound.body is None and _is_given_rows(bound)]
-        prefixes = [_row_prefixes(bound) for bound in others]
+        others = [bound for bound in scope.nodes.values() if bound.kind.may_record_rows and not bound.bypassed]
+        prefixes = [getattr(bound.kind.implementation, "row_prefixes", None) for bound in others if bound.body is None]
         known = [prefix for declared in prefixes if declared is not None for prefix in declared]
         return (
             None in prefixes
@@ -286,13 +383,8 @@ class CompiledGraph:
         """Where a run that has ended stands once the edges of its last node are evaluated again: the position, and
         whether it is still at its end. Its ending may have been raised since.
         """
-        target = next(self.compiler.open_targets(self.program.nodes[position]))
+        target = self.compiler.leave_again(self.program.nodes[position])
         return (position, True) if target is None else (self.compiler.position(target), False)
-
-    @property
-    def kept(self) -> frozenset[BoundNode]:
-        """The nodes that kept the object that they had in the former graph."""
-        return frozenset(self._kept)
 
     def resume_at(self, position: int, trained_last: str = "") -> None:
         """Set the nodes around a position up, from the progress that they have. May draw random numbers.
@@ -302,7 +394,7 @@ class CompiledGraph:
         """
         self.run_clock.go_by(trained_last, position)
         for scope in self.program.nodes[position].scope.around():
-            self.compiler.enter(scope, reset=False, ready=self._kept)
+            self.compiler.enter(scope, reset=False, ready=self.kept)
         self._runs_before = {bound: bound.instance.runs for bound in self.program.nodes if _may_record(bound)}
 
 
@@ -322,22 +414,7 @@ def _may_record(bound: BoundNode) -> bool:
     trigger = bound.planned.trigger
     is_never_due = trigger is not None and trigger.is_never and not bound.planned.also_due
     is_ending = bound.kind.trigger == "after"
-    return _is_given_rows(bound) and not (is_never_due or is_ending)
-
-
-def _is_given_rows(bound: BoundNode) -> bool:
-    return bound.kind.may_record_rows and not bound.bypassed
-
-
-def _row_prefixes(bound: BoundNode) -> tuple[str, ...] | None:
-    """Under which names a kind records means of the training; None for one that may record anything."""
-    return getattr(bound.kind.implementation, "row_prefixes", None)
-
-
-def _retains(bound: BoundNode) -> bool:
-    """True for a node that asks for checkpoints and says which of them stay."""
-    asks = any(read.name == "checkpoints" for read in bound.kind.setup_reads or ())
-    return asks and not bound.bypassed and callable(getattr(bound.instance, "retention", None))
+    return bound.kind.may_record_rows and not (bound.bypassed or is_never_due or is_ending)
 
 
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[BoundNode]:

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, MultiStep
 
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import COUNTS_RUN, Term, decimal
-from graphtrain.plan.scope import ResourceTarget, leaves
+from graphtrain.plan.scope import resources_of
 from graphtrain.program.bind import BoundNode, Program
 
 
@@ -154,6 +154,6 @@ def _schedulers(program: Program, bound: BoundNode) -> Iterator[tuple[str, Any]]
     """The schedulers that a node steps, by name."""
     if bound.bypassed or "scheduler" not in bound.kind.optional:
         return
-    for leaf in leaves(bound.scope.names.read_by(bound.node, "scheduler")):
-        if isinstance(leaf, ResourceTarget) and leaf.name in program.resources:
-            yield leaf.name, program.resources[leaf.name]
+    for name in resources_of([bound.scope.names.read_by(bound.node, "scheduler")]):
+        if name in program.resources:
+            yield name, program.resources[name]

@@ -7,7 +7,7 @@ of a node without work costs 0.15 us.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -182,8 +182,7 @@ class Compiler:
         choices = [
             (guard, *arrival) for (_, guard), arrival in zip(guards, arrivals, strict=True) if guard is not never
         ]
-        raising = functools.partial(self._raising, bound.scope)
-        diagnosed = functools.partial(_diagnosed, bound, guards, raising)
+        diagnosed = functools.partial(self._diagnosed, bound, guards)
         if not choices:
             return last_call or (lambda: last_position)
         if len(choices) == 1 and choices[0][2] is None and last_call is None:
@@ -214,49 +213,44 @@ class Compiler:
 
         return -1, end
 
-    def open_targets(self, bound: BoundNode) -> Iterator[BoundNode | None]:
-        """Where the edges of a node lead whose guards hold now, in order; None is the end. To ask changes nothing.
+    def leave_again(self, bound: BoundNode) -> BoundNode | None:
+        """Where the edges of a node lead now, or None for the end. To ask changes nothing.
 
         Raises:
             GuardError: a guard raises.
         """
-        graph = bound.scope.graph
-        for edge, target in zip(graph.edges[bound.node.name], self._program.targets(bound), strict=True):
+        for way, target in zip(bound.planned.exits, self._program.targets(bound), strict=True):
             try:
-                holds = edge.when is None or self.cells.compiled(bound.scope, bound.scope.names.guards[edge.when])()
+                if way.guard is None or self.cells.compiled(bound.scope, way.guard)():
+                    return target
             except Exception as error:
-                own = self._raising(bound.scope, edge.when or "", error)
-                raise GuardError(bound.path, own, graph.guards[own], error) from None
-            if holds:
-                yield target
+                raise self._guard_error(bound, way.when or "", error) from None
+        raise AssertionError("the last edge is always taken")
 
-    def _raising(self, scope: BoundGraph, name: str, error: Exception) -> str:
-        """Which guard raises by itself: one, or another that it names, where that raises the same."""
-        for part in walk(scope.names.parse(scope.graph.guards[name])):
-            if isinstance(part, Name) and part.name in scope.graph.guards:
+    def _diagnosed(self, bound: BoundNode, guards: Sequence[tuple[str, Due]], error: Exception) -> Exception:
+        """The error with the guard that raised it: guards are pure, so evaluating them again finds it.
+
+        An error from the end of a body, which an edge calls too, stays as it is.
+        """
+        for name, guard in guards:
+            try:
+                if guard():
+                    break
+            except Exception:
+                return self._guard_error(bound, name, error)
+        return error
+
+    def _guard_error(self, bound: BoundNode, name: str, error: Exception) -> GuardError:
+        """The error of a guard, or of another that it names, where that raises the same by itself."""
+        scope, guards = bound.scope, bound.scope.graph.guards
+        for part in walk(scope.names.parse(guards[name])):
+            if isinstance(part, Name) and part.name in guards:
                 try:
                     self.cells.compiled(scope, scope.names.guards[part.name])()
                 except Exception as inner:
                     if str(inner) == str(error):
-                        return self._raising(scope, part.name, error)
-        return name
-
-
-def _diagnosed(
-    bound: BoundNode, guards: list[tuple[str, Due]], raising: Callable[[str, Exception], str], error: Exception
-) -> Exception:
-    """The error with the guard that raised it: guards are pure, so evaluating them again finds it.
-
-    An error from the end of a body, which an edge calls too, stays as it is.
-    """
-    for name, guard in guards:
-        try:
-            if guard():
-                break
-        except Exception:
-            own = raising(name, error)
-            return GuardError(bound.path, own, bound.scope.graph.guards[own], error)
-    return error
+                        return self._guard_error(bound, part.name, error)
+        return GuardError(bound.path, name, guards[name], error)
 
 
 def _straight(act: Act, fields: dict[str, Any], target: int) -> Transition:

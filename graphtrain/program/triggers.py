@@ -276,9 +276,10 @@ def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
     """True once the clock has reached the target; the second call is made when the target has changed."""
     derived = clock.derived
     if derived is not None:
-        return _derived_threshold(clock, derived, target)
+        reach = getattr(clock.owner, derived.reach)
+        return _restarting_threshold(clock, target, derived.counter, derived.restarts, reach)
     if clock.restarts is not None:
-        return _restarting_threshold(clock, clock.restarts, target)
+        return _restarting_threshold(clock, target, clock.field, clock.restarts, _least_number)
     return _plain_threshold(clock, target)
 
 
@@ -304,47 +305,31 @@ def _plain_threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
     return lambda: values[field] >= threshold, aim
 
 
-def _restarting_threshold(clock: Clock, restarts: str, target: Target) -> tuple[Due, Aim]:
-    field = clock.field
-    values = _fields(clock.owner, field, restarts)
-    count: Any = None
-    threshold: int | float = 0
+def _restarting_threshold(
+    clock: Clock, target: Target, counter: str, restarts: str, reach: Callable[[int | Fraction], int | float]
+) -> tuple[Due, Aim]:
+    """That of a clock which starts again at 0, or is computed from a counter that does.
 
-    def due() -> bool:
-        nonlocal count, threshold
-        if values[restarts] != count:
-            count, threshold = values[restarts], _least_number(target())
-        return bool(values[field] >= threshold)
-
-    def aim() -> None:
-        nonlocal count
-        count = None
-
-    return due, aim
-
-
-def _derived_threshold(clock: Clock, derived: derived_clock, target: Target) -> tuple[Due, Aim]:
-    counter, restarts = derived.counter, derived.restarts
+    Arguments:
+        counter, restarts: what counts, and how often that has started again.
+        reach: the value of the counter at which the clock has reached an amount.
+    """
     values = _fields(clock.owner, counter, restarts)
-    reach = getattr(clock.owner, derived.reach)
-    amount = target()
     count: Any = None  # the value of `restarts` that the threshold was computed for; None: compute it
-    threshold = 0
+    threshold: int | float = 0
 
     def due() -> bool:
         nonlocal count, threshold
         if values[restarts] == count and values[counter] < threshold:
             return False
-        count = values[restarts]
-        if clock.now() >= amount:
-            threshold = 0  # due until it has fired, at any value of the counter
-            return True
-        threshold = reach(amount)
-        return False
+        count, amount = values[restarts], target()
+        is_reached = clock.now() >= amount
+        threshold = 0 if is_reached else reach(amount)  # due until it has fired, at any value of the counter
+        return is_reached
 
     def aim() -> None:
-        nonlocal amount, count
-        amount, count = target(), None
+        nonlocal count
+        count = None
 
     return due, aim
 

@@ -1,18 +1,20 @@
-"""How often the nodes of a graph run from its start to its end, counted ahead."""
+"""How often the nodes of a graph run from its start to its end, counted ahead; and what a `setup` is told of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import final
+from collections.abc import Callable, Mapping
+from typing import Any, final
 
-from graphtrain.data.length import EpochLength
+from graphtrain.data.length import EpochLength, epoch_length
+from graphtrain.distributed import current_ranks
 from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
 from graphtrain.kind.batch_limit import BatchLimit, combined_length
 from graphtrain.names import suggestion
 from graphtrain.plan.counted import Counted, data_read_by, epoch_fields_of
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import ResourceTarget, Scope, leaves
+from graphtrain.plan.scope import Scope, resources_of
 from graphtrain.program.bind import Program
 from graphtrain.program.counting import CountedRanks, CountedRun, EndlessError, fetching
 
@@ -115,7 +117,8 @@ class WholeRun:
         """The program of a graph, run to its end."""
         plan = counted.plan
         ranks = CountedRanks(self._ranks) if self._ranks > 1 else None
-        program = Program(plan, {**dict.fromkeys(_optional(plan), object()), "ranks": ranks}, self, counted.left_out)
+        optional = resources_of(target for planned in plan.nodes for target in planned.optional)
+        program = Program(plan, {**dict.fromkeys(optional, object()), "ranks": ranks}, self, counted.left_out)
         program.window_ranks = self._window_ranks
         for bound in program.nodes:
             epoch = epoch_fields_of(bound.planned)
@@ -167,16 +170,53 @@ class WholeRun:
         return _limited(length, limit)
 
 
-def _optional(plan: Plan) -> Iterator[str]:
-    """The resources without which some node does nothing."""
-    for planned in plan.nodes:
-        slots = (
-            planned.body.graph.optional if planned.body is not None else planned.kind.optional if planned.kind else ()
-        )
-        for slot in slots:
-            for leaf in leaves(planned.scope.read_by(planned.node, slot)):
-                if isinstance(leaf, ResourceTarget):
-                    yield leaf.name
+@final
+class PlannedRun:
+    """A run of a graph, before it begins: what `setup` is given as its argument `run`.
+
+    Arguments:
+        graph: a sound graph, with the parameters that the run has.
+
+    Attributes:
+        rank: the number of this process among those of the run, from 0.
+        world_size: how many there are; 1 where it is alone.
+
+    >>> run = PlannedRun(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs"))
+    >>> run.steps([0] * 10), run.steps([0] * 10, node="train_batch")
+    (9, 30)
+    >>> run.rank, run.world_size
+    (0, 1)
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._plan = Plan(graph)
+        ranks = current_ranks()
+        self.rank, self.world_size = ranks.rank, ranks.world_size
+
+    def steps(self, train_data: Any, /, node: str = "step", **data: Any) -> int:
+        """How often a node will run in the whole run, from its start: of `step`, the steps of the optimizer.
+
+        The graph is run on its counters alone. A guard that reads anything else, such as a metric, counts as not taken,
+        so where metrics decide the number is an upper bound. It is that of the whole run at a resume too, as long as
+        it is resumed with as many processes as it began with.
+
+        Arguments:
+            train_data: the data, of which only the length is asked, and of a loader the size of its batches.
+            node: the path of the node, in a body as ``"fit/step"``. Default: "step".
+            data: other data that nodes fetch, by the name of the resource.
+
+        Raises:
+            UsageError: there is no such node; time or metrics alone end the run; or data has no length.
+        """
+        lengths = {"train_data": train_data, **data}
+        try:
+            ranks = self.world_size
+            return WholeRun(self._plan, lambda name: epoch_length(lengths[name]), ranks, ranks).visits(node)
+        except UsageError as error:
+            raise UsageError(f"run.steps: {error.message}", error.hint) from None
+
+    def __repr__(self) -> str:
+        return f"<PlannedRun of {self._plan.graph.title}>"
 
 
 def _limited(length: EpochLength, limit: BatchLimit) -> EpochLength:

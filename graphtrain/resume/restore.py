@@ -15,8 +15,7 @@ from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph.renaming import lost_position_hint
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.dtypes import refuse_other_types
-from graphtrain.program.made import made_resources
+from graphtrain.program.made import made_resources, refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange

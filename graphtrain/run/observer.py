@@ -67,7 +67,7 @@ class Observer:
         )
         steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
         epochs_move = run_clock.epochs_move()
-        evaluation = run_clock.evaluations.now(position)
+        evaluation = run_clock.evaluation(position)
         name, fetched, batches = (
             (evaluation.name, evaluation.batch, evaluation.batches) if evaluation is not None else (None,) * 3
         )
@@ -122,7 +122,7 @@ class Observer:
     def _evaluated(self, run_clock: RunClock, position: int) -> dict[str, tuple[float, float]]:
         """Of each evaluation: how often it has run, and the seconds that took."""
         seconds = self._watch.seconds()
-        return {name: (runs, seconds.get(name, 0.0)) for name, runs in run_clock.evaluations.passes(position).items()}
+        return {name: (runs, seconds.get(name, 0.0)) for name, runs in run_clock.evaluations_run(position).items()}
 
     def _seconds_left(
         self, shares: dict[Term, float], elapsed: float, run_clock: RunClock, position: int
@@ -143,7 +143,7 @@ class Observer:
             seconds, further = elapsed, (1 - share) / (share - before)
             to_come = 0.0
             for name, (passes, spent) in lately.items():
-                planned = run_clock.evaluations.planned(name) if passes > 0 and term in run_clock.ends else None
+                planned = run_clock.evaluations_planned(name) if passes > 0 and term in run_clock.ends else None
                 if planned is not None and term.base.unit != "seconds":  # which go on in evaluations too
                     seconds -= spent
                     to_come += max(planned - now[name][0], 0.0) * spent / passes

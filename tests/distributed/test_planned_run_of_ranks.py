@@ -7,7 +7,7 @@ import torch
 
 from graphtrain import Graph, Loader, Trainer
 from graphtrain.distributed import Ranks
-from graphtrain.program.planned_run import PlannedRun
+from graphtrain.program.whole_run import PlannedRun
 from tests.distributed.fake_ranks import run_ranks
 
 # The batches of an epoch, `accumulate.every`, `log.every`, `finish.after`.
