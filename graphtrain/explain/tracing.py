@@ -56,9 +56,8 @@ class Explainer:
         """
         self._trace = trace
         if self._compiled is not compiled:
-            pairs = zip(compiled.program.nodes, compiled.table.transitions, strict=True)
-            self._transitions = [self._explained(compiled, bound, transition) for bound, transition in pairs]
             self._compiled = compiled
+            self._transitions = compiled.wrapped(self)
         return self._transitions
 
     def goes_untraced(self) -> None:
@@ -95,13 +94,15 @@ class Explainer:
         position = "the run is over" if loop.ended else f"`{bound.path}` is next"
         return _explanation(compiled, [], bound.index, note=f"{self._note}; {position}")
 
-    def _explained(self, compiled: CompiledGraph, bound: BoundNode, transition: Transition) -> Transition:
-        observation = _Observation(compiled, bound)
+    def wrap(self, bound: BoundNode, visit: Transition) -> Transition:
+        """The transition of a node, which is explained right after it."""
+        assert self._compiled is not None, "noted before"
+        observation = _Observation(self._compiled, bound)
 
         def explained() -> int:
             observation.begin()
             try:
-                position = transition()
+                position = visit()
             except BaseException as error:
                 self._keep(observation.explain(bound.index, error))
                 raise

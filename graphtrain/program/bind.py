@@ -484,7 +484,9 @@ class Program:
                     )
                     yield Problem("G309", "error", where, message, hint)
                 for label, part in parts.items():
-                    if _gives_samples(own := own_data(part)):
+                    own = own_data(part)
+                    # It is read by index; one that can be iterated over may give batches.
+                    if isinstance(own, torch.utils.data.Dataset) and not hasattr(type(own), "__iter__"):
                         message = f"`{label}` is a {type(own).__name__}: to iterate over it gives samples, not batches"
                         hint = (
                             f"supply Loader({label}, batch_size=...); if its items are batches already, "
@@ -563,11 +565,6 @@ def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
     functions = [value for value in resources.values() if isinstance(value, StepCall)]
     needs = [*factory_needs(resources), *(read.name for function in functions for read in function.extra_inputs)]
     return reads_of(graph) | {*needs}
-
-
-def _gives_samples(data: Any) -> bool:
-    """True for a dataset that is read by index; one that can be iterated over may give batches."""
-    return isinstance(data, torch.utils.data.Dataset) and not hasattr(type(data), "__iter__")
 
 
 def may_be_unread(value: Any) -> bool:

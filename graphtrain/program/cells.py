@@ -48,12 +48,10 @@ class Cells:
                 return Cell(self.expression(target))
             case FieldTarget(path, name):
                 owner = self._program.by_path.get(path)
-                if owner is None:
-                    return constant(self.absent(path, name))
-                counter = owner.kind.counter(name)
-                if counter is not None and counter.window == name and not owner.bypassed:
+                counter = owner.kind.counter(name) if owner is not None and not owner.bypassed else None
+                if owner is not None and counter is not None and counter.window == name:
                     return stored(self._slots, self.window_slot(owner, name))
-                return self.field(owner, name)
+                return self.at(path, name)
             case ResourceTarget(name):
                 return constant(self._resource(bound, read, name))
 
@@ -119,6 +117,22 @@ class Cells:
 
     # ---- fields
 
+    def at(self, path: str, name: str) -> Cell:
+        """A field, or a parameter, of the node at a path; in a body that is bypassed, as the node would begin."""
+        bound = self._program.by_path.get(path)
+        if bound is not None:
+            return self.field(bound, name)
+        planned = self._program.plan.by_path[path]
+        assert planned.kind is not None, "checked before"
+        if name == "due":
+            return constant(False)
+        if name in planned.parameters:
+            return constant(planned.parameters[name])
+        instance = planned.kind.new_instance()
+        for parameter, value in planned.parameters.items():
+            setattr(instance, parameter, value)
+        return constant(getattr(instance, name))
+
     def field(self, bound: BoundNode, name: str) -> Cell:
         """A field, or a parameter, of a node."""
         if name == "due":
@@ -133,19 +147,6 @@ class Cells:
             count, window = counter.name, counter.window
             return Cell(lambda: 0 < fields[window] <= fields[count])
         return stored(fields, name) if name in fields else Cell(functools.partial(getattr, bound.instance, name))
-
-    def absent(self, path: str, name: str) -> Any:
-        """The value of a field of a node in a body that is bypassed: the one with which the node would begin."""
-        planned = self._program.plan.by_path[path]
-        assert planned.kind is not None, "checked before"
-        if name == "due":
-            return False
-        if name in planned.parameters:
-            return planned.parameters[name]
-        instance = planned.kind.new_instance()
-        for parameter, value in planned.parameters.items():
-            setattr(instance, parameter, value)
-        return getattr(instance, name)
 
     def due(self, bound: BoundNode) -> Due:
         """A call that answers whether a node is due: by its trigger, or by a field that its kind declares."""
@@ -184,7 +185,7 @@ class Cells:
         scope = self._program.scopes.get(target.scope.path)
         if scope is None:  # of a node in a body that is bypassed
             path, _, name = target.name.rpartition(".")
-            return constant(self.absent(path, name)).read
+            return self.at(path, name).read
         return evaluated(target, self.compiled(scope, target.expression))
 
     def named(self, scope: BoundGraph, expression: Name | FieldOf) -> Cell:
@@ -193,10 +194,7 @@ class Cells:
         Reading a tensor would wait for its device in every transition.
         """
         if isinstance(expression, FieldOf):
-            bound = scope.at(expression.node)
-            if bound is not None:
-                return self.field(bound, expression.field)
-            return constant(self.absent(f"{scope.prefix}{expression.node}", expression.field))
+            return self.at(f"{scope.prefix}{expression.node}", expression.field)
         target = scope.names.resolve(expression.name)
         cell = self.of(next(iter(scope.nodes.values())), Read(expression.name), target)
         if not isinstance(target, SlotTarget):

@@ -25,13 +25,14 @@ from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
 from graphtrain.program.factories import Renewals
 from graphtrain.program.horizon import refuse_two_at_once
+from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Requests
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import Triggers, refuse_fractions
-from graphtrain.program.visits import Visits
+from graphtrain.program.visits import Aspect, Visits
 from graphtrain.program.whole_run import WholeRun
 from graphtrain.storage.retention import Retention
 
@@ -210,6 +211,11 @@ class CompiledGraph:
                     )
                 renewals.refuse(bound.path, name, resources)
                 self.renewing |= dict.fromkeys(renewals.renewed_with([name]), bound.path)
+
+    def wrapped(self, aspect: Aspect) -> list[Transition]:
+        """The transitions with one more aspect around them, outside of all others."""
+        pairs = zip(self.program.nodes, self.table.transitions, strict=True)
+        return [aspect.wrap(bound, transition) for bound, transition in pairs]
 
     @property
     def start(self) -> int:

@@ -187,14 +187,13 @@ def essential_progress(run: StatefulObjects, saved: Section) -> Section:
     for bound in run.program.nodes:
         if bound.bypassed or bound.kind.observer:
             continue
+        # Whether it has run makes it due or not.
+        is_once = bound.planned.trigger is not None and bound.planned.trigger.once
         kept = {
             name: value
             for name, value in saved[bound.path].items()
             if name not in bound.kind.fields
-            or (
-                bound.kind.fields[name].in_digest
-                and (name != "runs" or (bound.path, "runs") in read or _is_once(bound))
-            )
+            or (bound.kind.fields[name].in_digest and (name != "runs" or (bound.path, "runs") in read or is_once))
         }
         if "fired" in kept:
             timed = _units_of_time(bound)
@@ -341,11 +340,6 @@ def _is_alike(value: Any, saved: Any) -> bool:
     """True if a saved value may be one of a field that holds `value` now."""
     numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, saved))
     return value is None or numbers or type(value) is type(saved)
-
-
-def _is_once(bound: BoundNode) -> bool:
-    """True if whether a node has run makes it due or not."""
-    return bound.planned.trigger is not None and bound.planned.trigger.once
 
 
 def _units_of_time(bound: BoundNode) -> set[str]:

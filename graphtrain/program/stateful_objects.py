@@ -165,8 +165,14 @@ class StatefulObjects:
         """
         self.baseline = self.data_state.baseline = baseline
         self.renewed = renewed
-        made_again = {name: each.value for name, each in renewed.items()}
-        baseline.replace(made_again | self._supplied_again(baseline))
+        reached = baseline.reachable.by_path
+        # `rewire` has supplied others in the place of some objects since the run began.
+        supplied_again = {
+            name: value
+            for name, value in self.resources.items()
+            if name in reached and reached[name].value is not value and keeps_state(reached[name].value)
+        }
+        baseline.replace({name: each.value for name, each in renewed.items()} | supplied_again)
         self._list_renewed(baseline)
         objects = self.objects
         for path in filter(baseline.is_left_out, [*objects.stateful]):
@@ -183,15 +189,6 @@ class StatefulObjects:
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
             self._watch_further(baseline, former)
-
-    def _supplied_again(self, baseline: Baseline) -> dict[str, Any]:
-        """The objects with a `state_dict` in whose place `rewire` has supplied others since the run began."""
-        listed = baseline.reachable.by_path
-        return {
-            name: value
-            for name, value in self.resources.items()
-            if name in listed and listed[name].value is not value and keeps_state(listed[name].value)
-        }
 
     def _list_renewed(self, baseline: Baseline) -> None:
         """Note what can be reached from each resource that was made again, as it is now, and from nothing else."""
@@ -296,7 +293,13 @@ class StatefulObjects:
     def capture(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
         """The state as it is, sharing its tensors with the run; `alive` are the slots that will be read."""
         if "resources" in sections:
-            _refuse_objects(SECTIONS["slots"].capture(self, alive))
+            for name, value in SECTIONS["slots"].capture(self, alive).items():
+                if keeps_state(value):
+                    raise UnsaveableError(
+                        f"the slot `{name}`",
+                        f"nothing is known that could make its {type(value).__qualname__} again",
+                        "supply it as a resource; one that a node makes again is a `Factory`, and the node a `renew`",
+                    )
         captured = {name: SECTIONS[name].capture(self, alive) for name in sections}
         if "slots" in captured and self.writer is not None:
             self._note_aliases(captured, self.writer)
@@ -432,16 +435,6 @@ class StatefulObjects:
         """Put back what setting nodes up may have changed."""
         for name in sections:
             SECTIONS[name].restore(self, getattr(state, name), Exemptions())
-
-
-def _refuse_objects(slots: Section) -> None:
-    for name, value in slots.items():
-        if keeps_state(value):
-            raise UnsaveableError(
-                f"the slot `{name}`",
-                f"nothing is known that could make its {type(value).__qualname__} again",
-                "supply it as a resource; one that a node makes again is a `Factory`, and the node a `renew`",
-            )
 
 
 def _kept_by_nodes(progress: Section) -> dict[str, Any]:

@@ -89,12 +89,9 @@ class Every:
         thresholds = [_threshold(clock, self._target(clock, term)) for clock, term in self._terms]
         is_end = [term.unit == AT_END for _, term in terms]
         amounts = [due for at_end, (due, _) in zip(is_end, thresholds, strict=True) if not at_end]
-        self.due: Due = any_of([*([self._has_not_run] if once else []), *amounts])
+        self.due: Due = any_of([*([lambda: not record.runs] if once else []), *amounts])
         self.has_moved = any_of([due for at_end, (due, _) in zip(is_end, thresholds, strict=True) if at_end])
         self._aims = [aim for _, aim in thresholds]
-
-    def _has_not_run(self) -> bool:
-        return not self._record.runs
 
     def not_before(self, due: Due) -> Due:
         """What makes the node due, from when on it may be due."""

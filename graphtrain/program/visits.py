@@ -24,7 +24,12 @@ from graphtrain.program.step_requests import StepRequests
 
 
 class Aspect(Protocol):
-    """Something that is done around the visits of nodes."""
+    """Something that is done around the visits of nodes.
+
+    The order is written down here. From the inside out: expressions, ranks, windows (`Visits.aspects`); then come the
+    trigger and the edge that is taken, which make a transition of a visit (`table`); around that timing, and, where a
+    run is asked for them, the times of nodes or the trace.
+    """
 
     def wrap(self, bound: BoundNode, visit: Act) -> Act:
         """The visit of a node with it; the visit itself where there is nothing to do."""
@@ -122,11 +127,7 @@ class Visits:
     def _current_loader(self, bound: BoundNode) -> Act | None:
         """A call that returns which of several loaders batches are of, as step functions are told of their `loader`."""
         target = self.program.step_input(bound, Read("loader"))
-        return (
-            self.cells.field(self.program.by_path[target.node], target.field).read
-            if isinstance(target, FieldTarget)
-            else None
-        )
+        return self.cells.at(target.node, target.field).read if isinstance(target, FieldTarget) else None
 
     # ---- visits
 

@@ -19,8 +19,8 @@ from graphtrain.metrics.recorder import Recorder
 from graphtrain.metrics.values import not_finite_since
 from graphtrain.names import suggestion
 from graphtrain.notices import Notices
-from graphtrain.program.node_times import NodeTimes
 from graphtrain.program.requests import SavePolicy
+from graphtrain.program.stopwatch import NodeTimes
 from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.save import CheckpointWriter

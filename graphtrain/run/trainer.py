@@ -241,7 +241,7 @@ class Trainer(RunView):
             if trace is not None:
                 table = run.explainer.transitions(compiled, trace)
             elif time_nodes:
-                table = run.node_times.transitions(compiled)
+                table = compiled.wrapped(run.node_times)
             return with_breakpoints(table, breakpoints(), run.requests)
 
         list(breakpoints())  # refused before anything is done

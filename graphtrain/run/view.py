@@ -108,12 +108,7 @@ class RunView:
         known = [*planned.kind.parameters, *planned.kind.fields]
         if field not in known:
             raise KeyError(f"`{path}` has no field `{field}`; {suggestion(field, known)}")
-        if path not in program.by_path:  # in a body that is bypassed
-            return compiled.compiler.cells.absent(path, field)
-        bound = program.by_path[path]
-        if field in bound.kind.parameters and field not in bound.planned.expressions:
-            return bound.parameters[field]
-        return compiled.compiler.cells.field(bound, field).read()
+        return compiled.compiler.cells.at(path, field).read()
 
     def explain(self) -> Explanation:
         """Why the last transition went the way it did: which edges were tried, and what their guards read then.

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Trainer
-from graphtrain.program.node_times import NodeTimes
+from graphtrain.program.stopwatch import NodeTimes
 from tests.resume.rank_runs import run
 
 
