@@ -7,12 +7,13 @@ asks for another answer is never taken, and a node that is entered because it is
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from graphtrain.guards.syntax import Expression, FieldOf, Name, Operation, walk
-from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, leaves
+from graphtrain.kind import Kind
+from graphtrain.plan.plan import Plan
+from graphtrain.plan.scope import FieldTarget, Scope, leaves
 from graphtrain.plan.solve import solve
 
 if TYPE_CHECKING:
@@ -104,95 +105,48 @@ def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
             names |= {name for name, node in scope.graph.nodes.items() if part.name in scope.written_by(node)}
             for leaf in leaves(scope.resolve(part.name)):
                 if isinstance(leaf, FieldTarget):  # handed in by the graph around this one
-                    names |= _changers_inside(plan, scope, leaf)
-    return names
-
-
-def _changers_inside(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
-    """The nodes of a body of which a visit may change a field of a node anywhere."""
-    if target.node.startswith(scope.path):
-        return changers_of_field(plan, scope, FieldOf(target.node.removeprefix(scope.path), target.field))
-    planned = plan.by_path[target.node]
-    if planned.kind is None:
-        return set()
-    if planned.kind.counter(target.field) is not None:
-        return _counting(scope)
-    names = row_recorders(scope) if planned.kind.hears_rows else set()
-    if target.field == "due":
-        terms = plan.terms(planned.scope, planned.trigger) if planned.trigger is not None else []
-        owners = [owner.path for owner, _, _ in terms if owner.path.startswith(scope.path)]
-        names |= {owner.removeprefix(scope.path).partition("/")[0] for owner in owners}
-        for read in _fields_of_end(planned):
-            names |= _changers_inside(plan, scope, FieldTarget(f"{planned.scope.path}{read.node}", read.field))
-        for field in planned.also_due:
-            names |= _changers_inside(plan, scope, FieldTarget(target.node, field))
+                    names |= _changers_of(plan, scope, leaf)
     return names
 
 
 def changers_of_field(plan: Plan, scope: Scope, read: FieldOf) -> set[str]:
     """The nodes of a graph of which a visit may change a field; of one in a body, the node with that body."""
-    outer, slash, _ = read.node.partition("/")
-    if slash:
-        return {outer}
-    target = scope.field(read.node, read.field)
-    if isinstance(target, ExpressionTarget):
-        return changers(plan, scope, target.expression)
-    kind = scope.kinds[read.node]
-    if kind is None:
-        return {read.node}
-    if read.field in kind.parameters:
-        return set()
-    if kind.counter(read.field) is not None:  # the engine counts it, where the effects are
-        return _counting(scope)
-    if read.field != "due":
-        return {read.node} | (row_recorders(scope) if kind.hears_rows else set())
-    return changers_of_due(plan, scope, read.node)
+    return _changers_of(plan, scope, FieldTarget(f"{scope.path}{read.node}", read.field))
 
 
-def changers_of_due(plan: Plan, scope: Scope, name: str) -> set[str]:
-    """The nodes of which a visit may make a node due, or not due any more."""
-    kind = scope.kinds[name]
-    assert kind is not None, "a node of an unknown kind may do anything"
-    names = clock_owners(plan, scope, name)
-    if kind.trigger == "every":
-        names.add(name)
-    planned = plan.by_path[f"{scope.path}{name}"]
-    for read in (*(FieldOf(name, field) for field in planned.also_due), *_fields_of_end(planned)):
-        names |= changers_of_field(plan, scope, read)
-    return names
-
-
-def _fields_of_end(planned: PlanNode) -> list[FieldOf]:
-    """The fields that ask for the end of its graph, of a node that is due then."""
-    if planned.trigger is None or not planned.trigger.at_end:
-        return []
-    return [part for part in walk(planned.scope.ending) if isinstance(part, FieldOf)]
-
-
-def row_recorders(scope: Scope) -> set[str]:
-    """The nodes that may record a row of metrics, which nodes that hear of rows take something from."""
-    return {
-        name
-        for name, node in scope.graph.nodes.items()
-        if node.body is not None or (kind := scope.kinds[name]) is None or kind.may_record_rows
-    }
-
-
-def _counting(scope: Scope) -> set[str]:
-    """The nodes that may run backward, or clear gradients."""
-    return {
-        name
-        for name, node in scope.graph.nodes.items()
-        if node.body is not None
-        or (kind := scope.kinds[name]) is None
-        or kind.has_effect("backward")
-        or kind.has_effect("zero_grad")
-    }
-
-
-def clock_owners(plan: Plan, scope: Scope, name: str) -> set[str]:
-    """The nodes that count the units of a node's trigger."""
-    triggers = plan.by_path[f"{scope.path}{name}"].triggers
-    counters = [owner for trigger in triggers for owner, _, _ in plan.terms(scope, trigger)]
+def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
+    """The nodes of a graph of which a visit may change a field of a node anywhere: here, in a body or around."""
+    name, in_body, _ = target.node.removeprefix(scope.path).partition("/")
+    is_here = target.node.startswith(scope.path)
+    if is_here and in_body:
+        return {name}
+    planned, own = plan.by_path[target.node], {name} if is_here else set()
+    kind = planned.kind
+    if is_here and target.field in planned.expressions:
+        return changers(plan, scope, planned.expressions[target.field].expression)
+    if kind is None or target.field in kind.parameters:
+        return own if kind is None else set()
+    if kind.counter(target.field) is not None:  # the engine counts it, where the effects are
+        return _nodes_that(scope, lambda kind: kind.has_effect("backward") or kind.has_effect("zero_grad"))
+    if target.field != "due":  # nodes that hear of rows of metrics take something from them
+        return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.hears_rows else set())
+    terms = [term for trigger in planned.triggers for term in plan.terms(planned.scope, trigger)]
+    owners = [owner.path for owner, _, _ in terms if owner.path.startswith(scope.path)]
     # Of a unit that is counted in a body, the node with that body.
-    return {owner.path.removeprefix(scope.path).partition("/")[0] for owner in counters}
+    names = {owner.removeprefix(scope.path).partition("/")[0] for owner in owners}
+    if kind.trigger == "every":
+        names |= own
+    reads = [FieldTarget(target.node, field) for field in planned.also_due]
+    if planned.trigger is not None and planned.trigger.at_end:
+        asked = [part for part in walk(planned.scope.ending) if isinstance(part, FieldOf)]
+        reads += [FieldTarget(f"{planned.scope.path}{part.node}", part.field) for part in asked]
+    return names.union(*(_changers_of(plan, scope, read) for read in reads))
+
+
+def _nodes_that(scope: Scope, is_one: Callable[[Kind], bool]) -> set[str]:
+    """The nodes of some kinds, and those that may have one of them inside, or of which nothing is known."""
+    return {
+        name
+        for name, node in scope.graph.nodes.items()
+        if node.body is not None or (kind := scope.kinds[name]) is None or is_one(kind)
+    }
