@@ -11,7 +11,6 @@ from tests import figures
 # Where a figure is not what it should be yet, what it is: to be lowered with it, never raised.
 NOT_YET = {
     "lines of source": 55_900,
-    f"classes above {figures.CLASS_METHODS} methods": 1,
     "functions that the smallest run enters": 1_700,
     "classes that it enters": 160,
     "modules that it runs": 275,

@@ -40,10 +40,6 @@ class Moment:
     clock: Mapping[str, Fraction]
     visits: Mapping[str, int]
 
-    def is_at_the_clock_of(self, other: Moment | None) -> bool:
-        """True if no clock has moved between the two, whatever was trained."""
-        return other is not None and self.clock == other.clock
-
 
 class Evaluation(NamedTuple):
     """An evaluation that a run is inside of.

@@ -338,7 +338,8 @@ class CheckpointWriter(Saves):
         except CheckpointError as error:
             problem = error  # of this rank: what has become of the save is told to all
         moment, newest, replaced = self._run.moment, self._newest, None
-        if newest is not None and moment is not None and moment.is_at_the_clock_of(newest.moment):
+        before = newest.moment if newest is not None else None
+        if newest is not None and before is not None and moment is not None and moment.clock == before.clock:
             replaced, facts = newest.path, replace(facts, replaces=newest.first_number)
         compiled, policy = self._run.compiled, self._policy
         if compiled.returning:
