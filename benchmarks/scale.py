@@ -35,7 +35,7 @@ from torch.nn.utils import clip_grad_norm_
 from workloads import LARGER, MAX_NORM, TINY, Batch, Training, Workload
 
 from graphtrain import Graph, Trainer
-from graphtrain.distributed import Ranks, current_ranks
+from graphtrain.ranks import Ranks, current_ranks
 
 DDP, FIT, AGAIN = "ddp by hand", "fit", _AGAIN.replace("by hand", "ddp by hand")
 CPU = torch.device("cpu")

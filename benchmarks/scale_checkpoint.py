@@ -29,7 +29,7 @@ from measure import Target, comparison, rounds, show
 from scale import on_ranks
 
 from graphtrain import Graph, Trainer
-from graphtrain.distributed import Ranks, current_ranks
+from graphtrain.ranks import Ranks, current_ranks
 from graphtrain.storage.checkpoint import read_checkpoint
 
 DCP_STALL, STALL = "dcp.async_save", "graphtrain, save"

@@ -33,9 +33,9 @@ from transitions import Machine
 
 from graphtrain import Edge, Graph, Node, Trainer, node
 from graphtrain.graph.elements import END
-from graphtrain.guards.evaluate import evaluate
-from graphtrain.guards.syntax import parse
 from graphtrain.kind import kind_of
+from graphtrain.language.evaluate import evaluate
+from graphtrain.language.syntax import parse
 
 TRANSITIONS = 200_000
 OF_MACHINE = 2_000  # it is some fifty times slower

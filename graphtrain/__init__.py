@@ -29,21 +29,10 @@ if TYPE_CHECKING:
     from graphtrain.command.program import main as main
     from graphtrain.data.loader import Loader as Loader
     from graphtrain.data.rank_local import rank_local as rank_local
-    from graphtrain.display.snapshot import Display as Display
-    from graphtrain.display.snapshot import Snapshot as Snapshot
     from graphtrain.graph import Graph as Graph
     from graphtrain.graph.elements import Edge as Edge
     from graphtrain.graph.elements import Node as Node
     from graphtrain.graph.problem import Problem as Problem
-    from graphtrain.metrics.logger import Histogram as Histogram
-    from graphtrain.metrics.logger import Image as Image
-    from graphtrain.metrics.logger import RunLogger as RunLogger
-    from graphtrain.metrics.logger import Text as Text
-    from graphtrain.metrics.tensorboard import TensorBoard as TensorBoard
-    from graphtrain.metrics.values import Max as Max
-    from graphtrain.metrics.values import Min as Min
-    from graphtrain.metrics.values import Sum as Sum
-    from graphtrain.metrics.values import described as described
     from graphtrain.nodes._optimizers import optimizers_of as optimizers_of
     from graphtrain.nodes._optimizers import parameters_of as parameters_of
     from graphtrain.nodes._step_result import loss_and_metrics as loss_and_metrics
@@ -51,31 +40,42 @@ if TYPE_CHECKING:
     from graphtrain.nodes.train_batch import TrainBatch as TrainBatch
     from graphtrain.program.factories import Factory as Factory
     from graphtrain.program.whole_run import PlannedRun as PlannedRun
-    from graphtrain.run.trainer import Trainer as Trainer
+    from graphtrain.report.logger import Histogram as Histogram
+    from graphtrain.report.logger import Image as Image
+    from graphtrain.report.logger import RunLogger as RunLogger
+    from graphtrain.report.logger import Text as Text
+    from graphtrain.report.snapshot import Display as Display
+    from graphtrain.report.snapshot import Snapshot as Snapshot
+    from graphtrain.report.tensorboard import TensorBoard as TensorBoard
+    from graphtrain.report.values import Max as Max
+    from graphtrain.report.values import Min as Min
+    from graphtrain.report.values import Sum as Sum
+    from graphtrain.report.values import described as described
+    from graphtrain.trainer.trainer import Trainer as Trainer
 
 # Imported on first use: some need torch, whose import takes about a second, one the command line, some read TOML.
 _LATE = {
     "CallsTrainingStep": "graphtrain.nodes._training_step",
-    "Display": "graphtrain.display.snapshot",
+    "Display": "graphtrain.report.snapshot",
     "Edge": "graphtrain.graph.elements",
     "Factory": "graphtrain.program.factories",
     "Graph": "graphtrain.graph",
-    "Histogram": "graphtrain.metrics.logger",
-    "Image": "graphtrain.metrics.logger",
+    "Histogram": "graphtrain.report.logger",
+    "Image": "graphtrain.report.logger",
     "Loader": "graphtrain.data.loader",
-    "Max": "graphtrain.metrics.values",
-    "Min": "graphtrain.metrics.values",
+    "Max": "graphtrain.report.values",
+    "Min": "graphtrain.report.values",
     "Node": "graphtrain.graph.elements",
     "PlannedRun": "graphtrain.program.whole_run",
     "Problem": "graphtrain.graph.problem",
-    "RunLogger": "graphtrain.metrics.logger",
-    "Snapshot": "graphtrain.display.snapshot",
-    "Sum": "graphtrain.metrics.values",
-    "TensorBoard": "graphtrain.metrics.tensorboard",
-    "Text": "graphtrain.metrics.logger",
+    "RunLogger": "graphtrain.report.logger",
+    "Snapshot": "graphtrain.report.snapshot",
+    "Sum": "graphtrain.report.values",
+    "TensorBoard": "graphtrain.report.tensorboard",
+    "Text": "graphtrain.report.logger",
     "TrainBatch": "graphtrain.nodes.train_batch",
-    "Trainer": "graphtrain.run.trainer",
-    "described": "graphtrain.metrics.values",
+    "Trainer": "graphtrain.trainer.trainer",
+    "described": "graphtrain.report.values",
     "loss_and_metrics": "graphtrain.nodes._step_result",
     "main": "graphtrain.command.program",
     "optimizers_of": "graphtrain.nodes._optimizers",

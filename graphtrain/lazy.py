@@ -1,4 +1,4 @@
-"""Modules that are imported at their first use.
+"""Modules that are imported at their first use, and those that may not be there at all.
 
 To read, check and draw a graph takes the declarations of its kinds, which are their signatures. What kinds work with is
 torch and most of the engine, whose import takes ten times as long as everything else that such a command does.
@@ -10,6 +10,20 @@ import importlib
 import sys
 from types import ModuleType
 from typing import Any
+
+from graphtrain.errors import UsageError
+
+# What can be deleted from the package: the modules by which the rest reaches each part. Nothing else imports them.
+PARTS = {
+    "explain": "graphtrain.proof.tracing",
+    "trace": "graphtrain.proof.lines",
+    "display": "graphtrain.report.display.choose",
+    "panel": "graphtrain.report.display.panel",
+    "summary": "graphtrain.report.display.summary",
+    "tensorboard": "graphtrain.report.tensorboard",
+    "launcher": "graphtrain.ranks.launcher",
+    "processes": "graphtrain.ranks.processes",
+}
 
 
 class _Lazy(ModuleType):
@@ -40,3 +54,29 @@ def lazy_import(name: str) -> Any:
     Fraction(3, 2)
     """
     return sys.modules.get(name) or _Lazy(name, sys._getframe(1).f_globals)
+
+
+def installed(name: str) -> Any:
+    """A module of the package, or None where it was deleted.
+
+    Arguments:
+        name: its full name.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # something that it imports
+        return None
+
+
+def part(name: str) -> Any:
+    """A module of `PARTS`.
+
+    Raises:
+        UsageError: it was deleted from the package.
+    """
+    module = installed(PARTS[name])
+    if module is None:
+        raise UsageError(f"{name} is not installed", f"this copy of graphtrain lacks {PARTS[name]}: install all of it")
+    return module

@@ -18,10 +18,10 @@ from graphtrain.data.rank_local import RankLocal
 from graphtrain.data.samplers import parts_of
 from graphtrain.data.shares import Share, Shared, Windows, round_size
 from graphtrain.data.source import Indexed, Ordered, Source
-from graphtrain.distributed import Record
 from graphtrain.errors import DataError, RanksDivergedError
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.program.agreement import Agreement
+from graphtrain.ranks import Record
 from graphtrain.state.content import content_hash
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.errors import UsageError
 from graphtrain.kind.ask import Ask
 from graphtrain.lazy import lazy_import
-from graphtrain.metrics.values import check_metric, check_names, described, detached
+from graphtrain.report.values import check_metric, check_names, described, detached
 
 if TYPE_CHECKING:
     import torch

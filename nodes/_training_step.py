@@ -15,8 +15,8 @@ from graphtrain.nodes._step_result import loss_and_metrics, metrics_of, without_
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from graphtrain.metrics.recorder import Means, Recorder
     from graphtrain.nodes import _compiled as compiling
+    from graphtrain.report.recorder import Means, Recorder
 else:
     compiling = lazy_import("graphtrain.nodes._compiled")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.lazy import lazy_import
-from graphtrain.metrics.values import REDUCTIONS
+from graphtrain.report.values import REDUCTIONS
 
 if TYPE_CHECKING:
     import torch

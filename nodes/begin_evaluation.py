@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import torch
 
     from graphtrain.data import loaders, samplers, source
-    from graphtrain.metrics.recorder import Recorder
     from graphtrain.program.agreement import Agreement
+    from graphtrain.report.recorder import Recorder
     from graphtrain.state import random
 else:
     torch = lazy_import("torch")

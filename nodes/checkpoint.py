@@ -14,8 +14,8 @@ from graphtrain.program.requests import SavePolicy
 from graphtrain.storage.retention import Retention
 
 if TYPE_CHECKING:
-    from graphtrain.metrics.recorder import Place, Recorder
     from graphtrain.program.requests import Requests
+    from graphtrain.report.recorder import Place, Recorder
 
 
 @node(observer=True, family="saving", also_due={"improved": "best"})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from graphtrain.kind import node
 
 if TYPE_CHECKING:
-    from graphtrain.metrics.recorder import Means, Recorder
+    from graphtrain.report.recorder import Means, Recorder
 
 
 @node(family="bookkeeping", synchronises=True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from graphtrain.data import samplers
-    from graphtrain.metrics.recorder import Recorder
+    from graphtrain.report.recorder import Recorder
     from graphtrain.state import random
 else:
     samplers = lazy_import("graphtrain.data.samplers")

@@ -18,7 +18,7 @@ from graphtrain.nodes.end_evaluation import of_loader
 if TYPE_CHECKING:
     import torch
 
-    from graphtrain.metrics.recorder import Recorder
+    from graphtrain.report.recorder import Recorder
 else:
     torch = lazy_import("torch")
 

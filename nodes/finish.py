@@ -9,7 +9,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.nodes.log import record_means
 
 if TYPE_CHECKING:
-    from graphtrain.metrics.recorder import Recorder
+    from graphtrain.report.recorder import Recorder
 
 
 @node(family="bookkeeping")

@@ -12,7 +12,7 @@ from graphtrain.nodes._optimizers import names_of, optimizers_of, parameters_of
 if TYPE_CHECKING:
     import torch
 
-    from graphtrain.metrics.recorder import Means, Recorder
+    from graphtrain.report.recorder import Means, Recorder
 else:
     torch = lazy_import("torch")
 

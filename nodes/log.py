@@ -10,7 +10,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.nodes._optimizers import optimizers_of
 
 if TYPE_CHECKING:
-    from graphtrain.metrics.recorder import Means, Recorder
+    from graphtrain.report.recorder import Means, Recorder
 
 
 @node(observer=True, synchronises=True)

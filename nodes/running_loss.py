@@ -9,7 +9,7 @@ from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above, Metric
 
 if TYPE_CHECKING:
-    from graphtrain.metrics.recorder import Means, Recorder
+    from graphtrain.report.recorder import Means, Recorder
 
 
 @node(observer=True, family="bookkeeping")

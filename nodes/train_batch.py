@@ -12,19 +12,19 @@ from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.ask import Ask
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
-from graphtrain.metrics.values import detached
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import scaled
 from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics, without_ask
 from graphtrain.nodes._training_step import CallsTrainingStep
+from graphtrain.report.values import detached
 
 if TYPE_CHECKING:
     import torch
 
-    from graphtrain.metrics.recorder import Recorder
     from graphtrain.program import resources
     from graphtrain.program.agreement import Agreement
     from graphtrain.program.factories import Renewals
+    from graphtrain.report.recorder import Recorder
     from graphtrain.state import random
 else:
     resources = lazy_import("graphtrain.program.resources")

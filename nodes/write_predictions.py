@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.lazy import lazy_import
-from graphtrain.metrics.values import described
 from graphtrain.plain import json_value
+from graphtrain.report.values import described
 
 if TYPE_CHECKING:
     import numpy
     import torch
 
     from graphtrain.program.agreement import Agreement
-    from graphtrain.storage import predictions as files
     from graphtrain.storage import encoding
+    from graphtrain.storage import predictions as files
     from graphtrain.storage.predictions import PredictionsFile
 else:
     numpy = lazy_import("numpy")

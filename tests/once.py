@@ -32,7 +32,7 @@ def begin() -> None:
 
 def start_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check a graph of shipped kinds once (15 ms), and ask git once for what the tests themselves are (60 ms)."""
-    trainer, environment = (sys.modules.get(f"graphtrain.{name}") for name in ("run.trainer", "resume.environment"))
+    trainer, environment = (sys.modules.get(f"graphtrain.{name}") for name in ("trainer.trainer", "resume.environment"))
     if trainer is None or environment is None:
         return
     check = trainer.checked_graph

@@ -17,6 +17,6 @@ def test_the_lowest_versions_are_those_of_pyproject_for_all_but_torch() -> None:
 
 
 def test_nobody_is_told_to_install_a_release_that_there_is_not() -> None:
-    folders = [ROOT / "docs", ROOT / "examples", ROOT / "graphtrain" / "metrics"]
+    folders = [ROOT / "docs", ROOT / "examples", ROOT / "graphtrain" / "report"]
     files = [ROOT / "README.md", *(file for folder in folders for file in folder.glob("*.[mpi]*"))]
     assert [file.name for file in files if "graphtrain[" in file.read_text()] == []

@@ -22,8 +22,8 @@ LINKED = ("nodes", "graphs", "viz")
 # directly under `graphtrain/` are the ground on which everything stands.
 GROUND = ("alive", "errors", "lazy", "names", "notices", "outcome", "plain", "printable", "version")
 ORDER = (
-    "distributed",
-    "guards",
+    "ranks",
+    "language",
     "kind",
     "graph",
     "plan",
@@ -31,15 +31,13 @@ ORDER = (
     "storage",
     "state",
     "data",
-    "metrics",
+    "report",
     "program",
     "nodes",
     "graphs",
     "resume",
-    "explain",
-    "display",
-    "run",
-    "replay",
+    "trainer",
+    "proof",
     "adapters",
     "viz",
     "command",
@@ -57,7 +55,7 @@ LATE = {
     ("graph.graph", "storage.saved_graph"): "`Graph.load` takes a run directory",
     ("graph.elements", "viz.render"): "graphs and differences draw themselves: `render` and `_repr_svg_` are methods",
     (
-        "run.drawing",
+        "trainer.drawing",
         "viz.render",
     ): "a trainer draws itself in a notebook; without one, a run imports nothing that draws",
 }
@@ -88,7 +86,7 @@ TAKES = {
 }
 
 # What can be read, edited, checked and drawn without torch, whose import takes a second.
-WITHOUT_TORCH = (*GROUND, "guards", "kind", "graph", "plan", "checks", "graphs", "viz", "")
+WITHOUT_TORCH = (*GROUND, "language", "kind", "graph", "plan", "checks", "graphs", "viz", "")
 
 # The share of the source that one package may hold, tests and examples aside.
 LARGEST_SHARE = 0.15
@@ -123,7 +121,7 @@ def rooms() -> dict[str, list[str]]:
 
 
 def package_of(module: str) -> str:
-    """``"run"`` for ``"run.trainer"``; a module directly under `graphtrain/` is its own."""
+    """``"run"`` for ``"trainer.trainer"``; a module directly under `graphtrain/` is its own."""
     return module.partition(".")[0]
 
 
@@ -240,11 +238,11 @@ def type_checking_only(tree: ast.Module) -> set[str]:
 
 
 def test_every_package_is_in_the_order() -> None:
-    assert {"run.trainer", "nodes.clip", "viz.dot", "graphs", "command.run"} <= set(MODULES)
+    assert {"trainer.trainer", "nodes.clip", "viz.dot", "graphs", "command.run"} <= set(MODULES)
     folders = {package_of(name) for name in MODULES}
     assert folders <= {*GROUND, *ORDER, *DOORS}
     assert folders >= {*GROUND, *DOORS}
-    assert {*ORDER} - folders <= {"distributed", "adapters"}, "which are to come"
+    assert {*ORDER} - folders <= {"adapters"}, "which are to come"
 
 
 def test_the_page_about_the_architecture_gives_every_package_a_room() -> None:
@@ -282,7 +280,7 @@ def test_late_imports_are_listed_with_their_reason() -> None:
     ("module", "imported"),
     [
         *((low, high) for low, high in itertools.combinations(ORDER, 2) if low in MODULES and high in MODULES),
-        ("errors", "guards"),
+        ("errors", "language"),
         ("names", "kind"),
     ],
 )
@@ -370,7 +368,7 @@ def test_nothing_runs_what_it_reads() -> None:
 
 def test_only_one_package_knows_the_collectives() -> None:
     for module, tree in MODULES.items():
-        if package_of(module) != "distributed":
+        if package_of(module) != "ranks":
             assert not [name for name in imports(tree) if within(name, "torch.distributed")], module
 
 
@@ -415,14 +413,14 @@ def test_a_graph_needs_no_torch(module: str) -> None:
 
 
 def test_the_trainer_does_need_it() -> None:
-    assert "torch" in reached_by_import("run.trainer"), "or the test above sees nothing"
+    assert "torch" in reached_by_import("trainer.trainer"), "or the test above sees nothing"
 
 
 def test_a_display_knows_snapshots_and_nothing_else() -> None:
-    inside = [name for name in MODULES if package_of(name) == "display"]
-    assert "display.live" in inside
+    inside = [name for name in MODULES if within(name, "report.display")]
+    assert "report.display.live" in inside
     for module in inside:
-        assert imports_of_ours(MODULES[module]) <= {*GROUND, *inside}, module
+        assert imports_of_ours(MODULES[module]) <= {*GROUND, *inside, "report.snapshot", "report.numbers"}, module
         assert not [name for name in imports(MODULES[module]) if within(name, "torch")], module
 
 

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
-from graphtrain.guards.evaluate import COMPARISONS, constant_value
-from graphtrain.guards.syntax import Constant, Expression, FieldOf, Operation, rebuilt
 from graphtrain.kind.parameter import Above
+from graphtrain.language.evaluate import COMPARISONS, constant_value
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation, rebuilt
 from graphtrain.plan.scope import Scope
 
 # Beyond so many ways in which a guard can have an answer, they are not told apart.
@@ -153,7 +153,7 @@ class Table:
     def ways_to_answer(self, expression: Expression, known: Known) -> dict[bool, tuple[Answers, ...] | None]:
         """The ways in which a guard can have an answer, none if it cannot; None where there are more than `MOST_WAYS`.
 
-        >>> from graphtrain.guards.syntax import parse
+        >>> from graphtrain.language.syntax import parse
         >>> known = lambda read: Values(least=0, whole=True)
         >>> ways = Table().ways_to_answer(parse("a.count > 1 and a.count == 0"), known)
         >>> len(ways[True]), len(ways[False])

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from graphtrain.graph.elements import END, Node
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Expression, FieldOf, Name, walk
 from graphtrain.kind.trigger import AT_END, Trigger
+from graphtrain.language.syntax import Expression, FieldOf, Name, walk
 from graphtrain.plan.scope import ExpressionTarget, Scope
 
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from graphtrain.checks.answers import ANY, Literal, Values, values_of
 from graphtrain.checks.gradients import Gradients, counters_of
-from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, Operation, parts, walk
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Trigger
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, parts, walk
 from graphtrain.plan.facts import changers, changers_of_field
 from graphtrain.plan.flow import FlowPoint
 from graphtrain.plan.solve import Ways

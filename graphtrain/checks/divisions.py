@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import FieldOf, walk
 from graphtrain.kind import Field
+from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import FlowPoint
 from graphtrain.plan.scope import named_by
 from graphtrain.plan.solve import Ways

@@ -12,10 +12,10 @@ from fractions import Fraction
 from graphtrain.checks.answers import ANY, Table, Values
 from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Constant, Expression, FieldOf, Operation, walk
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import RUN, Trigger
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation, walk
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Scope
 

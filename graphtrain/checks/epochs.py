@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Expression, FieldOf, walk
+from graphtrain.language.syntax import Expression, FieldOf, walk
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.solve import Ways
 

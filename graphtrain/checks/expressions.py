@@ -9,8 +9,10 @@ from typing import Any
 from graphtrain.checks.guards import ValueTypeError, name_faults, syntax_hint, type_of
 from graphtrain.graph.elements import Node
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.evaluate import evaluate
-from graphtrain.guards.syntax import (
+from graphtrain.kind import Kind
+from graphtrain.kind.parameter import REQUIRED, show_value
+from graphtrain.language.evaluate import evaluate
+from graphtrain.language.syntax import (
     Expression,
     GuardCycleError,
     GuardSyntaxError,
@@ -19,8 +21,6 @@ from graphtrain.guards.syntax import (
     is_expression,
     walk,
 )
-from graphtrain.kind import Kind
-from graphtrain.kind.parameter import REQUIRED, show_value
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import ExpressionTarget, Scope, ValueType, value_type
 

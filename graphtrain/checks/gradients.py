@@ -26,8 +26,8 @@ from graphtrain.checks.gradient_rules import (
 from graphtrain.graph import layers
 from graphtrain.graph.elements import END
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Constant, Expression, FieldOf, walk
 from graphtrain.kind import Field
+from graphtrain.language.syntax import Constant, Expression, FieldOf, walk
 from graphtrain.names import quoted
 from graphtrain.plan.facts import changers, conjuncts
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint

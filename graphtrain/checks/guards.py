@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.evaluate import COMPARISONS, constant_value
-from graphtrain.guards.syntax import (
+from graphtrain.language.evaluate import COMPARISONS, constant_value
+from graphtrain.language.syntax import (
     FUNCTIONS,
     NUMBERS,
     Constant,

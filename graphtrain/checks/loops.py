@@ -23,9 +23,9 @@ from graphtrain.checks.loop_counts import COUNTED, Counting
 from graphtrain.checks.trap import Targets, Trap, circle, within
 from graphtrain.checks.windows import by_count
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.trigger import AT_END
+from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
 from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Expression, FieldOf, walk
 from graphtrain.kind.fields import IDLE, ROUND, Field
+from graphtrain.language.syntax import Expression, FieldOf, walk
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (

@@ -11,12 +11,12 @@ from graphtrain.checks.guards import no_node
 from graphtrain.graph.elements import END, NESTED, Node
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import find_graph, known_kinds
-from graphtrain.guards.syntax import field_of, is_expression
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.mode import known_mode
 from graphtrain.kind.parameter import REQUIRED, is_trigger
 from graphtrain.kind.trigger import AT_END, COUNTS_RUN, ONCE, Term, Trigger, known_units, unit_hint
+from graphtrain.language.syntax import field_of, is_expression
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.scope import Scope, field_type, is_countable, outputs_of, readable_fields, reads_of
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.guards.syntax import Constant, Expression, FieldOf, Operation, rebuilt
 from graphtrain.kind import Field
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation, rebuilt
 
 
 def by_count(graph: Graph, guard: Expression) -> Expression:
     """A guard in which a full window is asked for by its count and its size.
 
-    >>> from graphtrain.guards.syntax import parse
+    >>> from graphtrain.language.syntax import parse
     >>> by_count(Graph.load("fit"), parse("accumulate.full")) == parse("accumulate.count >= accumulate.every")
     True
     """

@@ -14,12 +14,12 @@ from graphtrain.command.graphs import ON_GRAPHS
 from graphtrain.command.output import console, counted, escaped, notify, shown, table
 from graphtrain.command.script_graph import load_graph
 from graphtrain.command.settings import renamings
-from graphtrain.display.numbers import metric
 from graphtrain.graph import Graph
 from graphtrain.graph.difference import Change, Difference
 from graphtrain.graph.registry import find_graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.plain import is_equal
+from graphtrain.report.numbers import metric
 from graphtrain.resume.provenance import code_changes
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.run_directory import last_rows

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from graphtrain.command.cli import command
 from graphtrain.command.run import ScriptCommand
-from graphtrain.distributed.launcher import launched
 from graphtrain.errors import UsageError
+from graphtrain.ranks.launcher import launched
 
 _SHARED = """
 Arguments:

@@ -23,16 +23,15 @@ from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.command.run_directories import existing_checkpoint
 from graphtrain.command.runs import ACTIVE, present_status
 from graphtrain.command.script_graph import load_graph
-from graphtrain.display.choose import display_for
-from graphtrain.display.numbers import metric
-from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.metrics.values import ROW_POSITION
 from graphtrain.outcome import Outcome
 from graphtrain.plain import json_value
-from graphtrain.replay.history import SavedCheckpoint
-from graphtrain.run.trainer import Trainer
+from graphtrain.proof.history import SavedCheckpoint
+from graphtrain.ranks import current_ranks, on_all_ranks
+from graphtrain.report.display.choose import display_for
+from graphtrain.report.numbers import metric
+from graphtrain.report.values import ROW_POSITION
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
 from graphtrain.storage.named import BEST, NEWEST
 from graphtrain.storage.own_files import replace_file
@@ -41,6 +40,7 @@ from graphtrain.storage.regular import NotAsAgreedError, parsed_json, read_regul
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, readable_failure
 from graphtrain.storage.run_files import named_folder
 from graphtrain.storage.saved_graph import graph_of
+from graphtrain.trainer.trainer import Trainer
 
 TESTS_FILE = "test.jsonl"
 PREDICTIONS_FOLDER = "predict"

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from graphtrain.distributed import prints
 from graphtrain.errors import (
     DataError,
     EditError,
@@ -22,9 +21,10 @@ from graphtrain.errors import (
     UsageError,
 )
 from graphtrain.printable import printable
-from graphtrain.run.frames import users_frames
-from graphtrain.run.signals import STOPPED as STOPPED
-from graphtrain.run.signals import StoppedBeforeTrainingError, handle_until_exit
+from graphtrain.ranks import prints
+from graphtrain.trainer.frames import users_frames
+from graphtrain.trainer.signals import STOPPED as STOPPED
+from graphtrain.trainer.signals import StoppedBeforeTrainingError, handle_until_exit
 
 FAILED = 1
 BAD_USAGE = 2

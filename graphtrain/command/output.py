@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.distributed.current import current_ranks
 from graphtrain.printable import one_line, printable, shorten
+from graphtrain.ranks.current import current_ranks
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,9 +10,9 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.run import without
-from graphtrain.distributed.current import is_one_of_several
-from graphtrain.distributed.launcher import launched
 from graphtrain.errors import UsageError
+from graphtrain.ranks.current import is_one_of_several
+from graphtrain.ranks.launcher import launched
 
 _OF_A_RUN, _OF_CUTS = "To verify a run that was made", "To verify a script, without a run"
 

@@ -24,10 +24,10 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.program.bind import without_unread
 from graphtrain.program.factories import with_made
-from graphtrain.replay.history import SavedCheckpoint
+from graphtrain.proof.history import SavedCheckpoint
 from graphtrain.resume.environment import run_environment
-from graphtrain.run.trainer import Trainer
 from graphtrain.storage.saved_graph import graph_of
+from graphtrain.trainer.trainer import Trainer
 
 # The parameter of a kind that evaluates: what the loss is a sum over.
 _PER = "per"

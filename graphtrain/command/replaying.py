@@ -12,18 +12,18 @@ import torch
 
 from graphtrain.command.output import console, escaped, ignore, notify_once, table
 from graphtrain.command.rebuild import TrainerFactory
-from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term
 from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
-from graphtrain.replay.history import RunHistory, SavedCheckpoint
-from graphtrain.replay.replay import Replay
-from graphtrain.run.breakpoints import parse_moment
+from graphtrain.proof.history import RunHistory, SavedCheckpoint
+from graphtrain.proof.replay import Replay
+from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
 from graphtrain.storage.run_files import named_folder
 from graphtrain.storage.saved_graph import graph_of
+from graphtrain.trainer.breakpoints import parse_moment
 
 _MOST_PARAMETERS = 60
 _MOST_PARTS = 12

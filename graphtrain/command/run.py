@@ -14,8 +14,8 @@ from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.script import setup_function
 from graphtrain.command.script_graph import load_graph, script_graph
 from graphtrain.command.settings import print_arguments, print_parameters
-from graphtrain.distributed.launcher import launched
 from graphtrain.graph import Graph
+from graphtrain.ranks.launcher import launched
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from graphtrain.alive import is_alive
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
 from graphtrain.command.output import console, notify, shown, table
-from graphtrain.display.numbers import duration, metric
-from graphtrain.display.snapshot import Snapshot
 from graphtrain.errors import UsageError
 from graphtrain.names import in_natural_order
 from graphtrain.printable import one_line
+from graphtrain.report.numbers import duration, metric
+from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, read_status
 
@@ -215,7 +215,7 @@ def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
 def _panel(snapshot: Snapshot) -> list[str]:
     from rich.console import Console
 
-    from graphtrain.display.panel import Panel
+    from graphtrain.report.display.panel import Panel
 
     terminal = console()
     width = terminal.width - 2 if terminal.is_terminal else _WIDTH_OF_A_PIPE

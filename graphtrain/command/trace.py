@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
-from graphtrain.explain.explanation import Explanation
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
 from graphtrain.printable import one_line
+from graphtrain.proof.explanation import Explanation
 
 # A column is no wider than this; a longer name takes the room it needs.
 _WIDEST = 32

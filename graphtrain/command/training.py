@@ -31,12 +31,9 @@ from graphtrain.command.trace import TraceLines
 from graphtrain.command.weights import fingerprints, named_weights, warm_start
 from graphtrain.data.length import length_of
 from graphtrain.data.rank_local import RankLocal
-from graphtrain.display.choose import display_for, introduce
-from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
-from graphtrain.metrics.logger import Logger
 from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
@@ -44,9 +41,12 @@ from graphtrain.program.bind import USUAL, without_unread
 from graphtrain.program.factories import with_made
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import resolve_device
-from graphtrain.run.breakpoints import parse_amount, refuse_unknown_node
-from graphtrain.run.trainer import Trainer
+from graphtrain.ranks import current_ranks, on_all_ranks
+from graphtrain.report.display.choose import display_for, introduce
+from graphtrain.report.logger import Logger
 from graphtrain.storage.saved_graph import holds_a_graph
+from graphtrain.trainer.breakpoints import parse_amount, refuse_unknown_node
+from graphtrain.trainer.trainer import Trainer
 
 # Runs a trainer in another way than `Trainer.run`.
 Drive = Callable[[Trainer, RunOptions], Outcome]
@@ -178,11 +178,11 @@ class _Training:
                     "a logger is called as logger(metrics, step)",
                 )
         if self._options.tensorboard:
-            from graphtrain.metrics.tensorboard import TensorBoard
+            from graphtrain.report.tensorboard import TensorBoard
 
             loggers.append(TensorBoard())
         if self._options.csv:
-            from graphtrain.metrics.csv import CSV
+            from graphtrain.report.csv import CSV
 
             loggers.append(CSV())
         return loggers

@@ -33,12 +33,11 @@ from graphtrain.command.cli import app
 from graphtrain.command.failure import FAILED
 from graphtrain.command.output import console, counted, escaped, notify, table
 from graphtrain.command.run import RunOptions
-from graphtrain.display.numbers import about, duration, size
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.outcome import Outcome
 from graphtrain.printable import one_line, printable
-from graphtrain.replay.comparison import StateDifference, first_lines
-from graphtrain.replay.cuts import (
+from graphtrain.proof.comparison import StateDifference, first_lines
+from graphtrain.proof.cuts import (
     Cut,
     CutTraining,
     TrainedRun,
@@ -47,9 +46,10 @@ from graphtrain.replay.cuts import (
     expected_seconds,
     sampled_transitions,
 )
-from graphtrain.run.trainer import Trainer
+from graphtrain.report.numbers import about, duration, size
 from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
+from graphtrain.trainer.trainer import Trainer
 
 _MOST_LINES = 12
 _REFRESHES_PER_SECOND = 4

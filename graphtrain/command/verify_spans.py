@@ -9,13 +9,13 @@ from pathlib import Path
 from graphtrain.command.failure import FAILED
 from graphtrain.command.output import console, counted, escaped, ignore, notify_once, table
 from graphtrain.command.rebuild import TrainerFactory
-from graphtrain.display.numbers import duration, size
-from graphtrain.distributed import current_ranks, on_all_ranks
 from graphtrain.errors import UsageError
 from graphtrain.printable import one_line
-from graphtrain.replay.comparison import first_lines
-from graphtrain.replay.history import RunHistory, Segment
-from graphtrain.replay.verify import Verdict, Verifier
+from graphtrain.proof.comparison import first_lines
+from graphtrain.proof.history import RunHistory, Segment
+from graphtrain.proof.verify import Verdict, Verifier
+from graphtrain.ranks import current_ranks, on_all_ranks
+from graphtrain.report.numbers import duration, size
 
 
 def verify_spans(script: str, run_dir: Path, settings: Sequence[str], last: int | None) -> int:

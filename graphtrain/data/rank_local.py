@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, final
 
-from graphtrain.distributed import current_ranks
+from graphtrain.ranks import current_ranks
 
 
 @final

@@ -16,7 +16,9 @@ from graphtrain.graph.canonical import plain_parameter
 from graphtrain.graph.elements import END, NESTED, Edge, Node, Place, slots_of
 from graphtrain.graph.layers import Layers, Widened
 from graphtrain.graph.registry import may_be_bypassed, overlays_with
-from graphtrain.guards.syntax import (
+from graphtrain.kind import kind_of
+from graphtrain.kind.parameter import show_value
+from graphtrain.language.syntax import (
     GuardSyntaxError,
     Name,
     field_of,
@@ -28,8 +30,6 @@ from graphtrain.guards.syntax import (
     with_paths,
     without_paths,
 )
-from graphtrain.kind import kind_of
-from graphtrain.kind.parameter import show_value
 from graphtrain.names import suggestion
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.guards.syntax import is_expression
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import show_value
+from graphtrain.language.syntax import is_expression
 from graphtrain.printable import one_line
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.guards.syntax import python_tree
+from graphtrain.language.syntax import python_tree
 
 if TYPE_CHECKING:
     from graphtrain.graph.edits import Edit

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import final
 
 from graphtrain.errors import UsageError
-from graphtrain.guards.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.kind.fields import ROUND, EpochFields
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.plan.plan import Exit, Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, Target, kind_at, leaves, resources_of
 

@@ -10,8 +10,8 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from graphtrain.guards.syntax import Expression, FieldOf, Name, Operation, walk
 from graphtrain.kind import Kind
+from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, walk
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import FieldTarget, Scope, leaves
 from graphtrain.plan.solve import solve

@@ -12,8 +12,8 @@ from typing import Any, Literal, final
 
 from graphtrain.graph.elements import END, Node
 from graphtrain.graph.problem import Problem
-from graphtrain.guards.syntax import Expression
 from graphtrain.kind import Kind
+from graphtrain.language.syntax import Expression
 from graphtrain.plan.facts import KnownAnswers
 from graphtrain.plan.plan import Plan, PlanAction, PlanNode
 from graphtrain.plan.scope import Scope

@@ -14,11 +14,11 @@ from typing import Any, final
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node
-from graphtrain.guards.syntax import Expression
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
+from graphtrain.language.syntax import Expression
 from graphtrain.plan.scope import (
     ExpressionTarget,
     FieldTarget,

@@ -18,7 +18,9 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node, Place
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.guards.syntax import (
+from graphtrain.kind import Kind
+from graphtrain.kind.parameter import Parameter, is_trigger
+from graphtrain.language.syntax import (
     Expression,
     FieldOf,
     GuardSyntaxError,
@@ -30,8 +32,6 @@ from graphtrain.guards.syntax import (
     parse,
     walk,
 )
-from graphtrain.kind import Kind
-from graphtrain.kind.parameter import Parameter, is_trigger
 
 # An integer is a number that a parameter takes which takes no other.
 ValueType = Literal["number", "integer", "boolean", "string", "unknown", "trigger", "other"]

@@ -17,9 +17,6 @@ from typing import Any, Literal, NoReturn, Protocol, final
 
 import torch
 
-from graphtrain.distributed import Failure, LostRankError, Ranks, Record
-from graphtrain.distributed.buckets import exchange_tensors
-from graphtrain.distributed.failure import leave
 from graphtrain.errors import (
     CheckpointError,
     DataError,
@@ -34,6 +31,9 @@ from graphtrain.errors import (
     UsageError,
 )
 from graphtrain.program.requests import Requests
+from graphtrain.ranks import Failure, LostRankError, Ranks, Record
+from graphtrain.ranks.buckets import exchange_tensors
+from graphtrain.ranks.failure import leave
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
 

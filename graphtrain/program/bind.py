@@ -19,9 +19,9 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node
 from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.guards.syntax import field_of
 from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
+from graphtrain.language.syntax import field_of
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (

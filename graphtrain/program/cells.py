@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from graphtrain.errors import UsageError
-from graphtrain.guards.closures import Cell, compile_guard, constant, never, stored
-from graphtrain.guards.syntax import Expression, FieldOf, Name
 from graphtrain.kind import Read
+from graphtrain.language.closures import Cell, compile_guard, constant, never, stored
+from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.expressions import evaluated

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, final
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
-from graphtrain.guards.syntax import field_of
 from graphtrain.kind.fields import EpochFields, Field
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
-from graphtrain.metrics.values import ROW_POSITION
+from graphtrain.language.syntax import field_of
 from graphtrain.plan.scope import FieldTarget, Scope, leaves
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.rounds import is_fetching
+from graphtrain.report.values import ROW_POSITION
 
 # An epoch that comes no further than this is shown as 0.00.
 _LEAST_EPOCHS = Fraction(1, 200)

@@ -13,7 +13,6 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.kind import Read
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Trigger
-from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import quoted, suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
@@ -34,6 +33,7 @@ from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import Triggers, refuse_fractions
 from graphtrain.program.visits import Aspect, Visits
 from graphtrain.program.whole_run import WholeRun
+from graphtrain.report.recorder import Recorder
 from graphtrain.storage.retention import Retention
 
 

@@ -20,12 +20,12 @@ from typing import Any, final
 from graphtrain.data.length import EpochLength
 from graphtrain.data.shares import round_size
 from graphtrain.errors import UsageError
-from graphtrain.guards.closures import Cell, compile_guard
-from graphtrain.guards.evaluate import COMPARISONS, operation
-from graphtrain.guards.syntax import Expression, FieldOf, Name, Operation
 from graphtrain.kind import derived_clock
 from graphtrain.kind.fields import ROUND, EpochFields
 from graphtrain.kind.trigger import Term, Trigger
+from graphtrain.language.closures import Cell, compile_guard
+from graphtrain.language.evaluate import COMPARISONS, operation
+from graphtrain.language.syntax import Expression, FieldOf, Name, Operation
 from graphtrain.plan.counted import Counted, epoch_fields_of
 from graphtrain.plan.scope import ExpressionTarget
 from graphtrain.program.bind import BoundGraph, BoundNode, Program

@@ -13,8 +13,8 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import Read
 from graphtrain.kind.ask import Ask
 from graphtrain.kind.parameter import REQUIRED
-from graphtrain.metrics.values import described
 from graphtrain.names import nearest, quoted
+from graphtrain.report.values import described
 
 # What the engine itself supplies under the names of slots.
 PROVIDED = (

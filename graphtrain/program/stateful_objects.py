@@ -16,7 +16,6 @@ from graphtrain.data.source import keeps_position, parts_beside_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph.renaming import Renaming
-from graphtrain.metrics.recorder import Recorder
 from graphtrain.names import suggestion
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.factories import Renewals, Renewed
@@ -32,6 +31,7 @@ from graphtrain.program.run_state import (
     essential_progress,
     stored_fields,
 )
+from graphtrain.report.recorder import Recorder
 from graphtrain.state.aliases import aliases_of, share
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import final
 
 from graphtrain.errors import GuardError
-from graphtrain.guards.closures import never
-from graphtrain.guards.syntax import Name, walk
 from graphtrain.kind import Read
+from graphtrain.language.closures import never
+from graphtrain.language.syntax import Name, walk
 from graphtrain.plan.plan import Exit
 from graphtrain.plan.scope import Target, outputs_of
 from graphtrain.program.bind import BoundGraph, BoundNode

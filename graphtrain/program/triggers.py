@@ -15,10 +15,10 @@ from fractions import Fraction
 from typing import Any, final
 
 from graphtrain.errors import UsageError
-from graphtrain.guards.closures import never
 from graphtrain.kind import derived_clock
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import AT_END, Term, Trigger, exactly, next_multiple
+from graphtrain.language.closures import never
 from graphtrain.plan.counted import data_read_by
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from graphtrain.errors import UsageError
-from graphtrain.guards.closures import constant
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
+from graphtrain.language.closures import constant
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, outputs_of
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.cells import Cells

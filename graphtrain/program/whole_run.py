@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from graphtrain.data.length import EpochLength, epoch_length
-from graphtrain.distributed import current_ranks
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of
@@ -17,6 +16,7 @@ from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Scope, resources_of
 from graphtrain.program.bind import Program
 from graphtrain.program.counting import CountedRanks, CountedRun, EndlessError, fetching
+from graphtrain.ranks import current_ranks
 
 LengthOf = Callable[[str], EpochLength | Mapping[str, EpochLength | None] | None]
 """The length of an epoch of the data that a resource is; None where it has none. KeyError: nobody says.

@@ -21,12 +21,12 @@ from graphtrain.data.loader import derived_seed
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.fields import IDLE, ROUND
-from graphtrain.metrics.recorder import added
 from graphtrain.names import quoted
 from graphtrain.program.bind import BoundNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.rounds import is_fetching, slots_of_rounds
 from graphtrain.program.stateful_objects import of_rank
+from graphtrain.report.recorder import added
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.restore import ResumeOptions

@@ -19,9 +19,9 @@ from typing import Any, final
 
 import msgpack
 
-from graphtrain.distributed import LostRankError, Ranks
 from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.agreement import Agreement
+from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import reason_of, write_checkpoint, write_folder
 from graphtrain.storage.encoding import UnsaveableError

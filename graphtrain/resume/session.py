@@ -10,10 +10,8 @@ import torch
 
 from graphtrain.data.loader import derived_seed
 from graphtrain.data.state import DataState
-from graphtrain.distributed import Ranks
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
-from graphtrain.metrics.recorder import Recorder
 from graphtrain.notices import Notices
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -24,6 +22,8 @@ from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import prepare, prepare_further, resolve_device
 from graphtrain.program.run_state import OF_NODES, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.ranks import Ranks
+from graphtrain.report.recorder import Recorder
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.environment import run_environment
 from graphtrain.resume.equal_ranks import buffers_of, refuse_models, require_equal

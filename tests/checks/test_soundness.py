@@ -30,8 +30,8 @@ from graphtrain import Edge, Graph, Node, Problem, Trainer, Trigger, progress
 from graphtrain.checks import check_graph
 from graphtrain.checks.codes import CODES
 from graphtrain.errors import DataError, ExpressionError, GraphError, GuardError
-from graphtrain.guards.syntax import FieldOf, Name, walk
 from graphtrain.kind import Kind
+from graphtrain.language.syntax import FieldOf, Name, walk
 from graphtrain.nodes.accumulate import Accumulate
 from graphtrain.plan.scope import FieldTarget, Scope, leaves, slots_of
 from tests.checks.corpus import undeclared

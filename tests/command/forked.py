@@ -33,7 +33,7 @@ IMPORTED = (
         "graphtrain.command.cli",
         "graphtrain.command.training",
         "graphtrain.checks",
-        "graphtrain.display.choose",
+        "graphtrain.report.display.choose",
     ),
     *(f"graphtrain.nodes.{path.stem}" for path in sorted((ROOT / "nodes").glob("[!_]*.py"))),
     *(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphtrain.command.verify_cuts import Ended
-from graphtrain.run import signals
+from graphtrain.trainer import signals
 from tests.command.forked import Started, nursery
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)

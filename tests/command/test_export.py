@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 from graphtrain import Graph
 from graphtrain.command.runs import export
 from graphtrain.command.weights import named_weights
-from graphtrain.distributed import Alone, using_ranks
 from graphtrain.errors import UsageError
+from graphtrain.ranks import Alone, using_ranks
 from tests.resume.rank_runs import run, trainer_of
 
 

@@ -16,8 +16,8 @@ import pytest
 
 import graphtrain
 from graphtrain import Graph
-from graphtrain.display.snapshot import Snapshot
 from graphtrain.graph.registry import find_graph, known_graphs, known_kinds
+from graphtrain.report.snapshot import Snapshot
 from tests.command.conftest import Command
 from tests.command.running import arguments, environment, in_a_new_process
 

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.graph import Graph
-from graphtrain.replay.history import RunHistory, SavedCheckpoint
-from graphtrain.replay.replay import Replay
-from graphtrain.run.breakpoints import parse_moment
+from graphtrain.proof.history import RunHistory, SavedCheckpoint
+from graphtrain.proof.replay import Replay
+from graphtrain.trainer.breakpoints import parse_moment
 from tests.command.conftest import Command
 from tests.command.test_verify import KEEPING, WHOLE, contents, forget
 

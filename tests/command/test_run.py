@@ -298,7 +298,7 @@ def test_an_exception_in_training_step_is_the_users(name: str, folder: Path, com
     assert "ValueError: no label" in last
     assert any("`train_batch`" in line and "step 2" in line for line in last), "the note names node and step"
     assert "KeyError: 'label'" in result.err, "what the user's exception came from is kept"
-    assert "graphtrain/run" not in result.err and "graphtrain/program" not in result.err
+    assert "graphtrain/trainer" not in result.err and "graphtrain/program" not in result.err
     status = status_of(folder / "r")
     assert (status["state"], status["position"]) == ("failed", "train_batch")
     shown = command("status", "r").out

@@ -10,7 +10,7 @@ import pytest
 from graphtrain.storage.run_directory import read_status as status_of
 from tests.command.conftest import Command
 from tests.command.running import STOPPING, TINY, in_a_process, python
-from tests.display.terminal import Terminal
+from tests.report.display.terminal import Terminal
 
 SEND = "import os, signal, threading, time\nsend = lambda name: os.kill(os.getpid(), getattr(signal, name))\n"
 

@@ -18,7 +18,7 @@ import graphtrain
 from graphtrain import Graph, Trainer
 from graphtrain.command.script import import_script
 from graphtrain.kind import DECLARED
-from graphtrain.replay.comparison import compare
+from graphtrain.proof.comparison import compare
 from graphtrain.state.random import seed_everything
 from graphtrain.storage import checkpoint
 from graphtrain.storage.checkpoint import read_checkpoint

@@ -26,8 +26,8 @@ from graphtrain.command.verify_cuts import (
     lines_of_verdicts,
     read_resume,
 )
-from graphtrain.replay.comparison import StateDifference
-from graphtrain.replay.cuts import Cut
+from graphtrain.proof.comparison import StateDifference
+from graphtrain.proof.cuts import Cut
 from tests.command.conftest import Command
 from tests.command.cut_scripts import CLOCK, HIDDEN, MUTATIONS, REPORTED, STATEFUL, STATEFUL_SETTINGS, mutated
 from tests.command.running import TINY, launched

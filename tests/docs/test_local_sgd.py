@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from graphtrain import Graph, Trainer
-from graphtrain.distributed import Ranks
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.ranks import Ranks
 from tests.docs.blocks import read_blocks
+from tests.ranks.fake_ranks import run_ranks
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 WINDOW = 3  # steps of its own that each rank takes

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from graphtrain import Graph, Loader
-from graphtrain.distributed import Ranks
 from graphtrain.graphs.gallery.active_learning.label_uncertain import label_uncertain
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.ranks import Ranks
 from tests.gallery.procedures.active_learning import COUNT, PROCEDURE, ROUNDS, SAMPLES
+from tests.ranks.fake_ranks import run_ranks
 
 
 def chosen_in_batches(scores: list[float], batch: int, labelled: list[int], count: int) -> list[int]:

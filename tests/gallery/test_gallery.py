@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from graphtrain import GraphtrainError, Outcome, Trainer
-from graphtrain.distributed import Ranks
+from graphtrain.ranks import Ranks
 from graphtrain.state.random import seed_everything
 from tests.command.conftest import Command
-from tests.distributed.fake_ranks import run_ranks
 from tests.gallery.lines import kind_lines, toml_lines
 from tests.gallery.procedure import Procedure, assert_equal, tensors
 from tests.gallery.procedures import all_procedures
+from tests.ranks.fake_ranks import run_ranks
 
 PROCEDURES = all_procedures()
 OVERLAYS = ("ema", "fp16", "token_windows")

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from graphtrain import Graph, PlannedRun, Trainer
-from graphtrain.distributed import Ranks
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.ranks import Ranks
 from tests.gallery.procedures import gan
+from tests.ranks.fake_ranks import run_ranks
 
 MORE_AT_FIRST = "3 if generator_step.steps < 1 else 2"
 

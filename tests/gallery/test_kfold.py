@@ -10,12 +10,12 @@ import torch
 from sklearn.model_selection import KFold
 
 from graphtrain import UsageError
-from graphtrain.distributed import Ranks
 from graphtrain.graphs.gallery.kfold.begin_fold import BeginFold
+from graphtrain.ranks import Ranks
 from graphtrain.state.random import seed_everything
-from tests.distributed.fake_ranks import run_ranks
 from tests.gallery.procedure import tensors
 from tests.gallery.procedures.kfold import EPOCHS, FOLDS, PROCEDURE, SAMPLES, folds_of, training_step
+from tests.ranks.fake_ranks import run_ranks
 
 
 def test_the_folds_are_those_of_scikit_learn() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from graphtrain import Graph, Trainer
-from graphtrain.distributed import Ranks
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.ranks import Ranks
 from tests.gallery.procedures import lbfgs
+from tests.ranks.fake_ranks import run_ranks
 
 BATCHES = 5  # in the last round one of two ranks has none
 

@@ -14,7 +14,7 @@ from graphtrain import Graph, Outcome, UsageError
 from graphtrain.graphs.gallery.ppo.collect_rollout import CollectRollout
 from graphtrain.graphs.gallery.ppo.ppo_example import CartPoles
 from graphtrain.kind import kind_of
-from graphtrain.metrics.recorder import Recorder
+from graphtrain.report.recorder import Recorder
 from tests.gallery.procedures.ppo import KEPT, PROCEDURE, Agent, Walk
 
 

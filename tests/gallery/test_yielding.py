@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from graphtrain import Graph, GraphError, Trainer, UsageError
-from graphtrain.distributed import Ranks
 from graphtrain.plan.save_points import save_points_of
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.ranks import Ranks
 from tests.docs.blocks import read_blocks
 from tests.gallery.procedures import yielding
+from tests.ranks.fake_ranks import run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 BETWEEN = ("accumulate", "exchange", "clip", "step", "zero_grad", "next_loss")

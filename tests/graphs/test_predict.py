@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from graphtrain import Graph, Loader, Outcome, Trainer
-from graphtrain.distributed import Alone, Ranks, using_ranks
 from graphtrain.errors import CheckpointError, GraphError, UsageError
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.ranks import Alone, Ranks, using_ranks
+from tests.ranks.fake_ranks import run_ranks
 
 SAMPLES = 11  # batches of two, the last of one
 

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader
 
 import graphtrain
 from graphtrain import DataError, Graph, Loader, PlannedRun, Trainer, rank_local
-from graphtrain.distributed import Ranks
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.ranks import Ranks
 from tests.nodes.test_loaders_together import Unsized, lists, numbers
+from tests.ranks.fake_ranks import run_ranks
 
 FIT = Graph.load("fit").set("log", every="never").set("checkpoint", every="never").set("finish", after="3 epochs")
 LENGTH = 5  # batches in a pass

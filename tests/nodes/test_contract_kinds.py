@@ -18,11 +18,11 @@ import pytest
 import torch
 
 from graphtrain import Factory, Graph, GraphError, Node, Trainer
-from graphtrain.distributed import Alone, Ranks, using_ranks
 from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
 from graphtrain.kind import DECLARED, EFFECTS, Kind
 from graphtrain.kind.declaration import FAMILIES, FROM, RANKS
 from graphtrain.kind.parameter import REQUIRED, Above, Parameter, plain_value
+from graphtrain.ranks import Alone, Ranks, using_ranks
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
 from tests.shipped import GALLERY, KINDS, ROOT, module_of

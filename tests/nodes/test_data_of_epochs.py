@@ -11,10 +11,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain import DataError, Graph, Loader, PlannedRun, Trainer, node
-from graphtrain.distributed import Ranks
+from graphtrain.ranks import Ranks
 from graphtrain.state.random import seed_everything
-from tests.distributed.fake_ranks import run_ranks
 from tests.program.cuts import assert_same
+from tests.ranks.fake_ranks import run_ranks
 
 FIT = Graph.load("fit").set("finish", after="3 epochs").set("log", every="never").set("checkpoint", every="never")
 NUMBERS = torch.arange(12.0).repeat(2, 1).T

@@ -13,7 +13,7 @@ from torch import nn
 from graphtrain import Graph, Outcome, Trainer, UsageError
 from graphtrain.errors import NotFiniteError
 from graphtrain.state.random import seed_everything
-from tests.distributed.fake_ranks import run_ranks
+from tests.ranks.fake_ranks import run_ranks
 
 BATCHES, EPOCHS, WINDOW = 7, 3, 2
 

@@ -15,7 +15,7 @@ from graphtrain import Graph, Outcome, Trainer, UsageError
 from graphtrain.errors import CheckpointError
 from graphtrain.nodes.unscale import Unscale
 from graphtrain.state.random import seed_everything
-from tests.distributed.fake_ranks import run_ranks
+from tests.ranks.fake_ranks import run_ranks
 
 BATCHES, EPOCHS, WINDOW = 7, 3, 2
 SCALER = {"init_scale": 2.0**18, "growth_factor": 3.0, "backoff_factor": 0.3, "growth_interval": 2}

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from graphtrain import Graph, Trainer, UsageError
-from graphtrain.metrics.recorder import Means
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.report.recorder import Means
 from tests.graphs.test_contract_overlays import clip_units
+from tests.ranks.fake_ranks import run_ranks
 
 BATCHES, WINDOW = 5, 2
 

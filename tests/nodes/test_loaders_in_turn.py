@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain import DataError, Graph, GraphError, Loader, PlannedRun, Trainer, UsageError, node
-from graphtrain.distributed import Ranks
+from graphtrain.ranks import Ranks
 from tests.checks.corpus import in_turn
-from tests.distributed.fake_ranks import run_ranks
+from tests.ranks.fake_ranks import run_ranks
 
 FIT = Graph.load("fit").set("finish", after="2 epochs").set("log", every="never").set("checkpoint", every="never")
 CLEAN, NOISY, OTHER = torch.arange(14.0).view(7, 2), torch.arange(8.0).view(4, 2), torch.arange(6.0).view(3, 2)

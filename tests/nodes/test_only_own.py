@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 
 from graphtrain import Graph, Trainer, UsageError
 from graphtrain.state.random import seed_everything
-from tests.distributed.fake_ranks import run_ranks
+from tests.ranks.fake_ranks import run_ranks
 
 BATCHES, EPOCHS = 5, 2
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from graphtrain import STOP, Graph, Outcome, Trainer, UsageError
 from graphtrain.state.random import seed_everything
-from tests.distributed.fake_ranks import run_ranks
+from tests.ranks.fake_ranks import run_ranks
 
 BATCHES, EPOCHS, SAMPLES = 5, 2, 8
 

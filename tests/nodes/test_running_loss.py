@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from graphtrain import Graph, Loader, Trainer, UsageError
-from graphtrain.metrics.recorder import Means
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.report.recorder import Means
+from tests.ranks.fake_ranks import run_ranks
 
 FIT = Graph.load("fit").set("accumulate", every=2).set("log", every="2 steps").set("checkpoint", every="never")
 

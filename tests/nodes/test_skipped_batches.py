@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain import Graph, Loader, Trainer, UsageError
-from graphtrain.distributed import Ranks
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.ranks import Ranks
+from tests.ranks.fake_ranks import run_ranks
 
 FIT = Graph.load("fit").set("finish", after="2 epochs").set("log", every="never").set("checkpoint", every="never")
 LENGTH = 7

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from graphtrain import Graph, Outcome, PlannedRun, Trainer, UsageError
-from graphtrain.distributed import Ranks
 from graphtrain.kind import kind_of
 from graphtrain.nodes.split_batch import SplitBatch
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.ranks import Ranks
+from tests.ranks.fake_ranks import run_ranks
 
 LENGTHS = (7, 3, 6, 8)  # of the batches: a short last split, one split, a whole number of splits
 LENGTH = 3

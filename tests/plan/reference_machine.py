@@ -14,8 +14,8 @@ from transitions import Machine
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END
-from graphtrain.guards.evaluate import evaluate
-from graphtrain.guards.syntax import Expression
+from graphtrain.language.evaluate import evaluate
+from graphtrain.language.syntax import Expression
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ListTarget, ResourceTarget, Scope, SlotTarget, Target
 

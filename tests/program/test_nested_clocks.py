@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 from graphtrain import Graph, Outcome, Trainer, UsageError, node, progress
-from graphtrain.display.panel import Panel, parts, plain_text
-from graphtrain.display.plain_lines import PlainLines
-from graphtrain.display.snapshot import Snapshot
-from graphtrain.metrics.recorder import Recorder
 from graphtrain.program import clock
 from graphtrain.program.clock import RunClock
-from graphtrain.replay.history import RunHistory
+from graphtrain.proof.history import RunHistory
+from graphtrain.report.display.panel import Panel, parts, plain_text
+from graphtrain.report.display.plain_lines import PlainLines
+from graphtrain.report.recorder import Recorder
+from graphtrain.report.snapshot import Snapshot
 from graphtrain.resume.restore import repeated
-from graphtrain.run.breakpoints import parse_amount, parse_moment
 from graphtrain.storage.checkpoint import read_manifest
+from graphtrain.trainer.breakpoints import parse_amount, parse_moment
 
 FOLDS, BATCHES, EPOCHS = 2, 3, 2
 STEPS = 2 * EPOCHS  # of a fold: windows of two batches

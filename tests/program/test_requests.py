@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain import Graph, node
-from tests.run.test_trainer import tiny
+from tests.trainer.test_trainer import tiny
 
 
 def test_a_kind_asks_for_a_checkpoint(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from graphtrain import Graph, Loader, Outcome, Trainer
-from graphtrain.distributed import Alone, Ranks, using_ranks
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.ranks import Alone, Ranks, using_ranks
+from tests.ranks.fake_ranks import run_ranks
 
 BATCHES, VALIDATION = 11, 3
 

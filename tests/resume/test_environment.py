@@ -24,7 +24,7 @@ from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.provenance import Provenance, code_changes, provenance
 from graphtrain.storage.manifest import Manifest
 from tests.command.running import TINY, in_a_process
-from tests.run.test_rewire import tiny
+from tests.trainer.test_rewire import tiny
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
-from tests.distributed.fake_ranks import run_ranks
+from tests.ranks.fake_ranks import run_ranks
 
 DIVERGES = 4  # the step after which weights are no numbers
 

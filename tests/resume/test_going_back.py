@@ -13,13 +13,13 @@ import torch
 from graphtrain import Graph, Trainer, UsageError, node, progress
 from graphtrain.errors import NotFiniteError
 from graphtrain.program.history import History
-from graphtrain.replay.history import RunHistory
-from graphtrain.replay.verify import Verifier
+from graphtrain.proof.history import RunHistory
+from graphtrain.proof.verify import Verifier
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
 from graphtrain.storage.run_files import RunFiles
-from tests.distributed.fake_ranks import run_ranks
 from tests.gallery.procedures.rollback import PROCEDURE
+from tests.ranks.fake_ranks import run_ranks
 
 Lines = list[str]
 

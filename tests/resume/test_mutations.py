@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from graphtrain.errors import GraphtrainError
-from graphtrain.metrics.recorder import Recorder
 from graphtrain.nodes import _opened
 from graphtrain.program import run_state
 from graphtrain.program.run_state import RunState
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.triggers import Every
+from graphtrain.report.recorder import Recorder
 from graphtrain.resume import restore
 from graphtrain.state import objects
 from tests.resume.sweep import Cut, cuts_of, differences, resume_cut, run_whole

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from graphtrain import Graph, Loader, Outcome, Trainer
-from graphtrain.distributed import current_ranks
-from tests.distributed.processes import run_processes
-from tests.distributed.test_by_hand import Uneven, loss_of
+from graphtrain.ranks import current_ranks
+from tests.ranks.processes import run_processes
+from tests.ranks.test_by_hand import Uneven, loss_of
 
 SAMPLES, BATCH = 26, 2  # 13 micro-batches: the last window of an epoch is short, and some ranks have none in it
 

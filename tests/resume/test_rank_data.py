@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain import Graph, Loader, Trainer, rank_local
-from graphtrain.distributed import Alone, Ranks, using_ranks
 from graphtrain.errors import DataError
-from tests.distributed.fake_ranks import run_ranks
+from graphtrain.ranks import Alone, Ranks, using_ranks
+from tests.ranks.fake_ranks import run_ranks
 from tests.resume import rank_runs
 
 LENGTHS = (5, 3, 4)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from graphtrain.distributed import Alone, current_ranks, using_ranks
 from graphtrain.errors import RankFailedError
 from graphtrain.graph import Graph
+from graphtrain.ranks import Alone, current_ranks, using_ranks
 from graphtrain.resume import rank_saves
-from tests.distributed.processes import run_processes
+from tests.ranks.processes import run_processes
 from tests.resume.rank_runs import trainer_of
 
 

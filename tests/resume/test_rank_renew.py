@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from graphtrain import Factory, Graph, Loader, Trainer, node, progress
-from graphtrain.distributed import Alone, Ranks, using_ranks
-from tests.distributed.fake_ranks import run_ranks
-from tests.distributed.test_renew import GRAPH
+from graphtrain.ranks import Alone, Ranks, using_ranks
+from tests.ranks.fake_ranks import run_ranks
+from tests.ranks.test_renew import GRAPH
 
 
 def trainer_of(run_dir: Path | None) -> Trainer:

@@ -14,12 +14,12 @@ import safetensors.torch
 import torch
 
 from graphtrain import Graph, Outcome, Trainer
-from graphtrain.distributed import Ranks
 from graphtrain.errors import CheckpointError, RanksDivergedError, SaveFailedError
+from graphtrain.ranks import Ranks
 from graphtrain.resume import rank_saves
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.storage.manifest import Manifest, read_manifest
-from tests.distributed.fake_ranks import run_ranks
+from tests.ranks.fake_ranks import run_ranks
 from tests.resume.rank_runs import run, trainer_of
 
 Write = Callable[..., dict[str, list[Any]]]

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from graphtrain import Outcome, Trainer
-from graphtrain.distributed import Alone, Ranks, using_ranks
 from graphtrain.errors import SaveFailedError
+from graphtrain.ranks import Alone, Ranks, using_ranks
 from graphtrain.resume import rank_saves
 from graphtrain.storage.manifest import read_manifest
-from tests.distributed.fake_ranks import World
-from tests.distributed.schedules import Plan
+from tests.ranks.fake_ranks import World
+from tests.ranks.schedules import Plan
 
 # What a rank has come to: how its life has ended, where, how often each batch was stepped, and the metrics.
 Life = tuple[str, str, list[float], dict[str, Any], list[dict[str, float]]]

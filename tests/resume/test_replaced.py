@@ -105,7 +105,7 @@ def test_a_resumed_run_saves_in_the_place_of_what_it_was_resumed_from(tmp_path: 
     assert manifests(tmp_path)[0].replaces == 1
     small_trainer(tmp_path, graph=graph).run(until="5 batches")
     skipped: list[str] = []
-    from graphtrain.replay.history import RunHistory
+    from graphtrain.proof.history import RunHistory
 
     history = RunHistory(tmp_path, skipped.append)
     history.why_not_from_the_beginning = lambda oldest: ""  # type: ignore[method-assign]

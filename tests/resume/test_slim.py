@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 
 from graphtrain import Graph, Outcome, Trainer, node
 from graphtrain.command.runs import export
-from graphtrain.distributed import Ranks
 from graphtrain.errors import CheckpointError
+from graphtrain.ranks import Ranks
 from graphtrain.storage.checkpoint import read_checkpoint
-from tests.distributed.fake_ranks import run_ranks
+from tests.ranks.fake_ranks import run_ranks
 
 WIDE = 128
 

@@ -1,1 +1,0 @@
-"""Why a run took the edge that it took."""

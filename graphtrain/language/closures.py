@@ -1,0 +1,140 @@
+"""An expression compiled to nested closures, bound once to the objects that hold its fields.
+
+A field compared with a constant costs 0.04 us as closures; walking the tree as `guards.evaluate` does, 1.6 us. Fields
+are read from the `__dict__` of their object: the same closure code serves objects of many classes, so the interpreter
+cannot cache an attribute look-up, which would cost twice as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from graphtrain.language.evaluate import operation
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation
+
+Read = Callable[[], Any]
+Compute = Callable[..., Any]
+
+
+class Cell(NamedTuple):
+    """A place that is read.
+
+    Attributes:
+        read: returns its value.
+        values, key: the container in which that is stored, and where in it; no container if it is computed.
+        is_constant: it stays as it is while the graph runs.
+    """
+
+    read: Read
+    values: Any = None
+    key: Any = None
+    is_constant: bool = False
+
+
+def constant(value: Any) -> Cell:
+    """A cell that always has one value."""
+    return Cell(lambda: value, is_constant=True)
+
+
+def stored(values: Any, key: Any) -> Cell:
+    """A cell whose value is stored in a dictionary or a list."""
+    return Cell(lambda: values[key], values, key)
+
+
+def compile_guard(
+    expression: Expression,
+    cell_of: Callable[[Name | FieldOf], Cell],
+    compute: Callable[[Operation], Compute] = operation,
+) -> Read:
+    """A function without arguments that returns the value of the expression.
+
+    Arguments:
+        cell_of: what a name stands for.
+        compute: what an operation computes from the values of its operands. Default: what it means.
+    """
+
+    def cell(part: Expression) -> Cell:
+        match part:
+            case Constant(value):
+                return constant(value)
+            case Operation():
+                return Cell(inside(part))
+        return cell_of(part)
+
+    def inside(part: Expression) -> Read:
+        return compile_guard(part, cell_of, compute)
+
+    match expression:
+        case Operation("not", (operand,)):
+            negated = inside(operand)
+            return lambda: not negated()
+        case Operation("and" | "or" as name, operands):
+            return _chain([inside(operand) for operand in operands], stop_at=name == "or")
+        case Operation("if", (condition, then, otherwise)):
+            holds, first, second = inside(condition), inside(then), inside(otherwise)
+            return lambda: first() if holds() else second()
+        case Operation(_, (left, right)):
+            return _binary(compute(expression), cell(left), cell(right))
+        case Operation(_, operands):
+            return _call(compute(expression), [inside(operand) for operand in operands])
+    only = cell(expression)
+    return never if only.is_constant and only.read() is False else only.read
+
+
+def never() -> bool:
+    """The compiled form of the constant false, recognised by identity: its edge is left out of the table.
+
+    A guard that is always false for another reason is evaluated like any other.
+    """
+    return False
+
+
+def _chain(calls: list[Read], *, stop_at: bool) -> Read:
+    if len(calls) == 2:
+        first, second = calls
+        # Not `first() and second()`, which returns 3 for a slot that holds 3, where `evaluate` returns True; and not
+        # bool(...), which costs one more call.
+        if stop_at:
+            return lambda: True if first() or second() else False  # noqa: SIM210
+        return lambda: True if first() and second() else False  # noqa: SIM210
+
+    def chain() -> bool:
+        for call in calls:
+            if bool(call()) is stop_at:
+                return stop_at
+        return not stop_at
+
+    return chain
+
+
+def _call(function: Compute, calls: list[Read]) -> Read:
+    if len(calls) == 1:
+        (only,) = calls
+        return lambda: function(only())
+    if len(calls) == 2:
+        first, second = calls
+        return lambda: function(first(), second())
+    return lambda: function(*[call() for call in calls])
+
+
+def _binary(compute: Compute, left: Cell, right: Cell) -> Read:
+    """An operator of two operands, of which constants and stored values are read in place: a call less for each."""
+    first, second = left.read, right.read
+    (values, key), (others, other) = left[1:3], right[1:3]
+    if values is not None:
+        if right.is_constant:
+            value = second()
+            return lambda: compute(values[key], value)
+        if others is not None:
+            return lambda: compute(values[key], others[other])
+        return lambda: compute(values[key], second())
+    if left.is_constant:
+        value = first()
+        if others is not None:
+            return lambda: compute(value, others[other])
+        return lambda: compute(value, second())
+    if right.is_constant:
+        value = second()
+        return lambda: compute(first(), value)
+    return lambda: compute(first(), second())

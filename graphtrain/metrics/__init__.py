@@ -1,1 +1,0 @@
-"""Metrics: a named store of running means, and the rows that are written of it."""

@@ -1,0 +1,1 @@
+"""Proof by running again: past runs replayed and verified, transitions explained."""

@@ -1,0 +1,322 @@
+"""A run that is cut at many places, and whether a resume from there comes to the same end.
+
+The run is trained in one process, which saves and copies its directory at each cut. Each copy is resumed in a process
+of its own, as after a kill, and what both leave on disk at the end is compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, final
+
+from graphtrain.errors import UsageError
+from graphtrain.kind.trigger import Trigger
+from graphtrain.outcome import Outcome
+from graphtrain.plain import is_equal, is_scalar
+from graphtrain.printable import shorten
+from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.loop import Loop, Transition
+from graphtrain.proof.comparison import StateComparison, StateDifference, compare
+from graphtrain.proof.verify import records_by_time, timed_nodes
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.lock import LOCK_FILE
+from graphtrain.storage.manifest import checkpoint_paths
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, METRICS_FILE
+from graphtrain.trainer.breakpoints import at_limit, parse_amount, with_breakpoints
+from graphtrain.trainer.trainer import Trainer
+
+# What a manifest has of the end of a run, and equal runs have in common.
+_FACTS_OF_THE_END = ("position", "ended", "step", "epoch", "metrics", "graph_hash", "hyper_parameters_in_force")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where a run was cut.
+
+    Attributes:
+        transition: the number of transitions before it. A run is cut at the first save point from the one that was
+            asked for.
+        place: in steps, epochs and batches: ``"step 3, epoch 0.75, batch 6/8"``.
+        node: the path of the node that runs next.
+    """
+
+    transition: int
+    place: str
+    node: str
+
+    @property
+    def name(self) -> str:
+        """Of the folder with the copy of the run directory."""
+        return f"cut-{self.transition}"
+
+    def __str__(self) -> str:
+        return f"transition {self.transition} ({self.place}, next node {self.node})"
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run that was trained to its end, and what is to know of it in order to compare it with others.
+
+    Attributes:
+        transitions: how many there were.
+        seconds: how long they took, without the start of the process.
+        progress: node -> the fields that the continuation depends on, `fired` with its units: no clocks, no observers.
+        notes: what makes two such runs differ, one sentence each.
+        has_timed_rows: True if rows of metrics are recorded by wall-clock time.
+        cuts: where it was cut.
+    """
+
+    transitions: int
+    seconds: float
+    progress: Mapping[str, Mapping[str, Sequence[str] | None]]
+    notes: Sequence[str] = ()
+    has_timed_rows: bool = False
+    cuts: Sequence[Cut] = field(default_factory=tuple)
+
+    def to_json(self) -> str:
+        """As text, for another process."""
+        return json.dumps({**vars(self), "cuts": [vars(cut) for cut in self.cuts]})
+
+    @classmethod
+    def from_json(cls, text: str) -> TrainedRun:
+        """What `to_json` returned."""
+        plain = json.loads(text)
+        return cls(**{**plain, "cuts": tuple(Cut(**cut) for cut in plain["cuts"])})
+
+
+@final
+class CutTraining:
+    """Trains to the end and cuts on the way: the state is saved at a cut, and the run directory copied.
+
+    Arguments:
+        run_dir: of the trainer.
+        transitions: after how many of them the run is cut. At a position that is no save point the next one is taken.
+        folder: takes the copies.
+        until: an amount at which the run stops, as in `Trainer.run`. Default: its own end.
+    """
+
+    def __init__(self, run_dir: Path, transitions: Sequence[int], folder: Path, until: str | None = None) -> None:
+        self._run_dir, self._folder, self._until = run_dir, folder, until
+        self._remaining = sorted(transitions, reverse=True)
+        self._count, self._start_time = 0, 0.0
+        self._is_asked = False
+        self._cuts: list[Cut] = []
+
+    def run(self, trainer: Trainer) -> tuple[Outcome, TrainedRun]:
+        """Train; the outcome, and what is to know of the run.
+
+        Raises:
+            UsageError: the run ends at a position that is no save point, or at an amount of wall-clock time.
+        """
+        outcome = trainer.run_to(self._transitions)
+        compiled, loop = self._compiled, self._loop
+        seconds, program = time.monotonic() - self._start_time, compiled.program
+        state = compiled.state.capture(compiled.alive(loop.position, loop.ended))
+        essential = {"progress": compiled.state.essential_parts(state)["progress"]}
+        progress = {
+            path: {name: sorted(value) if name == "fired" else None for name, value in fields.items()}
+            for path, fields in essential["progress"].items()
+        }
+        has_timed_rows = records_by_time(timed_nodes(program))
+        trained = TrainedRun(self._count, seconds, progress, tuple(program.timed()), has_timed_rows, tuple(self._cuts))
+        has_saved = checkpoint_paths(self._run_dir / CHECKPOINTS_FOLDER)
+        saved = _progress(newest_checkpoint(self._run_dir), trained) if has_saved else {}
+        if compare({"progress": saved}, essential).differences:
+            raise UsageError(
+                f"the run stops before the node `{trainer.position}`, which is no save point, so that nothing can be "
+                "compared there",
+                "stop it elsewhere, as in --until '10 batches'",
+            )
+        return outcome, trained
+
+    def _transitions(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
+        self._compiled, self._loop = compiled, loop
+        limit = parse_amount(self._until, compiled.graph) if self._until is not None else Trigger("never")
+        _refuse_wall_clock(limit, compiled)
+        compiled.refuse_fractions("until", limit, loop.position)
+        self._start_time = self._start_time or time.monotonic()  # called again where a resource was renewed
+        transitions = with_breakpoints(compiled.table.transitions, at_limit(compiled, limit), loop.requests)
+        return [self._counted(transition) for transition in transitions]
+
+    def _counted(self, transition: Transition) -> Transition:
+        requests = self._loop.requests
+
+        def copy_and_run() -> int:
+            if self._is_asked and "save" not in requests:  # it was saved at this position
+                self._copy()
+            position = transition()
+            self._count += 1
+            # A save that the graph asked for comes first: it may be written in the background.
+            if self._remaining and self._count >= self._remaining[-1] and "save" not in requests:
+                requests.save(replace(requests.policy, mode="sync", if_failed="stop"))
+                self._is_asked = True
+            return position
+
+        return copy_and_run
+
+    def _copy(self) -> None:
+        self._is_asked = False
+        while self._remaining and self._remaining[-1] <= self._count:
+            self._remaining.pop()
+        compiled = self._compiled
+        place = compiled.run_clock.describe()
+        self._cuts.append(Cut(self._count, place, compiled.path(self._loop.position)))
+        copy_run(self._run_dir, self._folder / self._cuts[-1].name)
+
+
+def _refuse_wall_clock(limit: Trigger, compiled: CompiledGraph) -> None:
+    for counted in compiled.program.limits(limit):
+        if not counted.owner.kind.fields[counted.field].in_digest:
+            raise UsageError(
+                f"--until: `{counted.term.unit}` are wall-clock time, at which no two runs are at the same place",
+                "use batches, steps or epochs",
+            )
+
+
+def copy_run(source: Path, target: Path) -> None:
+    """Copy a run directory without its lock. Checkpoints, which are never changed, are linked where possible."""
+    checkpoints = source / CHECKPOINTS_FOLDER
+
+    def copy_file(file: str, copied: str) -> None:
+        if Path(file).is_relative_to(checkpoints):
+            try:
+                os.link(file, copied)
+            except OSError:
+                pass
+            else:
+                return
+        shutil.copy2(file, copied)
+
+    shutil.copytree(
+        source, target, symlinks=True, ignore=shutil.ignore_patterns(LOCK_FILE, ".*.tmp"), copy_function=copy_file
+    )
+
+
+def newest_checkpoint(run_dir: Path) -> Checkpoint:
+    """The newest checkpoint of a run.
+
+    Raises:
+        UsageError: there is none.
+        CheckpointError: it is damaged.
+    """
+    paths = checkpoint_paths(run_dir / CHECKPOINTS_FOLDER)
+    if not paths:
+        raise UsageError(f"`{run_dir}` holds no checkpoint")
+    return read_checkpoint(paths[-1])
+
+
+# ---- where to cut, and how long it takes
+
+
+def sampled_transitions(transitions: int, number: int, seed: int) -> list[int]:
+    """Where to cut a run with so many transitions: at so many of them, in order; at all if there are no more.
+
+    >>> sampled_transitions(1000, 4, seed=1) == sampled_transitions(1000, 4, seed=1)
+    True
+    >>> sampled_transitions(5, 20, seed=1)
+    [1, 2, 3, 4]
+    """
+    places = range(1, transitions)  # after the last one nothing follows
+    return sorted(random.Random(seed).sample(places, min(number, len(places))))  # noqa: S311 - no secret
+
+
+def expected_seconds(whole: float, training: float, transitions: int, cuts: Sequence[int]) -> float:
+    """How long it takes to resume from each cut to the end, one after the other.
+
+    Arguments:
+        whole: seconds that a process took to train once.
+        training: those of them that were not spent on its start.
+
+    >>> expected_seconds(5.0, 3.0, 100, [50, 100])
+    5.5
+    """
+    start = whole - training
+    return sum(start + training * (1 - cut / transitions) for cut in cuts)
+
+
+# ---- the comparison
+
+
+def compare_runs(expected: Path, actual: Path, run: TrainedRun) -> StateComparison:
+    """Compare the ends of two runs: the state, the facts of the manifest, the digest, and the file of metrics.
+
+    Arguments:
+        run: the one in `expected`.
+
+    Raises:
+        UsageError: one of them has no checkpoint.
+        CheckpointError: the last one of them is damaged.
+    """
+    before, now = newest_checkpoint(expected), newest_checkpoint(actual)
+    comparison = compare(_comparable(before, run), _comparable(now, run))
+    for name in _FACTS_OF_THE_END:
+        values = getattr(before.manifest, name), getattr(now.manifest, name)
+        if not is_equal(*values) and not (name == "metrics" and run.has_timed_rows):
+            comparison.differences.append(StateDifference(name, " -> ".join(shorten(repr(value)) for value in values)))
+    if run.has_timed_rows:  # the digest covers running means
+        return comparison
+    if row := first_different_row(*(_metrics(path) for path in (expected, actual))):
+        comparison.differences.append(row)
+    digests = before.manifest.digest, now.manifest.digest
+    if digests[0] != digests[1] and not comparison.differences:
+        comparison.differences.append(StateDifference("digest", " -> ".join(digest[:16] for digest in digests)))
+    return comparison
+
+
+def _comparable(checkpoint: Checkpoint, run: TrainedRun) -> dict[str, Any]:
+    """What the continuation depends on."""
+    sections = {**checkpoint.sections, "progress": _progress(checkpoint, run)}
+    if run.has_timed_rows:
+        sections.pop("metrics", None)
+    return sections
+
+
+def _progress(checkpoint: Checkpoint, run: TrainedRun) -> dict[str, Any]:
+    return {
+        path: {name: _of_units(saved[name], units) for name, units in run.progress[path].items() if name in saved}
+        for path, saved in checkpoint.sections["progress"].items()
+        if path in run.progress
+    }
+
+
+def _of_units(value: Any, units: Sequence[str] | None) -> Any:
+    return {unit: fired for unit, fired in value.items() if unit in units} if units is not None else value
+
+
+def _metrics(run_dir: Path) -> bytes:
+    path = run_dir / METRICS_FILE
+    return path.read_bytes() if path.exists() else b""
+
+
+def first_different_row(expected: bytes, actual: bytes) -> StateDifference | None:
+    """The first row of metrics that differs between two files; None if they are equal.
+
+    >>> print(first_different_row(b'{"step": 1, "loss": 0.5}\\n', b'{"step": 1, "loss": 0.25}\\n'))
+    metrics.jsonl, row 1: at step 1 loss 0.5 -> 0.25
+    >>> print(first_different_row(b'{"step": 1}\\n{"step": 2}\\n', b'{"step": 1}\\n'))
+    metrics.jsonl, row 2: is missing now
+    """
+    if expected == actual:
+        return None
+    before, now = expected.splitlines(), actual.splitlines()
+    number = next((n for n, rows in enumerate(zip(before, now, strict=False)) if rows[0] != rows[1]), None)
+    if number is None:
+        number = min(len(before), len(now))
+        how = "is missing now" if len(now) == number else "was not there"
+    else:
+        how = _different_values(json.loads(before[number]), json.loads(now[number]))
+    return StateDifference(f"{METRICS_FILE}, row {number + 1}", how)
+
+
+def _different_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    names = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
+    step = before.get("step")
+    place = f"at step {step} " if is_scalar(step) and "step" not in names else ""
+    return place + ", ".join(f"{name} {before.get(name, 'none')} -> {now.get(name, 'none')}" for name in names)

@@ -1,0 +1,231 @@
+"""The history of a run, read from its directory: its checkpoints, and the spans between them. Nothing is written."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.ranks import current_ranks
+from graphtrain.storage.checkpoint import read_checkpoint
+from graphtrain.storage.lineage import Lineage
+from graphtrain.storage.manifest import Manifest, SkippedCheckpoints
+from graphtrain.storage.run_directory import (
+    CHECKPOINTS_FOLDER,
+    METRICS_FILE,
+    STARTS_FILE,
+    STATUS_FILE,
+    read_starts,
+)
+from graphtrain.storage.store import FolderStore
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """A sound checkpoint of a past run, without its tensors: they are read again when they are needed.
+
+    Attributes:
+        counts: node path -> field -> value, of the fields of progress that are numbers.
+        device: where the models were.
+    """
+
+    path: Path
+    manifest: Manifest
+    counts: Mapping[str, Mapping[str, int | float]]
+    device: str
+
+    @staticmethod
+    def read(path: Path) -> SavedCheckpoint:
+        """The checkpoint at a path.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        checkpoint = read_checkpoint(path)
+        counts = {
+            node: {name: value for name, value in fields.items() if isinstance(value, int | float)}
+            for node, fields in checkpoint.sections["progress"].items()
+        }
+        return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.sections["resources"]) or "cpu")
+
+    @property
+    def ranks(self) -> int:
+        """How many processes have written it."""
+        return self.manifest.ranks
+
+    @property
+    def returns(self) -> int:
+        """How often the run had gone back to an earlier checkpoint."""
+        return Lineage.of(self.manifest, self.path.name).returns
+
+    @property
+    def trained(self) -> tuple[int, float]:
+        """Steps and epochs, those as a fraction."""
+        return self.manifest.step, float(self.manifest.epoch)
+
+    def leads_to(self, newer: SavedCheckpoint) -> bool:
+        """True unless the run was resumed from a checkpoint before this one, and so never came from here to `newer`."""
+        if self.manifest.metrics_bytes > newer.manifest.metrics_bytes:
+            return False
+        if self._training != newer._training or None in (self._training, newer._training):
+            return self._outer_counts <= newer._outer_counts  # steps and epochs begin again with a body
+        return all(map(operator.le, self.trained, newer.trained))
+
+    @property
+    def _outer_counts(self) -> list[float]:
+        return [*self.manifest.clocks.values()]
+
+    @property
+    def _training(self) -> tuple[str, list[float]] | None:
+        """Which training its steps and epochs are of, by the clocks around; None where that is not known."""
+        path = self.manifest.clock_of
+        is_inside = self.manifest.position.startswith(f"{path}/") and self._outer_counts
+        return (path, self._outer_counts) if is_inside or not path else None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What was trained between two checkpoints.
+
+    Attributes:
+        start: None for the beginning of the run.
+        change: what a person changed in between, so that nothing can be compared; empty for nothing.
+    """
+
+    start: SavedCheckpoint | None
+    goal: SavedCheckpoint
+    change: str = ""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of both ends."""
+        return self.start.path.name if self.start is not None else "the beginning", self.goal.path.name
+
+    def __str__(self) -> str:
+        return " to ".join(self.names)
+
+
+@final
+class RunHistory:
+    """The run in a directory.
+
+    Arguments:
+        notify: called with a line for every checkpoint that is skipped.
+
+    Raises:
+        UsageError: there is no run.
+    """
+
+    def __init__(self, run_dir: Path, notify: Callable[[str], None]) -> None:
+        self.path = run_dir
+        self._notify = notify
+        self._folder = FolderStore(run_dir / CHECKPOINTS_FOLDER, notify)
+        if not (run_dir / STATUS_FILE).exists() and not self._folder.paths():
+            raise UsageError(f"there is no run in `{run_dir}`", f"a run directory holds a file {STATUS_FILE}")
+        # The checkpoint that each start of the run resumed from, None for the beginning; empty if it is not known.
+        self._starts = [start["checkpoint"] for start in read_starts(run_dir) if "checkpoint" in start]
+
+    def lineage(self, spans: int | None = None) -> list[SavedCheckpoint]:
+        """The newest checkpoint and those that led to it, the oldest first.
+
+        Arguments:
+            spans: only as many of the newest as have this many spans with batches between them. Default: all.
+        """
+        metrics = self.path / METRICS_FILE
+        # Whoever resumes from an earlier checkpoint cuts the metrics back: what was saved beyond was abandoned.
+        metrics_bytes = metrics.lstat().st_size if os.path.lexists(metrics) else 0
+        newest_first: list[SavedCheckpoint] = []
+        skipped = SkippedCheckpoints(self._notify)
+        for path in reversed(self._folder.paths()):
+            if spans is not None and _trained_spans(newest_first) >= spans:
+                break
+            try:
+                checkpoint = SavedCheckpoint.read(path)
+            except CheckpointError as error:
+                skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
+                continue
+            abandoned = newest_first and not checkpoint.leads_to(newest_first[-1])
+            if abandoned or checkpoint.manifest.metrics_bytes > metrics_bytes:
+                reason = "the run was resumed from an earlier checkpoint"
+                skipped.add(path, reason, f"skipped {path.name}: {reason}")
+                continue
+            newest_first.append(checkpoint)
+        skipped.report()
+        return newest_first[::-1]
+
+    def segments(self, last: int | None = None) -> list[Segment]:
+        """The spans between neighbouring checkpoints, the oldest first, with that from the beginning where possible.
+
+        Arguments:
+            last: how many of the newest that have batches in them. Default: all.
+        """
+        lineage = self.lineage(last)
+        segments = [Segment(start, goal, self._change(start, goal)) for start, goal in itertools.pairwise(lineage)]
+        if not lineage or (last is not None and _trained_spans(lineage) >= last):
+            return segments
+        oldest = lineage[0]
+        # The first checkpoints were deleted, other than by one that took their place.
+        if oldest.manifest.first_number(oldest.path) != 1:
+            return segments
+        if reason := self.why_not_from_the_beginning(oldest):
+            self._notify(f"skipped the span before {oldest.path.name}: {reason}")
+            return segments
+        return [Segment(None, oldest), *segments]
+
+    def _change(self, start: SavedCheckpoint, goal: SavedCheckpoint) -> str:
+        if reason := _why_not_by_as_many(goal):
+            return reason
+        if start.manifest.in_force != goal.manifest.in_force:
+            return "hyper-parameters were changed in between"
+        if start.returns != goal.returns:
+            return "the run went back to an earlier checkpoint in between"
+        # A graph that was changed when the run resumed from `start` is replayed from there; one that was changed
+        # later, at a node that no checkpoint tells, is not.
+        if start.manifest.graph_hash != goal.manifest.graph_hash and start.path.name not in self._starts:
+            return "the graph was rewired in between"
+        return ""
+
+    def why_not_from_the_beginning(self, oldest: SavedCheckpoint) -> str:
+        """Why the run cannot be replayed from its beginning; empty if it can."""
+        if not self._starts:
+            return f"how the run started is not known, for its {STARTS_FILE} cannot be read"
+        if self._starts[0] is not None:
+            return f"the run started from {self._starts[0]} of another run"
+        if reason := _why_not_by_as_many(oldest):
+            return reason
+        if oldest.returns:
+            return "the run went back to an earlier checkpoint in it"
+        if not oldest.manifest.about.get("command"):
+            return "the run was not started by the command, so that the seed of its setup is not known"
+        return ""
+
+
+def _why_not_by_as_many(goal: SavedCheckpoint) -> str:
+    """Why as many processes as there are now cannot repeat what led to a checkpoint; empty if they can."""
+    now = current_ranks().world_size
+    return "" if goal.ranks == now else f"it was trained by {_processes(goal.ranks)}, whose bits {now} cannot repeat"
+
+
+def _processes(number: int) -> str:
+    return "1 process" if number == 1 else f"{number} processes (--processes {number})"
+
+
+def _trained_spans(lineage: list[SavedCheckpoint]) -> int:
+    """How many of the spans between checkpoints have batches in them: the one at the very end of a run has none."""
+    moments = [(checkpoint.trained, checkpoint.manifest.clock_of, checkpoint.manifest.clocks) for checkpoint in lineage]
+    return sum(start != goal for start, goal in itertools.pairwise(moments))
+
+
+def _device(value: Any) -> str:
+    """The first device met that is not the CPU, where optimizers keep their counters in any case."""
+    if isinstance(value, torch.Tensor):
+        return "" if value.device.type == "cpu" else str(value.device)
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return next((device for part in inner if (device := _device(part))), "")

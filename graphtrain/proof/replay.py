@@ -1,0 +1,124 @@
+"""A past run replayed to a moment, and the values there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from graphtrain.kind.trigger import Term
+from graphtrain.outcome import Outcome
+from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.loop import Loop, Transition
+from graphtrain.trainer.breakpoints import Breakpoint, after_amount, before_node, with_breakpoints
+from graphtrain.trainer.trainer import Trainer
+
+
+@final
+class Replay:
+    """A run replayed from a checkpoint or from its beginning, up to a breakpoint.
+
+    Arguments:
+        trainer: set up as the run was, and not started.
+        start: the checkpoint. Default: the beginning.
+
+    Attributes:
+        compiled: the compiled graph, once the replay has started.
+    """
+
+    compiled: CompiledGraph
+
+    def __init__(self, trainer: Trainer, start: Path | None = None) -> None:
+        self.trainer = trainer
+        self._start: Path | str = start if start is not None else "auto"
+
+    def to_start(self) -> None:
+        """Run nothing: this is where the checkpoint was made."""
+        self.compiled = self.trainer.stand_at(self._start)
+
+    def to_amount(self, term: Term) -> bool:
+        """Run until the node that counts a unit has reached an amount; False if the run ends before."""
+        return self._run_to(lambda compiled: after_amount(compiled, term))
+
+    def to_node(self, path: str, runs: int | None = None) -> bool:
+        """Run until a node is the next to run; False if the run ends before.
+
+        Arguments:
+            runs: and has run so often, in a nested graph since that began. Default: the first time.
+
+        Raises:
+            UsageError: there is no such node.
+        """
+        return self._run_to(lambda compiled: before_node(compiled, path, "--node", runs=runs))
+
+    def _run_to(self, breakpoint: Callable[[CompiledGraph], Breakpoint]) -> bool:
+        def place(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
+            self.compiled = compiled
+            transitions = with_breakpoints(compiled.table.transitions, [breakpoint(compiled)], loop.requests)
+            return _clearing_slots(compiled, transitions)
+
+        return self.trainer.run_to(place, self._start) is Outcome.REACHED
+
+    # ---- the values there
+
+    @property
+    def moment(self) -> str:
+        """Where the replay is, in the units of the clock."""
+        return self.compiled.run_clock.describe()
+
+    @property
+    def slots(self) -> dict[str, Any]:
+        """The values that nodes have written, by path; of an earlier batch only those that are still read."""
+        program = self.compiled.program
+        return {name: program.slots[program.slot_index(name)] for name in program.slot_names}
+
+    def slots_in_scope(self) -> dict[str, Any]:
+        """The slots that the next node sees, by their names there: its own graph's hide those of the graphs around."""
+        scope = self.compiled.program.by_path[self.trainer.position].scope
+        return {
+            path.removeprefix(graph.prefix): value
+            for graph in scope.around()
+            for path, value in self.slots.items()
+            if path.startswith(graph.prefix) and "/" not in path.removeprefix(graph.prefix)
+        }
+
+    @property
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Every parameter by its name; with the name of its module before it where there are several modules."""
+        modules = {
+            name: resource for name, resource in self.trainer.resources.items() if isinstance(resource, torch.nn.Module)
+        }
+        return {
+            inner if len(modules) == 1 else f"{name}.{inner}": parameter
+            for name, module in modules.items()
+            for inner, parameter in module.named_parameters()
+        }
+
+    @property
+    def gradients(self) -> dict[str, torch.Tensor]:
+        """The gradients that parameters have now, by the same names."""
+        return {name: parameter.grad for name, parameter in self.parameters.items() if parameter.grad is not None}
+
+
+def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> list[Transition]:
+    """The transitions, in which fetching a batch clears every slot that is not read any more.
+
+    A run leaves such values where they are. Whoever looks at a replay would take the loss of the batch before for that
+    of the batch just fetched.
+    """
+    fetching = compiled.program.main.counter("batches")[0] if "batches" in compiled.graph.units else None
+    if fetching is None:
+        return transitions
+    fetch, slots = transitions[fetching.index], compiled.program.slots
+    written = {compiled.program.slot_index(path) for path in fetching.planned.writes}
+    others = set(range(len(compiled.program.slot_names))) - written  # constants come after the slots
+
+    def fetch_and_clear() -> int:
+        position = fetch()
+        for index in others - compiled.alive(position):
+            slots[index] = None
+        return position
+
+    return [fetch_and_clear if index == fetching.index else visit for index, visit in enumerate(transitions)]

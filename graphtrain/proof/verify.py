@@ -1,0 +1,337 @@
+"""Whether a run is exact: each span between two checkpoints is replayed, and compared with what was saved, bit by bit.
+
+Where two replays disagree with each other, the computation itself is not repeatable. Where they agree with each other
+and not with the run, something that the run had in memory was not in the checkpoint that the span begins with.
+
+The node before which a checkpoint was made is passed many times on the way. A replay stops at the pass whose state
+equals the checkpoint. If there is none, it stops where the run had trained as many batches as it had then, and the pass
+nearest to the checkpoint is the one that is reported.
+
+Several ranks replay together, each compares its own state, and all of them have the verdict: what one of them decides
+alone would part them.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, final
+
+from graphtrain.errors import CheckpointError, DataError, UsageError
+from graphtrain.plain import is_scalar
+from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.run_state import RunState
+from graphtrain.proof.comparison import StateComparison, StateDifference, compare, is_same
+from graphtrain.proof.history import Segment
+from graphtrain.ranks import current_ranks
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.run_files import named_checkpoint
+from graphtrain.trainer.breakpoints import Breakpoint, with_breakpoints
+from graphtrain.trainer.trainer import Trainer
+
+# A node and the digest of the state after it, for every transition of a replay.
+_Digests = list[tuple[int, str]]
+
+_MUCH_MEMORY = 64 << 20
+_SPARE_RUNS = 100
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a span, from one replay or several.
+
+    Attributes:
+        comparison: of the first replay with the checkpoint, at the pass nearest to it; empty if it failed.
+        batches: batches trained.
+        notes: what to know of the comparison, one sentence each.
+        cause: why it differs: `lost` state, or `unrepeatable`; empty if nothing differs, or if it failed.
+        divergence: the first node after which two replays disagree, and when; empty where none is known.
+        failure: why the span could not be replayed; empty if it could.
+    """
+
+    segment: Segment
+    comparison: StateComparison = field(default_factory=StateComparison)
+    batches: int = 0
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    cause: Literal["", "lost", "unrepeatable"] = ""
+    divergence: str = ""
+    failure: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        """True if nothing differs."""
+        return not self.failure and not self.comparison.differences
+
+
+@final
+class Verifier:
+    """Replays spans, one after the other, and compares each with the run.
+
+    Arguments:
+        make: returns a new trainer, set up as the run was in a span. What it raises is wrong with every span.
+    """
+
+    def __init__(self, make: Callable[[Segment], Trainer]) -> None:
+        self._make = make
+        self._goal: Checkpoint | None = None  # of the last span; the next one may begin with it
+
+    def verify(self, segment: Segment) -> Verdict:
+        """Replay a span; where it differs from the run, replay it twice more to find out why."""
+        try:
+            ranks = current_ranks()
+            goal = read_checkpoint(segment.goal.path, rank=ranks.rank, world_size=ranks.world_size)
+        except CheckpointError as error:
+            return Verdict(segment, failure=str(error))
+        verdict = self._verify(segment, goal)
+        self._goal = goal if ranks.world_size == 1 else None  # several read it as each needs it
+        return verdict
+
+    def _verify(self, segment: Segment, goal: Checkpoint) -> Verdict:
+        first = self._replay(segment, goal)
+        if first.failure or first.is_equal:
+            return first
+        # Hashing the state after every node is slow, so the first replay, which is mostly equal, goes without.
+        digests: _Digests = []
+        verdicts = [first, self._replay(segment, goal, digests), self._replay(segment, goal, [], digests)]
+        for verdict in verdicts:
+            if verdict.failure:
+                return verdict
+            if verdict.divergence:
+                return replace(first, cause="unrepeatable", divergence=verdict.divergence)
+        outcomes = {tuple(map(str, verdict.comparison.differences)) for verdict in verdicts}
+        return replace(first, cause="lost" if len(outcomes) == 1 else "unrepeatable")
+
+    def _replay(
+        self, segment: Segment, goal: Checkpoint, digests: _Digests | None = None, expected: _Digests | None = None
+    ) -> Verdict:
+        trainer = self._make(segment)
+        reexecution = _Reexecution(goal, trainer.gather, digests, expected)
+        try:
+            trainer.run_to(reexecution.begin, "auto" if segment.start is None else segment.start.path, self._read)
+            verdict = reexecution.result(segment)
+        except (CheckpointError, DataError, UsageError) as error:
+            return Verdict(segment, failure=str(error))
+        if verdict.comparison.size > _MUCH_MEMORY:
+            # A trainer is part of a cycle of references, and there may be no memory for it and the next (takes 0.1 s).
+            del trainer, reexecution
+            gc.collect()
+        return verdict
+
+    def _read(self, path: str | Path) -> Checkpoint:
+        """The checkpoint that a span begins with. It is given away: what is restored from it is trained on."""
+        goal, self._goal = self._goal, None
+        return goal if goal is not None and goal.path == path else named_checkpoint(path)
+
+
+@final
+class _Reexecution:
+    """A replay towards a checkpoint.
+
+    Arguments:
+        gather: what every rank passes, in the order of ranks.
+        digests: takes a digest after every transition, which is slow. Default: none is made.
+        expected: the digests of an earlier replay; the replay of one process stops where they diverge.
+    """
+
+    def __init__(
+        self,
+        goal: Checkpoint,
+        gather: Callable[[Any], list[Any]],
+        digests: _Digests | None = None,
+        expected: _Digests | None = None,
+    ) -> None:
+        self._goal, self._gather, self._digests = goal, gather, digests
+        self._expected_digests = iter(expected) if expected is not None else None
+        self._divergence: tuple[int, str] | None = None  # after how many transitions, and after which node
+        self._start_time: float | None = None
+        self._goal_path = goal.manifest.position
+        self._goal_ended = goal.manifest.ended
+        self._nearest: StateComparison | None = None
+        self._nearness: tuple[float, float] = math.inf, math.inf  # its counters that differ, and all its differences
+
+    def begin(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
+        """The transitions, with breakpoints where the replay stops; the loop is where the span begins."""
+        self._compiled, self._loop = compiled, loop
+        if self._start_time is None:  # called again where a resource was renewed
+            self._start_time, self._batches = time.monotonic(), 0
+        self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
+        self._timed = timed_nodes(compiled.program)
+        self._has_timed_rows = records_by_time(self._timed)
+        self._expected = self._essential(self._goal.sections)
+        # A full comparison looks at every tensor, so a pass is judged by the numbers of progress first.
+        self._counters = [
+            (bound.instance, name, value)
+            for bound in compiled.program.nodes
+            for name, value in self._expected["progress"].get(bound.path, {}).items()
+            if is_scalar(value)
+        ]
+        counter, spare = self._counting_node()
+        # A body begins to count again, so how often it has run comes first.
+        outer = [scope.outer for scope in counter.scope.around() if scope.outer is not None]
+        self._counting = [*outer, counter]
+        self._goal_runs = [self._goal.sections["progress"][bound.path]["runs"] for bound in self._counting]
+        most_runs = [*self._goal_runs[:-1], self._goal_runs[-1] + spare]
+        breakpoints = [Breakpoint(counter.index, lambda: self._runs() >= most_runs)]
+        if not self._goal_ended:  # the end stops a run by itself
+            breakpoints.append(Breakpoint(self._goal_index, self._is_there))
+        transitions = [*compiled.table.transitions]
+        for bound, field_name in self._batch_counters():
+            transitions[bound.index] = self._tallied(transitions[bound.index], bound.instance, field_name)
+        transitions = with_breakpoints(transitions, breakpoints, loop.requests)
+        if self._digests is None:
+            return transitions
+        return [self._traced(self._digests, index, transition) for index, transition in enumerate(transitions)]
+
+    def result(self, segment: Segment) -> Verdict:
+        """The comparison, once the run has stopped."""
+        assert self._start_time is not None, "it has begun"
+        seconds = time.monotonic() - self._start_time
+        notes: list[str] = []
+        comparison = self._nearest
+        if comparison is None:  # the node was never passed, or the run was at its end
+            comparison = self._compare()
+            path = self._compiled.path(self._loop.position)
+            if (path, self._loop.ended) != (self._goal_path, self._goal_ended):
+                if self._timed:
+                    notes.append(
+                        f"`{self._goal_path}` was not reached, for wall-clock time decides when; compared at `{path}`"
+                    )
+                else:
+                    how = f"{self._goal_path} -> not reached, stopped at {path}"
+                    comparison.differences.insert(0, StateDifference("position", how))
+        comparison = _of_all_ranks(comparison, self._gather)
+        if self._has_timed_rows:
+            notes.append("means of metrics are not compared, for wall-clock time decides when a row is logged")
+        if comparison.differences:
+            notes += self._compiled.program.timed()
+        divergences = [tuple(told) for told in self._gather(self._divergence) if told is not None]
+        _, divergence = min(divergences, default=(0, ""))
+        return Verdict(segment, comparison, int(self._batches), seconds, tuple(notes), divergence=divergence)
+
+    # ---- the place
+
+    def _is_there(self) -> bool:
+        """True where the state equals the checkpoint; otherwise the comparison is kept if no other is nearer."""
+        own_misses = sum(not is_same(getattr(record, name), value) for record, name, value in self._counters)
+        misses = sum(self._gather(own_misses))
+        # Earlier passes differ in their counters. With all batches trained this may be the pass, its state damaged.
+        if misses and (self._runs() != self._goal_runs or misses >= self._nearness[0]):
+            return False
+        comparison = self._compare()
+        differences = sum(self._gather(len(comparison.differences)))
+        if (misses, differences) < self._nearness:
+            self._nearest, self._nearness = comparison, (misses, differences)
+        return not differences
+
+    def _runs(self) -> list[int]:
+        """How often the node that counts has run, behind how often each body around it has."""
+        return [bound.instance.runs for bound in self._counting]
+
+    def _counting_node(self) -> tuple[BoundNode, int]:
+        """The node whose runs tell how far the replay is, and how many more of them it may take than the run.
+
+        It is the one that counts batches in the innermost graph around the goal that trains, so that a replay never
+        trains on more than the run did; where only a body trains, the one with that body. A graph that counts nothing
+        is held to the runs of the node itself: those of a junction differ by some where observers fire by wall-clock
+        time.
+        """
+        program = self._compiled.program
+        around = [*program.nodes[self._goal_index].scope.around()]
+        scope = next((scope for scope in reversed(around) if scope in program.training), program.main)
+        for unit in sorted(scope.graph.units, key=lambda unit: unit != "batches"):
+            bound, _ = scope.counter(unit)
+            if bound is not None and bound.scope is scope and not bound.bypassed and not bound.kind.observer:
+                return bound, 0
+        for body in program.training:
+            inside = [*body.around()]
+            if body is not scope and scope in inside and (entered := inside[inside.index(scope) + 1].outer) is not None:
+                return entered, 0
+        bound = scope.nodes[self._goal_path.removeprefix(scope.prefix).partition("/")[0]]
+        return bound, self._goal.sections["progress"][bound.path]["runs"] - bound.instance.runs + _SPARE_RUNS
+
+    def _batch_counters(self) -> list[tuple[BoundNode, str]]:
+        """The nodes, each with its field, that count the batches of graphs that train."""
+        program = self._compiled.program
+        counting = [scope for scope in program.training or [program.main] if "batches" in scope.graph.units]
+        counters = dict.fromkeys(scope.counter("batches") for scope in counting)
+        return [(bound, field_name) for bound, field_name in counters if bound is not None]
+
+    def _tallied(self, transition: Transition, record: Any, field_name: str) -> Transition:
+        """The transition of a node that counts batches, which are counted over all runs of its body."""
+
+        def run_and_count() -> int:
+            before = getattr(record, field_name)
+            position = transition()
+            self._batches += getattr(record, field_name) - before
+            return position
+
+        return run_and_count
+
+    # ---- the state
+
+    def _compare(self) -> StateComparison:
+        alive = self._compiled.alive(self._goal_index, self._goal_ended)
+        return compare(self._expected, self._essential(self._compiled.state.capture(alive).sections()))
+
+    def _essential(self, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+        """What the continuation depends on, as in `Trainer.digest`: no clocks, no progress of observers."""
+        try:
+            state = RunState.of(sections)
+            essential = {**state.sections(), **self._compiled.state.essential_parts(state)}
+        except KeyError as error:
+            raise UsageError(
+                f"the checkpoint has no progress of the node {error}: setup supplies other resources now"
+            ) from None
+        if self._has_timed_rows:
+            del essential["metrics"]
+        return essential
+
+    def _traced(self, digests: _Digests, index: int, transition: Transition) -> Transition:
+        """The transition with a digest after it. No breakpoint, since it needs the position that follows."""
+        compiled, requests, expected = self._compiled, self._loop.requests, self._expected_digests
+
+        def run_and_hash() -> int:
+            position = transition()
+            digest = index, compiled.state.digest(compiled.alive(position, "ended" in requests))
+            digests.append(digest)
+            if expected is not None and next(expected, None) != digest and self._divergence is None:
+                self._divergence = len(digests), f"`{compiled.path(index)}` ({compiled.run_clock.describe()})"
+                if current_ranks().world_size == 1:  # the others may not have diverged, and wait for this one
+                    requests.post("pause")
+            return position
+
+        return run_and_hash
+
+
+def _of_all_ranks(comparison: StateComparison, gather: Callable[[Any], list[Any]]) -> StateComparison:
+    """The comparison that all ranks have: what differs on any of them."""
+    of_ranks = gather([[difference.path, difference.how] for difference in comparison.differences])
+    if len(of_ranks) == 1:
+        return comparison
+    differences: dict[tuple[str, str], StateDifference] = {}
+    for rank, told in enumerate(of_ranks):
+        for path, how in told:
+            differences.setdefault((path, how), StateDifference(path, f"{how} (rank {rank})"))
+    return replace(comparison, differences=[*differences.values()])
+
+
+def records_by_time(timed: Iterable[BoundNode]) -> bool:
+    """True if rows of metrics are recorded by wall-clock time: an observer takes means of metrics."""
+    return any(bound.kind.observer and bound.kind.may_record_rows for bound in timed)
+
+
+def timed_nodes(program: Program) -> list[BoundNode]:
+    """The nodes that fire by wall-clock time, and so at other moments in every replay."""
+    timed = []
+    for bound in program.nodes:
+        terms = [term for trigger in bound.planned.triggers for term in program.terms(bound, trigger)]
+        if not bound.bypassed and not all(owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
+            timed.append(bound)
+    return timed

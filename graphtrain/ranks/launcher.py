@@ -1,0 +1,192 @@
+"""Several processes of one command on this host, as one: signals go to all of them, and there is one exit code."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, final
+
+from graphtrain.errors import UsageError
+from graphtrain.outcome import STOPPED
+from graphtrain.ranks.current import is_one_of_several
+
+# Set in the processes that a launcher has started: their number, which the command line says as well.
+LAUNCHED = "GRAPHTRAIN_PROCESSES"
+
+# For so long the others may still end by themselves once one has failed, as under torchrun.
+_GRACE_SECONDS = 30.0
+_POLLING_SECONDS = 0.05
+_FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+_FAILED, _BAD_USAGE, _INTERRUPTED = 1, 2, 130
+_SET_PARENT_DEATH_SIGNAL = 1  # of prctl
+
+
+def is_launched() -> bool:
+    """True in a process that a launcher has started."""
+    return LAUNCHED in os.environ
+
+
+def launched(count: int | None) -> int | None:
+    """Start the command line of this process as often as ``--processes`` says; the exit code of all of them.
+
+    None where this process is to train itself: no number is given, or 1, or it is one of those that were started.
+
+    Raises:
+        UsageError: the number is less than 1, or this process is one of several that something else has started.
+    """
+    if count is None or is_launched():
+        return None
+    if count < 1:
+        raise UsageError(
+            f"--processes: expected an integer of at least 1, got {count}", "leave it out to train in one process"
+        )
+    if is_one_of_several():
+        raise UsageError(
+            f"--processes {count}: this process is one of {os.environ['WORLD_SIZE']}, which torchrun or another "
+            "launcher has started",
+            "leave --processes out; torchrun --nproc-per-node says how many there are",
+        )
+    return launch(count) if count > 1 else None
+
+
+def launch(count: int, grace_seconds: float = _GRACE_SECONDS) -> int:
+    """Start the command line of this process several times, and wait for all of them; returns the exit code.
+
+    That is 0 where all have finished, 75 where they were stopped, 2 where one was used wrongly, and else 1. SIGINT,
+    SIGTERM, SIGUSR1 and SIGHUP go to all of them. On Linux they get SIGTERM if this process is killed.
+
+    Arguments:
+        grace_seconds: once one has failed, so long the others have to end by themselves; then they are killed.
+    """
+    processes = _Processes([sys.executable, *_command()], count)
+    previous = {number: signal.getsignal(number) for number in _FORWARDED}
+    # A signal that is ignored, as by nohup, stays ignored, here and in the processes.
+    handled = [number for number, handler in previous.items() if handler is not signal.SIG_IGN]
+    try:
+        for number in handled:
+            signal.signal(number, processes.forward)
+        processes.start()
+        return processes.wait(grace_seconds)
+    finally:
+        processes.kill()
+        for number in handled:
+            signal.signal(number, previous[number])
+
+
+def _command() -> list[str]:
+    """The words behind the interpreter, with its own options."""
+    return sys.orig_argv[1:]
+
+
+@final
+class _Processes:
+    """The processes that were started."""
+
+    def __init__(self, command: Sequence[str], count: int) -> None:
+        self._command, self._count = command, count
+        self._processes: list[subprocess.Popen[Any]] = []
+        self._asked: list[int] = []  # the signals that came
+
+    def start(self) -> None:
+        environment = {
+            # As under torchrun: as many threads as cores in each process would be slower than one.
+            "OMP_NUM_THREADS": "1",
+            # Where the rank is killed that has the store, torch warns of each call to it by a page of addresses.
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
+            **os.environ,
+            "WORLD_SIZE": str(self._count),
+            "LOCAL_WORLD_SIZE": str(self._count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
+            LAUNCHED: str(self._count),
+        }
+        for rank in range(self._count):
+            process = subprocess.Popen(  # noqa: S603  # the command of this process
+                self._command,
+                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdin=subprocess.DEVNULL,
+                # Ctrl-C would reach a process of the terminal twice: from there, and from here.
+                start_new_session=True,
+                preexec_fn=_end_with_parent(os.getpid()),
+            )
+            self._processes.append(process)
+        for number in list(self._asked):  # those that came before all of them were there
+            self._send(number)
+
+    def forward(self, number: int, frame: FrameType | None) -> None:
+        """A handler of signals: all processes get it."""
+        self._asked.append(number)
+        self._send(number)
+
+    def _send(self, number: int) -> None:
+        for process in self._processes:
+            if process.returncode is None:
+                process.send_signal(number)
+
+    def wait(self, grace_seconds: float) -> int:
+        """Wait until all have ended; the exit code for all of them."""
+        killed_at: float | None = None
+        is_stopping = False
+        while True:
+            codes = [self._code(process) for process in self._processes]
+            if None not in codes:
+                return self._code_of_all([code for code in codes if code is not None])
+            if STOPPED in codes and not is_stopping:  # all of them stop, also those that are about to begin
+                is_stopping = True
+                self.forward(signal.SIGTERM, None)
+            if killed_at is None and any(code not in (None, 0, STOPPED) for code in codes):
+                killed_at = time.monotonic() + grace_seconds
+            if killed_at is not None and time.monotonic() > killed_at:
+                self.kill()
+            time.sleep(_POLLING_SECONDS)
+
+    def _code(self, process: subprocess.Popen[Any]) -> int | None:
+        code = process.poll()
+        # A process that has no handlers yet has done nothing, so a signal that we passed on has stopped it.
+        return STOPPED if code is not None and -code in self._asked and -code != signal.SIGHUP else code
+
+    @staticmethod
+    def _code_of_all(codes: list[int]) -> int:
+        """The most telling one: those of processes that another one has failed are 1.
+
+        >>> [_Processes._code_of_all(codes) for codes in ([0, 0], [0, 75], [75, 1], [1, 2], [0, -9], [1, 130])]
+        [0, 75, 1, 2, 1, 130]
+        """
+        for code in (_BAD_USAGE, _INTERRUPTED):
+            if code in codes:
+                return code
+        return _FAILED if set(codes) - {0, STOPPED} else max(codes)
+
+    def kill(self) -> None:
+        """End those that are left at once."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _end_with_parent(parent: int) -> Any:
+    """What a process does first: ask the system for SIGTERM when its parent ends. None where that is not possible."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+
+    def ask() -> None:
+        prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+        if os.getppid() != parent:  # it has ended meanwhile
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return ask
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])

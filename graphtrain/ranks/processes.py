@@ -1,0 +1,276 @@
+"""Ranks that are processes, on one host or several, joined by torch.distributed."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, final
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore  # which torch.distributed does not mark as exported
+
+from graphtrain.alive import is_alive
+from graphtrain.errors import UsageError
+from graphtrain.ranks.ranks import FAILURE, LostRankError, Ranks
+
+# How long a rank waits for another by default: setup may download, and the first batch may start workers.
+_TIMEOUT_SECONDS = 1800.0
+TIMEOUT = "GRAPHTRAIN_TIMEOUT_SECONDS"
+_PROCESS_BYTES = 256
+_POLLING_SECONDS = 0.02
+_SECONDS_TO_READ = 5.0  # for which the rank that has the store stays, after it has failed
+_SECONDS_TO_JOIN = 0.5  # after which a rank that waits for another looks whether one has failed
+# What is smaller is gathered and added where there are two ranks: 0.4 ms in place of 1.1 for 20 kB, over gloo, and
+# 2.2 for 2.4 at 1.2 MB. A sum of two numbers has the same bits in either order.
+_GATHERED_BYTES = 2**18
+
+
+@final
+class Processes(Ranks):
+    """Processes that torchrun has started, or whatever else sets its variables of the environment.
+
+    Records are gathered by gloo, gradients are exchanged by NCCL where they are on CUDA devices, and by gloo elsewhere.
+    The groups are made by the first collective call, so that a rank which fails before it can say so in the store.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        local_rank: int,
+        timeout_seconds: float,
+        *,
+        has_store: bool = False,
+    ) -> None:
+        self.rank, self.world_size, self.local_rank = rank, world_size, local_rank
+        self.timeout_seconds = timeout_seconds
+        self._store, self._has_store = store, has_store
+        self._connections = threading.local()
+        self._timeout = timedelta(seconds=timeout_seconds)
+        self._records: Any = None
+        self._tensors: dict[str, Any] = {}
+        self._processes: dict[int, int] = {}  # rank -> the number of its process, of those on this host
+        atexit.register(self._end)
+
+    @classmethod
+    def join(cls) -> Processes:
+        """Join the other processes, as the environment says.
+
+        Raises:
+            UsageError: a script has begun another process group, a variable is missing or is no number, or the other
+                processes cannot be reached.
+        """
+        if dist.is_initialized():
+            raise _has_begun()
+        rank, world_size = _number("RANK"), _number("WORLD_SIZE")
+        seconds = _timeout_seconds()
+        address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT")
+        # The agent of torchrun has the store, and tells so; without one, rank 0 has it.
+        is_master = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and rank == 0
+        try:
+            store = TCPStore(
+                address,
+                port,
+                world_size,
+                is_master,
+                timedelta(seconds=seconds),
+                wait_for_workers=False,
+                multi_tenant=True,  # so that a script which begins a group of its own comes as far as our message
+            )
+        except (RuntimeError, ValueError) as error:
+            raise UsageError(
+                f"rank {rank} cannot reach the other processes at {address}:{port}: {str(error).splitlines()[0]}",
+                "start all of them with one address and port, as torchrun does",
+            ) from None
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        # Without the number of the attempt, a restart finds the addresses of processes that have died.
+        prefixed = PrefixStore(f"graphtrain/{attempt}", store)
+        local_rank = int(os.environ.get("LOCAL_RANK", rank))
+        return cls(prefixed, rank, world_size, local_rank, seconds, has_store=is_master)
+
+    def gather(self, record: bytes) -> list[bytes]:
+        self._join_groups()
+        size = len(record)
+        passed = torch.frombuffer(bytearray(record), dtype=torch.uint8)
+        gathered = torch.empty(size * self.world_size, dtype=torch.uint8)
+        # An error that is kept, as the context of another for instance, keeps the connections open that its frames
+        # hold, and ranks that wait for this one would wait on: so it is dropped.
+        lost = ""
+        try:
+            dist.all_gather_single(gathered, passed, group=self._records)
+        except RuntimeError as error:
+            lost = str(error)
+        if lost:
+            raise LostRankError(lost)
+        data = gathered.numpy().tobytes()
+        return [data[start : start + size] for start in range(0, size * self.world_size, size)]
+
+    def exchange(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._join_groups()
+        lost = ""
+        try:
+            self._sum(tensors)
+        except RuntimeError as error:
+            lost = str(error)
+        if lost:
+            raise LostRankError(lost)
+
+    def _sum(self, tensors: Sequence[torch.Tensor]) -> None:
+        begun = [self._begin_sum(tensor) for tensor in tensors]
+        for tensor, work, parts in begun:
+            work.wait()
+            if parts is not None:
+                torch.add(*parts.chunk(2), out=tensor.view(-1))
+
+    def _begin_sum(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
+        group = self._group(tensor.device.type)
+        is_small = tensor.numel() * tensor.element_size() < _GATHERED_BYTES
+        if self.world_size == 2 and is_small and tensor.device.type == "cpu":
+            parts = tensor.new_empty(2 * tensor.numel())
+            return tensor, dist.all_gather_single(parts, tensor.view(-1), group=group, async_op=True), parts
+        return tensor, dist.all_reduce(tensor, group=group, async_op=True), None
+
+    def _join_groups(self) -> None:
+        """Make the groups, and learn which ranks are processes of this host."""
+        if self._records is not None:
+            return
+        if dist.is_initialized():
+            raise _has_begun()
+        self._wait_for_all()
+        store, timeout, lost = self._keys(self._store), self._timeout, ""
+        try:
+            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size, timeout=timeout)
+            self._tensors["cpu"] = dist.new_group(backend="gloo", timeout=timeout)
+            self._records = dist.new_group(backend="gloo", timeout=timeout)
+        except RuntimeError as error:
+            lost = str(error)
+        if lost:
+            self._leave_groups()
+            raise LostRankError(lost)
+        host = socket.gethostname()
+        process = f"{os.getpid()} {host}".encode()[:_PROCESS_BYTES].ljust(_PROCESS_BYTES)
+        for rank, data in enumerate(self.gather(process)):
+            number, _, other_host = data.decode(errors="replace").strip().partition(" ")
+            if rank != self.rank and other_host == host:
+                self._processes[rank] = int(number)
+
+    def _wait_for_all(self) -> None:
+        """Wait until every rank joins, by the store: unlike the groups, it tells of one that has failed before."""
+        self.publish(f"joins/{self.rank}", b"")
+        deadline = time.monotonic() + self._timeout.total_seconds()
+        for rank in range(self.world_size):
+            while self.read(f"joins/{rank}", _SECONDS_TO_JOIN) is None:
+                if self.read(FAILURE) is not None or time.monotonic() > deadline:
+                    raise LostRankError(f"rank {rank} has not joined")
+
+    def _group(self, device: str) -> Any:
+        if device not in self._tensors:
+            backend = "nccl" if device == "cuda" else "gloo"
+            self._tensors[device] = dist.new_group(backend=backend, timeout=self._timeout)
+        return self._tensors[device]
+
+    def leave(self) -> None:
+        self._leave_groups()
+        self.times_left += 1
+        with suppress(RuntimeError):  # whoever has the store is gone
+            self._store.set(self._left(self.rank), "")
+        self._connections = threading.local()
+
+    def _left(self, rank: int) -> str:
+        return f"left/{self.times_left}/{rank}"
+
+    def _end(self) -> None:
+        """The interpreter ends: a group that it ends with aborts the process.
+
+        Where this rank has the store, the others read in it why it has failed, before it ends.
+        """
+        self._leave_groups()
+        deadline = time.monotonic() + _SECONDS_TO_READ
+        while self._has_store and self.times_left and time.monotonic() < deadline:
+            ended = [self.rank, *self.ended()]
+            if self._store.check([self._left(rank) for rank in range(self.world_size) if rank not in ended]):
+                return
+            time.sleep(_POLLING_SECONDS)
+
+    def _leave_groups(self) -> None:
+        is_joined, self._records = self._records is not None or bool(self._tensors), None
+        self._tensors = {}
+        if is_joined and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _keys(self, store: Any) -> Any:
+        """The store, for the time until ranks leave."""
+        return PrefixStore(str(self.times_left), store)
+
+    def _connection(self) -> Any:
+        """The store, for this thread: calls on one connection wait for each other, also for one that waits long."""
+        if not hasattr(self._connections, "store"):
+            self._connections.store = self._keys(self._store.clone())
+        return self._connections.store
+
+    def publish(self, key: str, value: bytes) -> None:
+        try:
+            self._connection().set(key, value)
+        except RuntimeError as error:
+            raise LostRankError(str(error)) from None
+
+    def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
+        deadline = time.monotonic() + timeout_seconds
+        try:
+            store = self._connection()
+            while not store.check([key]):  # its own way to wait prints a warning when the time is over
+                if time.monotonic() > deadline:
+                    return None
+                time.sleep(_POLLING_SECONDS)
+            return bytes(store.get(key))
+        except RuntimeError:  # whoever has the store is gone: its process is about to end
+            time.sleep(min(timeout_seconds, _SECONDS_TO_JOIN))
+            return None
+
+    def claim(self, key: str) -> bool:
+        try:
+            mine = str(self.rank)
+            return bool(self._store.compare_set(key, "", mine).decode() == mine)
+        except RuntimeError as error:
+            raise LostRankError(str(error)) from None
+
+    def ended(self) -> list[int]:
+        return [rank for rank, process in self._processes.items() if not is_alive(process)]
+
+
+def _has_begun() -> UsageError:
+    return UsageError(
+        "the script has called torch.distributed.init_process_group",
+        "leave it out, and DistributedDataParallel too: graphtrain joins the processes, and exchanges gradients at the "
+        "node `exchange`",
+    )
+
+
+def _timeout_seconds() -> float:
+    text = os.environ.get(TIMEOUT, str(_TIMEOUT_SECONDS))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"{TIMEOUT} is {text!r}", "set it to the seconds that ranks wait for each other, such as 600")
+    return seconds
+
+
+def _number(name: str) -> int:
+    value = os.environ.get(name, "")
+    if not value.isdecimal():
+        raise UsageError(
+            f"{name} is {value!r}, which is no number" if value else f"RANK and WORLD_SIZE are set, and {name} is not",
+            "start the processes with torchrun, or with graphtrain run --processes",
+        )
+    return int(value)

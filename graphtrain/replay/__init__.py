@@ -1,1 +1,0 @@
-"""Past runs: their history, replayed and verified."""

@@ -1,0 +1,81 @@
+"""The panel at the bottom of a terminal while a run is running."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from io import StringIO
+from typing import Any, TextIO, cast, final
+
+from rich.console import Console, ConsoleDimensions
+
+from graphtrain.report.display.footer import Footer, can_be_drawn_on
+from graphtrain.report.display.panel import Panel
+from graphtrain.report.snapshot import Display, Snapshot
+
+
+@final
+class Live(Display):
+    """Draws the panel on standard error, and redraws it in `show`; whatever is printed meanwhile comes out above.
+
+    Where standard error is not a terminal that can move its cursor, nothing is shown.
+
+    Arguments:
+        metrics: names of the metrics to show, in this order. Default: as many as fit on a line, losses first.
+    """
+
+    def __init__(self, metrics: Sequence[str] | None = None) -> None:
+        self._metrics = metrics
+        self._footer = Footer()
+        self._console = Console(file=StringIO())
+
+    def begin(self, snapshot: Snapshot | None = None) -> None:
+        """Take the place at the bottom."""
+        if self._footer.is_open or not can_be_drawn_on(sys.stderr):
+            return
+        self._console = _console_like(sys.stderr)
+        self._footer.open(sys.stderr)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Redraw the panel; about 0.3 ms."""
+        if not self._footer.is_open:
+            return
+        columns, lines = self._footer.size
+        # A line that fills the terminal leaves the cursor where terminals disagree.
+        self._console.size = ConsoleDimensions(max(columns - 1, 1), lines)
+        with self._console.capture() as drawn:
+            self._console.print(Panel(snapshot, self._metrics))
+        self._footer.draw(drawn.get().splitlines())
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Draw the panel once more, and leave it."""
+        try:
+            self.show(snapshot)
+        finally:
+            self._footer.close()
+
+
+class _Sheet(StringIO):
+    """A text in memory with an encoding, from which rich tells what characters it may draw."""
+
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+
+def _console_like(terminal: TextIO) -> Console:
+    """A console that draws for a terminal, but into memory: the terminal is the footer's alone."""
+    model = Console(file=terminal, force_jupyter=False)
+    return Console(
+        file=_Sheet(model.encoding),
+        color_system=cast(Any, model.color_system),
+        no_color=model.no_color,
+        force_terminal=True,
+        force_jupyter=False,
+        highlight=False,
+        legacy_windows=False,
+    )

@@ -1,0 +1,92 @@
+"""An output of a notebook cell that is updated while a run is running."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any, final
+
+from graphtrain.report.display.panel import Panel, in_reading_order, parts, plain_text
+from graphtrain.report.numbers import share
+from graphtrain.report.snapshot import Display, Snapshot
+
+_STYLE = "font-family: ui-monospace, monospace; font-size: 90%; line-height: 1.6"
+_FAINT = "opacity: 0.65"
+
+
+@final
+class Notebook(Display):
+    """Shows the run as HTML below the cell, in the colours of the notebook's own theme.
+
+    Arguments:
+        metrics: names of the metrics to show, in this order. Default: all.
+        interval_seconds: the least time between two updates. Default: 0.5.
+    """
+
+    def __init__(self, metrics: Sequence[str] | None = None, interval_seconds: float = 0.5) -> None:
+        self.interval_seconds = interval_seconds
+        self._metrics = metrics
+        self._output: Any = None
+        self._begun = False
+
+    def begin(self, snapshot: Snapshot | None = None) -> None:
+        """The next `show` makes an output below the cell that runs."""
+        self._begun = True
+        self._output = None
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Update the output."""
+        if not self._begun:
+            return
+        content = _Output(snapshot, self._metrics)
+        if self._output is None:
+            self._output = importlib.import_module("IPython.display").display(content, display_id=True)
+        else:
+            self._output.update(content)
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Update the output a last time, and leave it."""
+        self.show(snapshot)
+        self._begun = False
+
+
+class _Output:
+    """A snapshot as notebooks display values; consoles of a kernel, which know no HTML, get the panel as text."""
+
+    def __init__(self, snapshot: Snapshot, metrics: Sequence[str] | None) -> None:
+        self._snapshot = snapshot
+        self._metrics = metrics
+
+    def _repr_html_(self) -> str:
+        return as_html(self._snapshot, self._metrics)
+
+    def __repr__(self) -> str:
+        return plain_text(Panel(self._snapshot, self._metrics))
+
+
+def as_html(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> str:
+    """A snapshot as HTML that takes its colours from around it; text is escaped.
+
+    >>> print(as_html(Snapshot("stopped", "fit", "step", step=7, metrics={"<b>": 0.5})))
+    <div style="font-family: ui-monospace, monospace; font-size: 90%; line-height: 1.6">
+    <div>step 7 · stopped</div>
+    <div><span style="opacity: 0.65">&lt;b&gt;</span> 0.5</div>
+    <div>0 s elapsed</div>
+    </div>
+    """
+    words = parts(snapshot, metrics)
+    first = escape(" · ".join(filter(None, (*words.facts, words.place))))
+    if words.done is not None:
+        bar = f'<progress value="{words.done:.4f}" max="1" style="width: 16em; vertical-align: middle"></progress>'
+        first = f"{bar} {escape(share(words.done))} &nbsp; {first}"
+    shown = words.metrics if metrics is not None else in_reading_order(words.metrics)
+    named = (f'<span style="{_FAINT}">{escape(name)}</span> {escape(value)}' for name, value in shown)
+    rows = [first, _spaced(named), _spaced(map(escape, words.pace))]
+    if words.host_time:
+        rows.append(f'<span style="{_FAINT}">host time: {_spaced(map(escape, words.host_time))}</span>')
+    return "\n".join([f'<div style="{_STYLE}">', *(f"<div>{row}</div>" for row in rows if row), "</div>"])
+
+
+def _spaced(pieces: Iterable[str]) -> str:
+    return " &nbsp; ".join(pieces)

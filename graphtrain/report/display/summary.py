@@ -1,0 +1,275 @@
+"""A run before it starts, in a few lines: the model and its size, the graph and its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Literal, final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from graphtrain.printable import one_line
+from graphtrain.report.display.panel import plain_text
+from graphtrain.report.numbers import count, size
+
+_MOST_ROWS = 20
+_CELL = 'style="text-align: left; white-space: pre"'
+
+
+@dataclass(frozen=True)
+class Row:
+    """A module inside a model.
+
+    Attributes:
+        path: its name in the model: ``"blocks.0"``; empty for the model itself.
+        type: the name of its class.
+        parameters: elements of its parameters, those of an earlier row left out.
+        trainable: of these, how many are trained.
+        tied: elements that an earlier row has counted.
+        waiting: parameters without a shape so far; lazy modules get theirs from the first batch.
+    """
+
+    path: str
+    type: str
+    parameters: int
+    trainable: int
+    tied: int = 0
+    waiting: int = 0
+
+    @property
+    def remark(self) -> str:
+        """What is special about its parameters; empty for nothing."""
+        remarks = []
+        if self.parameters and not self.trainable:
+            remarks.append("frozen")
+        elif self.trainable < self.parameters:
+            remarks.append(f"{count(self.parameters - self.trainable)} frozen")
+        if self.tied:
+            remarks.append(f"{count(self.tied)} tied")
+        if self.waiting:
+            remarks.append("not initialised")
+        return ", ".join(remarks)
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """A model in numbers; tied parameters count once.
+
+    Attributes:
+        type: the name of its class.
+        rows: its modules: the children, and theirs where there are few.
+        hidden: how many rows were left out.
+        parameters: elements of its parameters.
+        trainable: of these, how many are trained.
+        bytes: memory of parameters and buffers.
+        waiting: parameters without a shape so far.
+    """
+
+    type: str
+    rows: tuple[Row, ...]
+    hidden: int
+    parameters: int
+    trainable: int
+    bytes: int
+    waiting: int = 0
+
+    @staticmethod
+    def of(model: Any) -> ModelSummary:
+        """The summary of a `torch.nn.Module`, or of anything that has its methods.
+
+        >>> import torch
+        >>> summary = ModelSummary.of(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()))
+        >>> print(summary.sentence)
+        Sequential, 8 parameters, 32 B
+        >>> [(row.path, row.type, row.parameters) for row in summary.rows]
+        [('0', 'Linear', 8), ('1', 'ReLU', 0)]
+        """
+        whole = _measured("", model, _tensors(model, "parameters"), set())
+        tensors = [*_tensors(model, "parameters"), *_tensors(model, "buffers")]
+        rows = _rows(model)
+        return ModelSummary(
+            type=whole.type,
+            rows=tuple(rows[:_MOST_ROWS]),
+            hidden=max(0, len(rows) - _MOST_ROWS),
+            parameters=whole.parameters,
+            trainable=whole.trainable,
+            bytes=sum(elements * tensor.element_size() for tensor in tensors if (elements := _elements(tensor))),
+            waiting=whole.waiting,
+        )
+
+    @property
+    def sentence(self) -> str:
+        """Type, parameters and memory on a line."""
+        frozen = self.parameters - self.trainable
+        trained = f", {count(frozen) if self.trainable else 'all'} frozen" if frozen else ""
+        waiting = f", {self.waiting} more not initialised" if self.waiting else ""
+        return f"{one_line(self.type)}, {count(self.parameters)} parameters{trained}{waiting}, {size(self.bytes)}"
+
+
+@dataclass(frozen=True)
+class Activity:
+    """A node that has a trigger.
+
+    Arguments:
+        path: the node.
+        verb: `every` amount again, or once `after` it.
+        amount: as in the graph, ``"1 epochs"``; may be empty where there is a remark.
+        remark: anything else. Default: nothing.
+
+    >>> print(Activity("validate", "every", "1 epochs"))
+    validate every 1 epochs
+    >>> print(Activity("schedule", "every", "", "bypassed: there is no `scheduler`"))
+    schedule bypassed: there is no `scheduler`
+    """
+
+    path: str
+    verb: Literal["every", "after"]
+    amount: str
+    remark: str = ""
+
+    @property
+    def when(self) -> str:
+        """``"every 1 epochs"``, and the remark."""
+        verb = "" if self.amount.startswith(("once", "at the end")) else f"{self.verb} "
+        moment = f"{verb}{self.amount}" if self.amount else ""
+        return one_line(f"{moment} ({self.remark})" if moment and self.remark else moment or self.remark)
+
+    def __str__(self) -> str:
+        return f"{one_line(self.path)} {self.when}"
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Summary:
+    """What is printed when a run starts. It prints as text, with colours through rich, and as HTML in a notebook.
+
+    Arguments:
+        graph: the name of the graph.
+        models: what is trained, by resource name.
+        activities: the schedule of the graph.
+
+    >>> print(Summary("fit", {}, [Activity("validate", "every", "1 epochs"), Activity("finish", "after", "10 epochs")]))
+    graph fit
+      validate  every 1 epochs
+      finish    after 10 epochs
+    """
+
+    graph: str
+    models: Mapping[str, ModelSummary]
+    activities: Sequence[Activity]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for section in self._sections():
+            yield Text.assemble((section.heading, "bold"), section.words, overflow="ellipsis", no_wrap=True)
+            if section.rows:
+                yield _table(section.rows)
+            if section.hidden:
+                yield Text(f"  {section.hidden}", style="dim")
+
+    def __repr__(self) -> str:
+        return plain_text(self)
+
+    def _repr_html_(self) -> str:
+        pieces = []
+        for section in self._sections():
+            pieces.append(f"<div><b>{escape(section.heading)}</b>{escape(section.words)}</div>")
+            rows = ("".join(f"<td {_CELL}>{escape(cell)}</td>" for cell in row) for row in section.rows)
+            pieces.append(f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>" if section.rows else "")
+            pieces.append(f"<div>{escape(section.hidden)}</div>" if section.hidden else "")
+        return f'<div style="font-size: 90%">{"".join(pieces)}</div>'
+
+    def _sections(self) -> Iterator[_Section]:
+        activities = tuple((one_line(activity.path), activity.when) for activity in self.activities)
+        yield _Section(f"graph {one_line(self.graph)}", "", activities)
+        for name, model in self.models.items():
+            hidden = f"... and {model.hidden} more" if model.hidden else ""
+            yield _Section(one_line(name), f": {model.sentence}", tuple(map(_cells, model.rows)), hidden)
+
+
+@dataclass(frozen=True)
+class _Section:
+    heading: str
+    words: str
+    rows: tuple[tuple[str, ...], ...]
+    hidden: str = ""
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    indent, name = "  " * row.path.count("."), one_line(row.path.rpartition(".")[2])
+    parameters = count(row.parameters) if row.parameters else ""
+    return indent + name or "(itself)", one_line(row.type), parameters, row.remark
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Table:
+    """Cells in columns, indented; the third is a number."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(width=0)
+    for number in range(len(rows[0])):
+        table.add_column(no_wrap=True, overflow="ellipsis", justify="right" if number == 2 else "left")
+    for row in rows:
+        table.add_row("", *map(Text, row))
+    return table
+
+
+def _rows(model: Any) -> list[Row]:
+    """The children of a model; theirs below them, where all of it fits."""
+    children = [*_children("", model)]
+    if not children:
+        return [_measured("", model, _tensors(model, "parameters"), set())]
+    with_theirs = [line for path, child in children for line in [(path, child), *_children(f"{path}.", child)]]
+    return _counted(model, with_theirs if len(with_theirs) <= _MOST_ROWS else children)
+
+
+def _counted(model: Any, lines: Sequence[tuple[str, Any]]) -> list[Row]:
+    """Rows of modules. A parameter belongs to the first of them, and to those that it is inside of."""
+    direct = _tensors(model, "parameters", recurse=False)
+    seen: set[int] = set()
+    rows = [_measured("", model, direct, seen)] if direct else []
+    before: set[int] = set()
+    for path, module in lines:
+        is_child = "." not in path
+        if is_child:
+            before = set(seen)
+        rows.append(_measured(path, module, _tensors(module, "parameters"), seen if is_child else before))
+    return rows
+
+
+def _measured(path: str, module: Any, parameters: Iterable[Any], seen: set[int]) -> Row:
+    """Count the parameters that are not in `seen`, and add them to it."""
+    counts = {"parameters": 0, "trainable": 0, "tied": 0, "waiting": 0}
+    for parameter in parameters:
+        elements = _elements(parameter)
+        if id(parameter) in seen:
+            counts["tied"] += elements
+            continue
+        seen.add(id(parameter))
+        counts["parameters"] += elements
+        counts["trainable"] += elements if parameter.requires_grad else 0
+        counts["waiting"] += _is_waiting(parameter)
+    return Row(path, type(module).__name__, **counts)
+
+
+def _elements(tensor: Any) -> int:
+    try:
+        return int(tensor.numel())
+    except (ValueError, RuntimeError):  # a parameter of a lazy module has no shape yet
+        return 0
+
+
+def _is_waiting(tensor: Any) -> bool:
+    try:
+        return tensor.shape is None
+    except (ValueError, RuntimeError):
+        return True
+
+
+def _tensors(module: Any, kind: str, **options: bool) -> list[Any]:
+    return [*getattr(module, kind)(**options)] if hasattr(module, kind) else []
+
+
+def _children(prefix: str, module: Any) -> Iterator[tuple[str, Any]]:
+    if hasattr(module, "named_children"):
+        yield from ((prefix + name, child) for name, child in module.named_children())

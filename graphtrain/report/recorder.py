@@ -1,0 +1,384 @@
+"""Running means over samples, and the rows that are recorded from them.
+
+Metrics are a store with names, not slots: any node may add to it without being connected to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from graphtrain.errors import UsageError
+from graphtrain.report.logger import Logger as Logger
+from graphtrain.report.logger import RunLogger, Shown
+from graphtrain.report.rows import Rows
+from graphtrain.report.values import (
+    REDUCTIONS,
+    ROW_POSITION,
+    Reduced,
+    as_number,
+    as_numbers,
+    check_metric,
+    check_names,
+    detached,
+)
+
+Place = float | list[float]
+Sums = dict[str, list[Any]]
+"""Name -> the sum of value * samples, and the sum of samples; or what it is reduced to, and how."""
+
+_MEAN, _TOTAL = "mean", "total"  # a total is divided as a mean is
+_OPEN, _WINDOW = "open", "window"  # before the metric: the horizon of its open window; before a number, of another
+
+# Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
+_MOST_WAITING = 1024
+_DETACHED = (torch.Tensor, tuple)
+
+
+class Means:
+    """Means of named values, weighted by samples, over one or more horizons that are reset independently.
+
+    The sums are in double precision and updated one value at a time, in order: their bits do not depend on when they
+    are updated.
+
+    Arguments:
+        horizons: the names of the intervals that means are taken over, such as ``("log", "epoch")``.
+        gather: passes the sums of a horizon to all ranks, and returns those of each. Default: there is one process.
+
+    >>> means = Means(("log", "epoch"))
+    >>> means.add({"loss": 1.0}, samples=1); means.add({"loss": 4.0}, samples=2)
+    >>> means.take("log")
+    {'loss': 3.0}
+    >>> means.take("log"), means.take("epoch")
+    ({}, {'loss': 3.0})
+    """
+
+    def __init__(self, horizons: tuple[str, ...], gather: Callable[[Sums], list[Sums]] | None = None) -> None:
+        self._gather = gather
+        # Of values by name; a loss alone; names and a vector; or the number of a window that ends, and its metric.
+        self._waiting: list[tuple[Any, Any, Collection[str]]] = []
+        self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
+        self._windows: dict[str, Sums] = {}  # those that have ended
+        self._followed: dict[str, tuple[int, Any]] = {}  # metric -> over how many windows it is averaged, and for whom
+        self._reports: dict[str, Callable[[set[str]], None]] = {}  # of metrics that are followed
+
+    def follow(self, metric: str, windows: int, node: Any, report: Callable[[set[str]], None]) -> None:
+        """Keep the last windows of a metric, which `end_window` ends, for `running`, while the graph has this node.
+
+        Arguments:
+            report: is told once what those windows have, if it is not this metric.
+        """
+        self._sums.setdefault(f"{_OPEN} {metric}", {})
+        self._followed[metric], self._reports[metric] = (windows, node), report
+
+    def keep_followers(self, nodes: Collection[Any]) -> None:
+        """Follow metrics for these nodes alone."""
+        gone = [name for name, (_, node) in self._followed.items() if all(node is not kept for kept in nodes)]
+        for metric in gone:
+            del self._followed[metric]
+            self._sums.pop(f"{_OPEN} {metric}", None)
+            self._windows = {name: sums for name, sums in self._windows.items() if name.split(" ", 2)[2:] != [metric]}
+
+    def end_window(self, metric: str, number: int) -> None:
+        """End a window of a metric: it takes the place of the one with this number. Nothing is transferred here."""
+        self._waiting.append((number, metric, ()))
+
+    def running(self) -> dict[str, float]:
+        """The mean of each metric that is followed over the last windows, of which each counts alike."""
+        running = {}
+        for metric, (windows, _) in self._followed.items():
+            self.settle()
+            kept = {name: self._windows.get(name, {}) for name in (f"{_WINDOW} {n} {metric}" for n in range(windows))}
+            parts = {name: sums[metric] for name, sums in kept.items() if metric in sums}
+            whole = added(self._gather(parts)) if self._gather is not None else parts
+            values = [total if samples in REDUCTIONS else total / samples for total, samples in whole.values()]
+            if values:
+                running[f"running/{metric}"] = sum(values) / len(values)
+            elif (recorded := set().union(*kept.values())) and metric in self._reports:
+                self._reports.pop(metric)(recorded)
+        return running
+
+    def add(
+        self,
+        values: Mapping[str, Any] | torch.Tensor | tuple[Sequence[str], torch.Tensor],
+        samples: Any,
+        sums: Collection[str] = (),
+    ) -> None:
+        """Add the current values, which are means over `samples` samples. Nothing is transferred to the host here.
+
+        Arguments:
+            values: by name; or only the loss, or names and a vector, detached, in memory that nothing else writes to.
+            samples: how many; or how many of what else the means are over, a number or a tensor with one.
+            sums: the names of those that are sums over them. Default: all are means.
+        """
+        if not isinstance(values, _DETACHED):
+            values = {name: detached(value) for name, value in values.items()}
+        self._waiting.append((values, samples, sums))
+        if len(self._waiting) >= _MOST_WAITING:
+            self.settle()
+
+    def take(self, horizon: str) -> dict[str, float]:
+        """The means since this horizon was last taken; resets it."""
+        means = self.peek(horizon)
+        self._sums[horizon] = {}
+        return means
+
+    def peek(self, horizon: str) -> dict[str, float]:
+        """The means since this horizon was last taken."""
+        self.settle()
+        sums = self._sums.get(horizon, {})
+        if self._gather is not None:
+            sums = added(self._gather(sums))
+        return {
+            name: total if samples in REDUCTIONS else total / samples
+            for name, (total, samples) in sums.items()
+            if samples
+        }
+
+    def clear(self) -> None:
+        """Drop everything added so far."""
+        self._waiting.clear()
+        self._sums = {horizon: {} for horizon in self._sums}
+        self._windows = {}
+
+    def settle(self) -> None:
+        """Update the sums: one transfer for all tensors that are still on the device."""
+        entries: list[tuple[str, Any, Any, str]] = []
+        for values, samples, summed in self._waiting:
+            if isinstance(values, torch.Tensor):
+                entries.append(("loss", values, samples, _TOTAL if "loss" in summed else _MEAN))
+                continue
+            if isinstance(values, int):
+                entries.append((f"{values} {samples}", 0.0, 0, _WINDOW))
+                continue
+            named = zip(values[0], values[1].unbind(), strict=True) if isinstance(values, tuple) else values.items()
+            for name, value in named:
+                if isinstance(value, Reduced):
+                    entries.append((name, value.value, samples, value.how))
+                else:
+                    entries.append((name, value, samples, _TOTAL if name in summed else _MEAN))
+        self._waiting.clear()
+        numbers = as_numbers([value for _, value, _, _ in entries])
+        weights = [samples for _, _, samples, _ in entries]
+        if any(isinstance(samples, torch.Tensor) for samples in weights):
+            weights = as_numbers(weights)
+        for (name, _, _, how), number, weight in zip(entries, numbers, weights, strict=True):
+            if how in REDUCTIONS:
+                part = [number, how]
+            elif weight:
+                part = [number if how == _TOTAL else number * weight, weight]
+            else:  # a mean over nothing is no number
+                if how is _WINDOW:
+                    horizon = f"{_OPEN} {name.partition(' ')[2]}"
+                    self._windows[f"{_WINDOW} {name}"], self._sums[horizon] = self._sums.get(horizon, {}), {}
+                continue
+            for sums in self._sums.values():
+                whole = sums.get(name)
+                if whole is None or how in REDUCTIONS or whole[1] in REDUCTIONS:
+                    sums[name] = _joined(name, whole, part)
+                else:  # in place, as for every loss: 0.5 us less
+                    whole[0] += part[0]
+                    whole[1] += part[1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums, as plain data."""
+        self.settle()
+        sums_of = {**self._sums, **self._windows}
+        return {horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in sums_of.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load saved sums."""
+        self._waiting.clear()
+        sums_of = {horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in state.items()}
+        self._windows = {horizon: sums_of.pop(horizon) for horizon in state if horizon.startswith(f"{_WINDOW} ")}
+        self._sums = {**{horizon: {} for horizon in self._sums}, **sums_of}
+
+
+def added(parts: Iterable[Sums]) -> Sums:
+    """The sums of all ranks, added in their order; what only some of them have counts as well.
+
+    >>> added([{"loss": [3.0, 2]}, {"loss": [1.0, 1], "accuracy": [1.0, 1]}])
+    {'loss': [4.0, 3], 'accuracy': [1.0, 1]}
+    """
+    sums: Sums = {}
+    for part in parts:
+        for name, value in part.items():
+            sums[name] = _joined(name, sums.get(name), value)
+    return sums
+
+
+def _joined(name: str, whole: list[Any] | None, part: list[Any]) -> list[Any]:
+    """The sum, or what else a metric is reduced to, with a further part.
+
+    Raises:
+        UsageError: it is reduced in another way than before.
+    """
+    if whole is None:
+        return [0.0 + part[0], part[1]]  # of no minus zero
+    how, other = (value[1] if value[1] in REDUCTIONS else "" for value in (whole, part))
+    if how != other:
+        raise UsageError(
+            f"the metric `{name}` was {how or 'a mean'} and is {other or 'a mean'} now",
+            "give it one of graphtrain.Sum, Max and Min, or none, at every batch",
+        )
+    if how:
+        return [REDUCTIONS[how](whole[0], part[0]), how]
+    return [whole[0] + part[0], whole[1] + part[1]]
+
+
+class Recorder:
+    """The running means, the rows recorded from them, and the loggers that receive each new row.
+
+    Arguments:
+        position: returns the optimizer step and the (fractional) epoch that a row belongs to.
+        outer_counts: returns the clocks of graphs around the one that trains, a column of rows each. Default: none.
+        columns: returns the names of all such columns that rows may have. Default: none.
+        gather: as for `Means`.
+
+    Attributes:
+        rows: every row so far, oldest first.
+        latest: the last value of every metric, with step and epoch; those of the last row come last.
+    """
+
+    def __init__(
+        self,
+        position: Callable[[], tuple[int, float]],
+        outer_counts: Callable[[], Mapping[str, float]] = dict,
+        columns: Callable[[], tuple[str, ...]] = tuple,
+        gather: Callable[[Sums], list[Sums]] | None = None,
+    ) -> None:
+        self._gather = gather
+        self._position, self._outer_counts, self._columns = position, outer_counts, columns
+        self._means: dict[str, Means] = {}
+        self.rows = Rows()
+        self.latest: dict[str, float] = {}
+        self.loggers: list[Logger] = []
+
+    def means(self, name: str, horizons: tuple[str, ...] = ()) -> Means:
+        """The running means called `name`, created if missing; the caller that adds to them gives the `horizons`."""
+        if name not in self._means:
+            self._means[name] = Means(horizons, self._gather)
+        means = self._means[name]
+        for horizon in horizons:
+            means._sums.setdefault(horizon, {})
+        return means
+
+    def forget_means(self) -> None:
+        """Drop all running means; the nodes that are set up again ask for theirs."""
+        self._means = {}
+
+    def keep_followers(self, nodes: Collection[Any]) -> None:
+        """Follow no metrics any more for other nodes than these: the graph is another one."""
+        for means in self._means.values():
+            means.keep_followers(nodes)
+
+    def gathered(self, name: str) -> set[str]:
+        """The names in the running means called `name`, of any horizon."""
+        means = self._means.get(name)
+        if means is None:
+            return set()
+        means.settle()
+        return {metric for sums in means._sums.values() for metric in sums}
+
+    @property
+    def place(self) -> Place:
+        """The place of a row recorded now, as `place_of` has it."""
+        return self.place_of(self._row({}))
+
+    def place_of(self, row: Mapping[str, float]) -> Place:
+        """What the rows of one moment have in common: the step, behind the clocks of outer graphs if there are any.
+
+        As these grow with each of their bodies, a later place of a run is not less.
+        """
+        outer = [row.get(name, 0) for name in self._columns()]
+        return [*outer, row["step"]] if outer else row["step"]
+
+    def metrics_in(self, names: Iterable[str]) -> list[str]:
+        """Those of the names in rows that are no part of a row's position."""
+        position = {*ROW_POSITION, *self._columns()}
+        return [name for name in names if name not in position]
+
+    def row(self, values: Mapping[str, float]) -> None:
+        """Record a row of step, epoch, the clocks of outer graphs and these values, and call every logger with it.
+
+        A value that has the name of such a clock takes its place.
+
+        Raises:
+            UsageError: a name is not a string, or is `step` or `epoch`; or a value is not a number or scalar tensor.
+        """
+        for name, value in values.items():
+            check_metric(name, value, "a row of metrics was given")
+        check_names(values, "a row of metrics was given")
+        row = self._row(values)
+        step = int(row["step"])
+        self.rows.append(row)
+        self._remember(row)
+        for logger in self.loggers:
+            logger(row, step)
+
+    def show(self, values: Mapping[str, Shown]) -> None:
+        """Give texts, images and histograms to the loggers that take them, such as `TensorBoard`; they are in no row.
+
+        >>> from graphtrain import Histogram
+        >>> Recorder(lambda: (3, 0.5)).show({"weights": Histogram(torch.zeros(4))})
+        """
+        step, _ = self._position()
+        for logger in self.loggers:
+            if isinstance(logger, RunLogger):
+                for name, value in values.items():
+                    logger.show(name, value, int(step))
+
+    def latest_of(self, split: str) -> dict[str, float]:
+        """The last value of every metric of a split, by its name there.
+
+        >>> recorder = Recorder(lambda: (3, 0.5))
+        >>> recorder.row({"loss": 1.5, "val/loss": 2.0})
+        >>> recorder.latest_of("val")
+        {'loss': 2.0}
+        """
+        prefix = f"{split}/"
+        return {name.removeprefix(prefix): value for name, value in self.latest.items() if name.startswith(prefix)}
+
+    def is_last_row(self, values: Mapping[str, float]) -> bool:
+        """True if the last row has just these values, and the present step and epoch."""
+        return len(self.rows) > 0 and self.rows[-1] == self._row(values)
+
+    def _row(self, values: Mapping[str, float]) -> dict[str, float]:
+        step, epoch = self._position()
+        numbers = {name: as_number(value) for name, value in values.items()}
+        return {"step": step, "epoch": epoch, **self._outer_counts(), **numbers}
+
+    def recorded_now(self) -> dict[str, float]:
+        """The last value of every metric recorded at the present step."""
+        values: dict[str, float] = {}
+        place = self.place
+        for row in reversed(self.rows):
+            if self.place_of(row) != place:
+                break
+            values = {**row, **values}
+        return {name: values[name] for name in self.metrics_in(values)}
+
+    def load_rows(self, rows: list[dict[str, float]]) -> None:
+        """Replace the rows by those of the run that is resumed."""
+        self.rows = Rows(rows)
+        self.latest = {}
+        for row in rows:
+            self._remember(row)
+
+    def _remember(self, row: Mapping[str, float]) -> None:
+        for name in {*self._columns()} - row.keys():
+            self.latest.pop(name, None)  # of another graph that trains
+        for name, value in row.items():
+            self.latest.pop(name, None)  # so that the newest values come last
+            self.latest[name] = value
+
+    def state_dict(self) -> dict[str, Any]:
+        """All running means, as plain data; rows have their own file."""
+        return {name: means.state_dict() for name, means in self._means.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load saved means."""
+        for name, sums in state.items():
+            self.means(name).load_state_dict(sums)

@@ -1,0 +1,236 @@
+"""Runs in TensorBoard: every row once, however often the run was interrupted, and a description of the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import textwrap
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+from graphtrain.errors import GraphtrainError, UsageError
+from graphtrain.plain import json_value
+from graphtrain.report.logger import Beginning, Histogram, RunLogger, Shown, Text
+from graphtrain.report.png import png_of
+from graphtrain.storage.own_files import replace_file
+from graphtrain.storage.regular import parsed_json, read_regular
+
+# The hash and step of the last description in a folder. TensorBoard reads only files with "tfevents" in their names.
+DESCRIBED_FILE = "described.json"
+_MOST_BYTES = 1 << 20
+
+
+@final
+class TensorBoard(RunLogger):
+    """A logger that writes event files for TensorBoard; ``tensorboard --logdir runs`` shows them.
+
+    Every value of a row is a scalar. When a run begins, its hyper-parameters (in the tab HParams, and as a table in the
+    tab Text) and its graph (a picture, and its TOML in the tab Text) are written; a resume writes them again only if
+    they changed, at the step from which they apply. The tab HParams shows the values at the beginning of the run:
+    TensorBoard keeps the first.
+
+    A resume purges the rows that will be repeated, and no others. A row is on disk when the call returns, so the rows
+    that a checkpoint counts survive a killed process. TensorBoard shows one value per name and step: where several rows
+    of one step share a name, it shows the last. Where rows have a column for a graph around the training, such as
+    `fold`, each of its values has a curve of its own: ``val/loss/fold 2``.
+
+    Arguments:
+        folder: the folder of the event files, for one run only. Default: `tensorboard` inside the run directory.
+
+    Attributes:
+        writer: torch's `SummaryWriter`, for what `show` does not take; None while the run is not running. A resume
+            purges what you wrote to it from the step of the last row on, and does not write it again.
+
+    Raises:
+        UsageError: TensorBoard is not installed; or, when a run begins, there is no folder or it cannot be written to.
+
+    >>> logger = TensorBoard("runs/digits/tensorboard")  # Trainer(..., loggers=[logger])
+    >>> logger.writer is None
+    True
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        try:
+            from tensorboard.plugins.hparams import summary_v2
+            from torch.utils.tensorboard import writer
+        except ImportError as error:
+            raise UsageError(f"TensorBoard cannot be imported: {error}", "pip install tensorboard") from error
+        self._hparams_summary = summary_v2.hparams_pb
+        self._make_writer = writer.SummaryWriter
+        self._given_folder = Path(folder) if folder is not None else None
+        self._folder: Path | None = None
+        self._clocks: tuple[str, ...] = ()
+        self.writer: Any = None
+
+    def begin(self, beginning: Beginning) -> None:
+        """Purge the rows that will be repeated, and describe the run if it is new or has changed."""
+        self.close()
+        self._folder = self._given_folder or (beginning.run_dir / "tensorboard" if beginning.run_dir else None)
+        if self._folder is None:
+            raise UsageError(
+                "TensorBoard has no folder to write to", "pass run_dir to Trainer, or folder to TensorBoard"
+            )
+        if self._given_folder is None and self._folder.is_symlink():
+            raise UsageError(
+                f"TensorBoard cannot write to `{self._folder}`: it is a link, which a run directory must not hold",
+                "pass the folder that it leads to: TensorBoard(folder)",
+            )
+        # Several rows may share a step, and a purge knows steps only: rows of the last step are written again below.
+        # Steps that begin again in each round of an outer graph do not tell what will be repeated.
+        self._clocks = beginning.clocks
+        purge_step = int(beginning.rows[-1]["step"]) if beginning.rows and not self._clocks else 0
+        with _readable_failure(self._folder):
+            # The first session sets purge_step too, though nothing is purged: TensorBoard ignores the first it reads.
+            # Its fast loader never purges, but there a value replaces those of its name at this and at later steps.
+            self._open(self._folder, purge_step)
+            self._describe(self._folder, beginning, purge_step)
+            for row in beginning.rows:
+                if row["step"] >= purge_step:
+                    self._write(row)
+            self.writer.flush()
+
+    def __call__(self, metrics: Mapping[str, float], step: int) -> None:
+        """Write a row."""
+        with self._opened("a row"):
+            self._write(metrics)
+            self.writer.flush()  # waits for the writing thread: 0.1 ms for a row of four values
+
+    def show(self, name: str, value: Shown, step: int) -> None:
+        """Write a text, an image or a histogram."""
+        with self._opened("a value"):
+            if isinstance(value, Text):
+                self.writer.add_text(name, value.text, step)
+            elif isinstance(value, Histogram):
+                self.writer.add_histogram(name, value.values, step)
+            else:
+                self.writer.file_writer.add_summary(_image_summary(name, png_of(value)), step)
+
+    @contextmanager
+    def _opened(self, what: str) -> Iterator[None]:
+        """An event file to write to."""
+        if self._folder is None:
+            raise UsageError(f"TensorBoard was called with {what} before `begin`", "pass it to a Trainer in `loggers`")
+        with _readable_failure(self._folder):
+            if self.writer is None:
+                self._open(self._folder, None)
+            yield
+
+    def flush(self) -> None:
+        """Bring everything to the disk."""
+        if self.writer is not None and self._folder is not None:
+            with _readable_failure(self._folder):
+                self.writer.flush()
+
+    def close(self) -> None:
+        """Close the event file; a later row opens another one."""
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            writer.close()
+
+    def _write(self, row: Mapping[str, float]) -> None:
+        clocks = [name for name in self._clocks if name in row]
+        tag = "".join(f"/{name} {row[name]}" for name in clocks)  # a curve for each round: its steps are the same
+        for name, value in row.items():
+            if name != "step" and name not in clocks:
+                self.writer.add_scalar(f"{name}{tag}", value, int(row["step"]))
+
+    def _open(self, folder: Path, purge_step: int | None) -> None:
+        """Open an event file that is read after all others of the folder.
+
+        TensorBoard reads them in the order of their names, which are made of the second of opening, then the process id
+        and a counter as plain text. Of two files of one second the newer may sort first, and its purge would hit the
+        wrong rows.
+        """
+        older = _event_files(folder)
+        while True:
+            self.writer = self._make_writer(str(folder), purge_step=purge_step)
+            (opened,) = _event_files(folder) - older
+            if not older or opened > max(older) or _second(opened) < _second(max(older)):
+                return  # in the last case the clock was set back: waiting for it could take forever
+            self.writer.close()
+            (folder / opened).unlink()
+            time.sleep(1 - time.time() % 1)
+
+    # ---- the description of the run
+
+    def _describe(self, folder: Path, beginning: Beginning, purge_step: int) -> None:
+        try:
+            toml = beginning.graph.to_toml()
+        except GraphtrainError:  # a parameter that TOML cannot express
+            toml = None
+        values = {name: _plain(value) for name, value in beginning.hyper_parameters.items()}
+        content = hashlib.sha256(json.dumps([toml, values], sort_keys=True).encode()).hexdigest()
+        described_content, described_step = _described(folder)
+        if described_content == content and described_step < purge_step:
+            return
+        self.writer.add_text("hyper_parameters", _table(values), purge_step)
+        if toml is not None:
+            self.writer.add_text("graph", textwrap.indent(toml, "    ", lambda line: True), purge_step)
+        summaries = [self._hparams_summary(values, trial_id="")]  # an empty trial_id: every run is its own group
+        if (png := beginning.picture("png")) is not None:
+            summaries.append(_image_summary("graph", png))
+        for summary in summaries:
+            self.writer.file_writer.add_summary(summary, purge_step)
+        self.writer.flush()
+        replace_file(folder / DESCRIBED_FILE, json.dumps({"step": purge_step, "content": content}).encode())
+
+
+@contextmanager
+def _readable_failure(folder: Path) -> Iterator[None]:
+    """Turn an OSError into a message."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"TensorBoard cannot write to `{folder}`: {error.strerror or error}") from error
+
+
+def _event_files(folder: Path) -> set[str]:
+    return {file.name for file in folder.glob("*tfevents*")}
+
+
+def _second(name: str) -> int:
+    return int(name.partition("tfevents.")[2].partition(".")[0])
+
+
+def _described(folder: Path) -> tuple[str, int]:
+    """The hash and the step of the last description; an empty hash if there is none or it cannot be read."""
+    try:
+        last = parsed_json(read_regular(folder / DESCRIBED_FILE, _MOST_BYTES))
+        return str(last["content"]), int(last["step"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return "", 0
+
+
+def _plain(value: Any) -> bool | int | float | str:
+    """A value as the tab HParams can show it."""
+    shown = json_value(value)
+    return shown if isinstance(shown, bool | int | float | str) else str(value)
+
+
+def _table(values: Mapping[str, Any]) -> str:
+    """Names and values as a Markdown table.
+
+    >>> print(_table({"optimizer.lr": 0.1, "a|b": "c"}))
+    | name | value |
+    | --- | --- |
+    | optimizer.lr | 0.1 |
+    | a&#124;b | c |
+    """
+    rows = [("name", "value"), ("---", "---"), *values.items()]
+    return "\n".join(f"| {_cell(name)} | {_cell(value)} |" for name, value in rows)
+
+
+def _cell(value: Any) -> str:
+    return " ".join(str(value).replace("|", "&#124;").split())
+
+
+def _image_summary(tag: str, png: bytes) -> Any:
+    """A PNG as it is; `add_image` takes pixels, so the PNG would be decoded and encoded again."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))  # in the PNG header
+    image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
+    return Summary(value=[Summary.Value(tag=tag, image=image)])

@@ -1,0 +1,277 @@
+"""Breakpoints: where a run stops or pauses beside the ends of its graph.
+
+The loop does not know of them. A breakpoint takes the place of one callable in the list of transitions, so that a run
+without one pays nothing, and a run with one pays a call and a comparison at that node alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from graphtrain.checks.guards import no_node
+from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
+from graphtrain.graph.renaming import paths_of
+from graphtrain.kind.trigger import RUN, Term, Trigger, known_units, unit_hint
+from graphtrain.language.syntax import field_of
+from graphtrain.names import nearest, suggestion
+from graphtrain.plan.scope import Scope, field_type, is_countable, readable_fields
+from graphtrain.program.bind import BoundNode
+from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.loop import Transition
+from graphtrain.program.requests import Request, Requests
+from graphtrain.program.triggers import Clock, Every, after
+
+
+@dataclass(frozen=True)
+class Breakpoint:
+    """A node, a condition, and what is requested of the loop where the condition holds.
+
+    Attributes:
+        index: the node.
+        holds: the condition, evaluated each time the run reaches the node.
+        when: `before` the node, which is then not run; or `after` it has run.
+        request: `pause` returns control at once, wherever that is; `reached` and `breakpoint` make a checkpoint first,
+            where that is possible.
+    """
+
+    index: int
+    holds: Callable[[], bool]
+    when: Literal["before", "after"] = "before"
+    request: Request = "pause"
+
+    def around(self, transition: Transition, requests: Requests) -> Transition:
+        """The transition of the node, with the breakpoint in it."""
+        index, holds, request = self.index, self.holds, self.request
+
+        def stop_before() -> int:
+            if holds():
+                requests.post(request)
+                return index
+            return transition()
+
+        def stop_after() -> int:
+            position = transition()
+            if holds():
+                requests.post(request)
+            return position
+
+        return stop_before if self.when == "before" else stop_after
+
+
+def with_breakpoints(
+    transitions: Sequence[Transition], breakpoints: Iterable[Breakpoint], requests: Requests
+) -> list[Transition]:
+    """The transitions with breakpoints in them. Of two before one node, the last is evaluated first."""
+    changed = list(transitions)
+    for breakpoint in breakpoints:
+        changed[breakpoint.index] = breakpoint.around(changed[breakpoint.index], requests)
+    return changed
+
+
+# ---- run(until=...)
+
+
+def parse_amount(text: str, graph: Graph, option: str = "until", example: str = "'500 steps'") -> Trigger:
+    """The amount at which a run is to stop.
+
+    Its unit is one of the clock of the graph, or of a graph inside that trains; or a field that a node changes.
+
+    Raises:
+        UsageError: the text is no amount, or nothing counts its unit.
+
+    >>> str(parse_amount("500 steps", Graph.load("fit"))), str(parse_amount("2 validate.runs", Graph.load("fit")))
+    ('500 steps', '2 validate.runs')
+    """
+    number, _, named = text.strip().rpartition(" ")
+    is_field = field_of(named) is not None
+    try:
+        trigger = Trigger(f"{number} units" if is_field else text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}".replace(f"{number} units", text), f"as in {example}") from None
+    if is_field:
+        trigger.terms = tuple(replace(term, unit=named) for term in trigger.terms)
+    if trigger.once or trigger.at_end or any(term.per for term in trigger.terms):
+        raise UsageError(f'{option}: expected an amount, got "{text}"', f"as in {example}")
+    scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
+    units = dict.fromkeys(unit for scope in scopes for unit in scope.graph.units)
+    known = [unit for unit in known_units(units) if unit != RUN]
+    for term in trigger.terms:
+        if (field := field_of(term.unit)) is not None:
+            _refuse_field(f'{option}: "{term}"', *field, Scope(graph))
+        elif term.unit not in known:
+            raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', unit_hint(term.unit, known))
+    return trigger
+
+
+def _refuse_field(amount: str, path: str, name: str, scope: Scope) -> None:
+    """Raise unless a field of the node at a path is a number that the node changes."""
+    if scope.inside(path) is None:
+        message, hint = no_node(scope, path, f"`{path}.{name}`")
+        raise UsageError(f"{amount}: {message}", hint)
+    if field_type(scope, path, name) is None:
+        raise UsageError(f"{amount}: `{path}` has no field `{name}`", suggestion(name, readable_fields(scope, path)))
+    if not is_countable(scope, path, name):
+        raise UsageError(f"{amount}: `{path}.{name}` is no number that the node changes", f"as in {path}.runs")
+
+
+def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
+    """Stop instead of fetching another batch once an amount is reached; none for "never".
+
+    So everything that the amount makes due, such as a validation, is done before the run stops. In a graph that counts
+    no batches the run stops before the node that counts the unit.
+
+    Raises:
+        UsageError: an amount is of a field that never changes, since a node around it is bypassed.
+    """
+    limits = compiled.program.limits(limit)
+    for term in limit.terms:
+        if field_of(term.unit) is not None and all(counted.term != term for counted in limits):
+            raise UsageError(
+                f"until: `{term.unit}` never changes: its node is bypassed, or in the body of one that is",
+                "supply the resource that it lacks, or name another amount",
+            )
+    reached: dict[int, list[tuple[Clock, Term]]] = {}
+    for counted in limits:
+        has_batches = "batches" in counted.scope.graph.units
+        before = counted.scope.counter("batches")[0] if has_batches else counted.owner
+        if before is not None:
+            clock = Clock.of(counted.owner, counted.field)
+            reached.setdefault(before.index, []).append((clock, counted.term))
+    return [Breakpoint(index, after(terms), request="reached") for index, terms in reached.items()]
+
+
+# ---- run(before=...), replay --node
+
+
+def refuse_unknown_node(path: str, nodes: Collection[str], option: str) -> None:
+    """Raise if there is no node at a path.
+
+    Raises:
+        UsageError: there is none; the nearest is named, and all are.
+
+    >>> refuse_unknown_node("stp", ["clip", "step"], "before")
+    Traceback (most recent call last):
+    graphtrain.errors.UsageError: before: there is no node `stp`
+      hint: did you mean `step`? the nodes: clip, step
+    """
+    if path not in nodes:
+        close = nearest(path, nodes)
+        hint = f"did you mean `{close}`? " if close is not None else ""
+        raise UsageError(f"{option}: there is no node `{path}`", f"{hint}the nodes: {', '.join(nodes)}")
+
+
+def before_node(
+    compiled: CompiledGraph,
+    path: str,
+    option: str,
+    request: Request = "pause",
+    *,
+    passing: Callable[[], bool] = lambda: False,
+    runs: int | None = None,
+) -> Breakpoint:
+    """Stop before the node at a path runs; not where it is visited and its trigger is not due.
+
+    Arguments:
+        option: what the path was given as, for messages.
+        passing: asked at each visit; True lets it pass. Default: none passes.
+        runs: only where the node has run so often; in a nested graph, since that began. Default: each time.
+
+    Raises:
+        UsageError: there is no such node, or it never runs, since a resource is absent.
+    """
+    running = {path: bound for path, bound in compiled.program.by_path.items() if _runs(bound)}
+    if path in paths_of(compiled.graph) and path not in running:
+        raise UsageError(
+            f"{option}: the node `{path}` never runs: it is bypassed, or inside a node that is",
+            f"supply the resource, or set the parameter, that it lacks; the nodes that run: {', '.join(running)}",
+        )
+    refuse_unknown_node(path, running, option)
+    bound = running[path]
+    is_due = compiled.compiler.cells.due(bound) if isinstance(bound.trigger, Every) else lambda: True
+    fields = bound.fields
+
+    def holds() -> bool:
+        return not passing() and (runs is None or fields["runs"] == runs) and bool(is_due())
+
+    return Breakpoint(bound.index, holds, request=request)
+
+
+def _runs(bound: BoundNode) -> bool:
+    """False for a node that is bypassed, or inside one that is."""
+    outer = bound.scope.outer
+    return not bound.bypassed and (outer is None or _runs(outer))
+
+
+# ---- replay --to
+
+
+def parse_moment(text: str, graph: Graph) -> Term:
+    """The amount at which a replay pauses.
+
+    Raises:
+        UsageError: the text is no single amount, or its unit is not on the clock of the graph.
+
+    >>> str(parse_moment("48211 steps", Graph.load("fit")))
+    '48211 steps'
+    """
+    example = "--to '48211 steps'"
+    terms = parse_amount(text, graph, "--to", example).terms
+    if len(terms) != 1:
+        raise UsageError(f'--to: "{text}" is not an amount', f"as in {example}")
+    if terms[0].base.unit not in graph.units:
+        units = f" ({', '.join(graph.units)})" if graph.units else ""
+        raise UsageError(
+            f"--to: `{terms[0].unit}` is not on the clock of `{graph.name}`; what a body counts starts again with it, "
+            "so that no amount is one moment",
+            f"use a unit of that clock{units}; --node PATH --runs N leads on to a node in a body",
+        )
+    return terms[0]
+
+
+def after_amount(compiled: CompiledGraph, term: Term) -> Breakpoint:
+    """Pause right after the node that counts a unit has reached an amount: gradients and batch are still there.
+
+    Raises:
+        UsageError: a replay cannot meet the amount again, or meets it many times.
+    """
+    unit, amount = term.base.unit, term.base.amount
+    counter, field = compiled.program.main.counter(unit)
+    if counter is None:
+        raise UsageError(f"--to: `{term.unit}` are never counted: what counts them is bypassed", "use another unit")
+    declaration = counter.kind.fields[field]
+    if not declaration.in_digest:
+        raise UsageError(f"--to: `{term.unit}` are wall-clock time, which no replay repeats", "use batches or steps")
+    if declaration.restarts is not None:
+        raise UsageError(
+            f"--to: `{term.unit}` start again from 0, so that no amount is one moment", "use batches, steps or epochs"
+        )
+    clock = Clock.of(counter, field)
+    return Breakpoint(counter.index, lambda: clock.now() >= amount, "after")
+
+
+# ---- where a run has failed
+
+
+def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> list[str]:
+    """The options of ``graphtrain replay`` that lead to where a run is: before the node at a position.
+
+    Arguments:
+        has_run: True if this node has run already, and one of the edges that leave it raised.
+
+    Returns:
+        Nothing where no amount leads there: before the first batch, or where only time is counted.
+    """
+    bound, units = compiled.program.nodes[position], compiled.graph.units
+    for unit in sorted(units, key=lambda unit: unit != "batches"):
+        owner, field = compiled.program.main.counter(unit)
+        if owner is None:
+            continue
+        declaration = owner.kind.fields[field]
+        amount = compiled.program.main.count(unit) or 0
+        if declaration.in_digest and declaration.restarts is None and int(amount) > 0:
+            runs = bound.fields["runs"] - has_run
+            return ["--to", f"{int(amount)} {unit}", "--node", bound.path, "--runs", str(runs)]
+    return []

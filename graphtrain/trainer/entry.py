@@ -1,0 +1,277 @@
+"""How a run comes to where it starts: at the beginning, at a checkpoint, or back at an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
+from graphtrain.graph.canonical import structural_hash
+from graphtrain.names import quoted
+from graphtrain.program.horizon import lines_about_steps, other_horizons
+from graphtrain.program.requests import Return
+from graphtrain.resume.rank_resume import choose
+from graphtrain.resume.restore import Restored, ResumeOptions, repeated
+from graphtrain.resume.setup_change import setup_changes, unexplained
+from graphtrain.state.random import capture_random
+from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.lineage import Lineage
+from graphtrain.storage.manifest import read_manifest
+from graphtrain.storage.run_files import named_checkpoint
+from graphtrain.trainer.live_run import LiveRun
+
+
+def begin(
+    run: LiveRun,
+    options: ResumeOptions,
+    about: Mapping[str, Any],
+    not_state: Collection[str],
+    holder: Any,
+    *,
+    deterministic: bool,
+) -> tuple[Checkpoint | None, tuple[str, ...]]:
+    """Begin a run, or resume it; the checkpoint it is resumed from, and what has changed since, in words.
+
+    Arguments:
+        about, not_state, holder, deterministic: as for `Session.set_up`.
+
+    Raises:
+        UsageError, CheckpointError: as for `choose` and `restore`.
+    """
+    session, files, random = run.session, run.files, capture_random()
+    _refuse_returning(run)
+    checkpoint = choose(files, options, run.rank_saves)
+    is_recorded = files is not None
+    session.set_up(about, not_state, checkpoint, holder, is_recorded=is_recorded, deterministic=deterministic)
+    program = session.compiled.program
+    for line in [*(lines_about_steps(program) if checkpoint is None else ()), *other_horizons(program)]:
+        run.notices.once(line)
+    is_as_saved = False
+    changes: tuple[str, ...] = ()
+    if checkpoint is not None:
+        status = files.last_status() if files is not None else {}
+        is_as_saved, changes = _resume(run, checkpoint, options, status)
+    else:
+        session.begin(random)
+        if files is not None:
+            session.recorder.load_rows(files.cut_back_to(None, run.requests.policy.retention))
+    _note_start(run, checkpoint, is_as_saved=is_as_saved)
+    return checkpoint, changes
+
+
+def recover(run: LiveRun, resumed_from: Path | None) -> tuple[str, ...]:
+    """Resume from the last save point after a failure inside a node, as a new process would, with the same objects.
+
+    Arguments:
+        resumed_from: the checkpoint that a run without a directory was resumed from; None if it was not.
+
+    Returns:
+        What has changed since, in words.
+
+    Raises:
+        LifeCycleError: there is none; or there are several ranks, which may have come to different ones.
+    """
+    if run.session.world.world_size > 1:
+        raise LifeCycleError(
+            "the run has failed inside a node, and several ranks do not go back to a save point in place",
+            "make a new Trainer, or start all ranks again: with a run directory they resume from its newest checkpoint",
+        )
+    checkpoint = _last_save_point(run, resumed_from)
+    _, changes = _resume(run, checkpoint, ResumeOptions(), run.session.trained, in_place=True)
+    _note_start(run, checkpoint)
+    return changes
+
+
+def go_back(run: LiveRun, asked: Return) -> None:
+    """Go back to a checkpoint in place, as a node has asked; what it keeps stays, and a checkpoint follows.
+
+    A kill on the way costs nothing: what is resumed then comes here again.
+    """
+    if run.is_replay:
+        raise UsageError(
+            f"`{asked.node}` has sent the run back to an earlier checkpoint here, and a replay does not follow it",
+            "replay from a later checkpoint, by its name: --to NAME",
+        )
+    session, files, writer, seconds = run.session, run.files, run.writer, run.session.watch.seconds()
+    assert files is not None, "refused at the start"
+    writer.wait()  # it may be the one that is being written
+    name = writer.lineage.saved.get(asked.to)
+    if name is None:
+        raise CheckpointError(
+            f"`{asked.node}` sends the run back to what `{asked.to}` has saved, which could not be written",
+            "remove the cause, and resume",
+        )
+    checkpoint = choose(files, ResumeOptions(files.checkpoints / name), run.rank_saves)
+    assert checkpoint is not None, "it is named"
+    trained, progress = session.trained, session.compiled.state.capture(set(), ("progress",)).progress
+    kept = {path: progress[path] for path in asked.keep if path in progress}
+    session.compiled.release()
+    session.watch.stop()
+    session.enter(checkpoint, ResumeOptions(kept=kept), again=True)
+    run.entered_again()
+    session.watch.load(seconds)  # this time was spent
+    session.watch.start(inside=session.compiled.activity(session.position))
+    session.recorder.load_rows(files.cut_back_to(checkpoint, run.requests.policy.retention))
+    run_clock = session.compiled.run_clock
+    facts = repeated(run_clock.trained(), trained, nested=run_clock.nested())
+    run.notices(f"`{asked.node}` sends the run back to {name}: {run_clock.describe()}; {facts}")
+    writer.keep_newest()
+    writer.lineage = replace(writer.lineage, returns=writer.lineage.returns + 1)
+    is_saved = run.save(run.requests.sync_policy)
+    assert is_saved, "a checkpoint was made here before"
+    run.announce()
+
+
+def _refuse_returning(run: LiveRun) -> None:
+    """Raise if a node may send the run back to a checkpoint, and there will be none."""
+    compiled = run.session.compiled
+    nodes = quoted(compiled.returning)
+    if nodes and not compiled.saving:
+        raise UsageError(
+            f"{nodes} may send the run back to a checkpoint, and no node asks for one",
+            "insert a node of the kind `checkpoint`, as in `fit`",
+        )
+    if nodes and run.files is None and not run.is_replay:
+        raise UsageError(
+            f"{nodes} may send the run back to a checkpoint, and there is no run directory that holds any",
+            "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
+        )
+
+
+def _resume(
+    run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any], *, in_place: bool = False
+) -> tuple[bool, tuple[str, ...]]:
+    """Resume from a checkpoint; True if the state is that of the checkpoint, bit for bit, and what has changed.
+
+    Arguments:
+        status: how far the run was; empty if that is not known.
+        in_place: True after a failure in this process. Default: this is a new process.
+    """
+    session, files, manifest = run.session, run.files, checkpoint.manifest
+    restored = session.enter(checkpoint, options, again=in_place)
+    if in_place:
+        run.entered_again()
+    is_ours = in_place or (files is not None and files.owns(checkpoint))
+    changes = _report(run, checkpoint, restored, options, status if is_ours else None, in_place=in_place)
+    if files is not None:
+        session.recorder.load_rows(files.cut_back_to(checkpoint, run.requests.policy.retention))
+    elif in_place:
+        session.recorder.load_rows([])
+    is_newest = files is not None and files.is_newest(checkpoint)
+    is_same_graph = manifest.graph_hash == structural_hash(session.graph)
+    is_continued = files is not None and files.owns(checkpoint) and not restored.resized
+    if is_newest and is_continued and is_same_graph and not restored.decided:
+        run.writer.resumed_from(checkpoint)
+    if not in_place:
+        lineage = Lineage.of(manifest, checkpoint.path.name)
+        is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
+        run.writer.lineage = lineage if is_as_it_was else lineage.forgotten()
+    # On the disk before anything else, so that from now on a resume chooses this.
+    if files is not None and (restored.decided or not is_newest):
+        run.save(run.requests.sync_policy)
+    return restored.is_as_saved, changes
+
+
+def _report(
+    run: LiveRun,
+    checkpoint: Checkpoint,
+    restored: Restored,
+    options: ResumeOptions,
+    status: Mapping[str, Any] | None,
+    *,
+    in_place: bool,
+) -> tuple[str, ...]:
+    """Report how the run is resumed; what has changed, in words."""
+    session, files, manifest = run.session, run.files, checkpoint.manifest
+    state, environment = session.compiled.state, session.environment
+    different: Mapping[str, str] = {}
+    if files is not None and state.baseline is not None and environment is not None and not in_place:
+        drift = checkpoint.sections.get("reachable", {})
+        changed = environment.changed_data(manifest)
+        different = setup_changes(files.setup_of(checkpoint), session.setup, state.baseline, drift, changed)
+    changes, facts = tuple(restored.changes), [restored.aside]
+    lost, others = [*manifest.unknown, *restored.lost], [*restored.changes]
+    if environment is not None:
+        by_a_person = environment.changes(manifest)
+        if by_a_person:
+            others += [f"{path} as set up" for path in different]
+        else:
+            lost += unexplained(different)
+        facts += [environment.asides(manifest), environment.compared(manifest, others, lost)]
+        changes += (*by_a_person, *environment.changes_of_weights(manifest))
+    elif lost:
+        facts.append(f"not exact: {', '.join([*lost, *others])}")
+    elif others:
+        facts.append(f"exact except for what changed: {', '.join(others)}")
+    if restored.sampled and not lost:
+        facts.append(restored.sampled)
+    where = checkpoint.path.name if files is None else str(files.path)
+    if options.is_named and files is not None:
+        where += f" from {checkpoint.path.name}"
+    run_clock = session.compiled.run_clock
+    again = repeated(run_clock.trained(), status, nested=run_clock.nested()) if status is not None else ""
+    place = run_clock.describe() or f"at `{run.position}`"
+    run.notices("; ".join([f"resumed {where}: {place}", *filter(None, [again, *facts])]))
+    for line in restored.below:
+        run.notices(line)
+    return changes
+
+
+def _note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool = False) -> None:
+    """Note that the run has begun, or resumes from a checkpoint: bit for bit as it was saved, or changed."""
+    files, environment, setup = run.files, run.session.environment, run.session.setup
+    if files is not None and environment is not None:
+        origin = environment.origin
+        # Once, and again when it is another one: it may be long.
+        known = files.setup_of(checkpoint) if checkpoint is not None and files.owns(checkpoint) else {}
+        files.started(
+            {
+                **environment.as_plain(),
+                "checkpoint": checkpoint.path.name if checkpoint else None,
+                **({"setup": setup.by_path} if setup.by_path != known else {}),
+            },
+            {origin.difference_file: origin.difference} if origin.difference else {},
+        )
+        if not is_as_saved:
+            run.writer.check()
+    run.announce()
+    run.status.write()
+
+
+def _last_save_point(run: LiveRun, resumed_from: Path | None) -> Checkpoint:
+    """The newest checkpoint of the run whose weights are finite.
+
+    Raises:
+        LifeCycleError: there is none.
+    """
+    newest = run.files.newest() if run.files is not None else None
+    if newest is None and resumed_from is not None:
+        newest = named_checkpoint(resumed_from)
+    if newest is None:
+        why = f" ({run.writer.refusal})" if run.writer.refusal else ""
+        without = ", and there is no run directory" if run.files is None else ""
+        raise LifeCycleError(
+            f"the run has failed inside a node before its first checkpoint{without}{why}: nothing to resume from",
+            "make a new Trainer, of a model and an optimizer that are set up again; with run_dir=... a run resumes "
+            "from its newest checkpoint",
+        )
+    return newest
+
+
+def way_back(run: LiveRun) -> str:
+    """From where a run resumes that has failed inside a node, in words; empty where there is nothing to tell."""
+    if run.files is None:
+        return ""
+    clock, path = run.session.compiled.run_clock, run.files.resumable
+    if path is None:
+        return f"no checkpoint was made before: {run.files.path} begins again"
+    try:
+        facts = read_manifest(path)
+    except CheckpointError:  # a resume reports it
+        return ""
+    since = clock.step_and_epoch()[0] - facts.step
+    is_same_training = all(getattr(facts, name) == value for name, value in clock.nested().items())
+    before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
+    return f"resumes from step {facts.step}{before * is_same_training}: checkpoint {path.name}"

@@ -1,0 +1,266 @@
+"""A session with its files, and with those who look at it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, final
+
+from graphtrain.errors import CheckpointError, SaveFailedError
+from graphtrain.graph.elements import END
+from graphtrain.kind.parameter import plain_value
+from graphtrain.kind.trigger import Trigger
+from graphtrain.lazy import PARTS, installed, part
+from graphtrain.names import suggestion
+from graphtrain.notices import Notices
+from graphtrain.program.loop import Transition
+from graphtrain.program.requests import SavePolicy
+from graphtrain.program.stopwatch import NodeTimes
+from graphtrain.report.logger import Beginning, Logger
+from graphtrain.report.recorder import Recorder
+from graphtrain.report.snapshot import Display, Snapshot
+from graphtrain.report.values import not_finite_since
+from graphtrain.resume.equal_ranks import require_equal_weights
+from graphtrain.resume.rank_saves import RankSaves
+from graphtrain.resume.save import CheckpointWriter
+from graphtrain.resume.session import Session
+from graphtrain.storage.run_directory import STATUS_SECONDS
+from graphtrain.storage.run_files import RunFiles
+from graphtrain.trainer.drawing import picture_of
+from graphtrain.trainer.life_cycle import LifeCycle
+from graphtrain.trainer.memory import MemoryTrend, memory_bytes
+from graphtrain.trainer.monitors import Monitors
+from graphtrain.trainer.observer import Observer
+from graphtrain.trainer.watchers import OfLosses, OnDisplay, ToLoggers, Watcher, Watchers
+
+_LET_IT_BE_SAVED = (
+    "the run is trained to its end but not saved; let what cannot be saved be written again before it is read, so that "
+    "it is not alive there"
+)
+
+
+@final
+class LiveRun:
+    """A session with its files, and with those who look at it.
+
+    Arguments:
+        session: bound, and not begun.
+        files: of the run directory. None: nothing is written.
+        given: hyper-parameters that are none of a resource: the arguments of `setup`, the seed.
+        loggers: called with every row.
+        display: shows the run. None: nothing does.
+
+    Attributes:
+        is_replay: True for a run whose save points are those of the run that it replays.
+        is_end_saved: False between the end of the run and its checkpoint.
+        has_run: True once a transition has run in this process.
+        tracer: has explained the transitions that ran last; None where nothing has.
+        failure: by which the run has failed inside a node; None if it has not.
+        is_rewired: True after `rewire`, until a transition runs in the new graph.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        files: RunFiles | None,
+        given: dict[str, Any],
+        notices: Notices,
+        loggers: Iterable[Logger],
+        display: Display | None,
+    ) -> None:
+        self.session, self.files, self.given, self.notices = session, files, given, notices
+        self.requests = session.requests
+        self.rank_saves = RankSaves(session.world)
+        self.writer = CheckpointWriter(session, files, session.requests, notices, self.rank_saves)
+        session.requests.saves = self.writer
+        self.life = LifeCycle()
+        self.node_times = NodeTimes()
+        self.monitors = Monitors(session)
+        self.is_replay, self.is_end_saved = False, True
+        self.has_run = self.is_rewired = False
+        self.tracer: Any = None
+        self.failure: BaseException | None = None
+        self._observer = Observer(session.recorder, session.watch, session.device)
+        self.status = _StatusFile(self)
+        loggers = list(loggers)
+        watchers = [OnDisplay(display, self.snapshot, notices), self.status, ToLoggers(loggers), OfLosses(notices)]
+        self.watchers = Watchers(session.watch, [*watchers, self.monitors])
+        rows = session.recorder.loggers
+        if files is not None:
+            rows.append(files.row)
+        rows += [*loggers, self.watchers.row]
+
+    @functools.cached_property
+    def explainer(self) -> Any:
+        """Explains each transition right after it; None where that part is not installed."""
+        tracing = installed(PARTS["explain"])
+        return tracing.Explainer(self.notices.once) if tracing is not None else None
+
+    def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:
+        """The explainer, which calls `trace` after every transition; None where it is neither there nor needed.
+
+        Raises:
+            UsageError: it is needed, and not installed.
+        """
+        if trace is not None:
+            part("explain")
+        if self.explainer is not None:
+            self.explainer.trace = trace
+        return self.explainer
+
+    def transitions(self, aspect: Any) -> list[Transition]:
+        """The transitions of the graph, wrapped by the explainer or by `node_times`, or as they are."""
+        compiled = self.session.compiled
+        if aspect is None:
+            return compiled.table.transitions
+        return compiled.wrapped(aspect) if aspect is self.node_times else aspect.transitions(compiled)
+
+    def drives(self, tracer: Any = None) -> None:
+        """Note that transitions run from here, seen by the explainer or by nobody."""
+        self.tracer, self.failure, self.has_run, self.is_rewired = tracer, None, True, False
+        if tracer is not None:
+            tracer.last = None
+
+    def snapshot(self) -> Snapshot:
+        """Where the run is and how it goes."""
+        session = self.session
+        run_clock = session.compiled.run_clock
+        return self._observer.snapshot(self.life.state, session.graph.title, self.position, session.position, run_clock)
+
+    @property
+    def position(self) -> str:
+        """The path of the node that runs next; ``"end"`` when the run is over."""
+        return END if self.session.loop.ended else self.session.path
+
+    def started(self, limit: Trigger | None) -> None:
+        """Note that the run starts or continues in this process.
+
+        Arguments:
+            limit: the amount to run until; None where only some transitions are run, and nothing is shown of them.
+        """
+        session, compiled = self.session, self.session.compiled
+        self._observer.begin(compiled.run_clock, limit, session.position)
+        session.watch.start(inside=compiled.activity(session.position))
+        self.watchers.begin(is_shown=limit is not None)
+
+    def announce(self) -> None:
+        """Tell loggers that the run begins, was resumed, or continues with another graph."""
+        session, graph = self.session, self.session.graph
+        hyper_parameters = {**self.given, "seed": session.seed}
+        for name, fields in session.hyper_parameters.values.items():
+            hyper_parameters |= {f"{name}.{field}": value for field, value in fields.items()}
+        for bound in session.compiled.program.nodes:
+            values = {name: value for name, value in bound.parameters.items() if value is not None}
+            hyper_parameters |= {f"{bound.path}.{name}": plain_value(value) for name, value in values.items()}
+        run_dir = self.files.path if self.files is not None else None
+        rows, columns = tuple(session.recorder.rows), session.compiled.run_clock.columns
+        picture = functools.partial(picture_of, graph)
+        self.watchers.announce(Beginning(graph, rows, hyper_parameters, run_dir, picture, columns))
+
+    def has_changed(self) -> None:
+        """Note that somebody has changed the run: it does not go back to what was saved before."""
+        self.writer.lineage = self.writer.lineage.forgotten()
+        self.writer.keep_newest()
+
+    def entered_again(self) -> None:
+        """Note that the session has entered an earlier state."""
+        self.monitors.forget()
+        self.is_end_saved = True
+        self.drives(self.tracer)
+
+    # ---- saving
+
+    def save(self, policy: SavePolicy, value: float | None = None, askers: frozenset[str] = frozenset()) -> bool:
+        """Save at this position, if there is somewhere to save to; False where it is no save point.
+
+        Arguments:
+            value: of the metric by which checkpoints are ranked. Default: it has none.
+            askers: the paths of the nodes that have asked for it. Default: none.
+
+        Raises:
+            SaveFailedError: the checkpoint cannot be written; or this is the end, at which no further position comes.
+        """
+        if self.files is None:
+            return True
+        if not self.writer.save(policy, value, askers):
+            if self.session.loop.ended:
+                raise SaveFailedError(
+                    f"the end of the run is no save point ({self.writer.refusal})",
+                    self.writer.way_out or _LET_IT_BE_SAVED,
+                )
+            return False
+        self.watchers.saved()
+        self.report_written()
+        return True
+
+    def save_end(self) -> None:
+        """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
+        self.save(self.requests.sync_policy)
+        if self.files is None:  # a save would have compared them
+            require_equal_weights(self.session.world, self.session.resources)
+        if self.files is not None and not self.files.has_ranked and (best := self.requests.policy.retention.best):
+            self.notices(_no_best(self.session.recorder, best))
+        self.is_end_saved = True
+
+    def report_written(self) -> None:
+        """Show a checkpoint in the status, if one was written."""
+        if self.writer.take_written():
+            self.watchers.written()
+
+
+def _no_best(recorder: Recorder, name: str) -> str:
+    values = [row[name] for row in recorder.rows if name in row]
+    line = "no checkpoint was kept as the best: "
+    if not values:
+        nearest = suggestion(name, recorder.metrics_in(recorder.latest))
+        return f"{line}no row of metrics has `{name}`{f'; {nearest}' if nearest else ''}"
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return f"{line}every value of `{name}` is NaN or infinite"
+    value = f"`{name}`" if len(finite) == len(values) else f"a finite value of `{name}`"
+    return f"{line}{value} was never recorded at a step at which `checkpoint` was due"
+
+
+@final
+class _StatusFile(Watcher):
+    """Writes the status of a run for those outside, and reports memory that grows."""
+
+    interval_seconds = STATUS_SECONDS
+
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
+        self._trend = MemoryTrend()
+
+    def tick(self) -> None:
+        run, session = self._run, self._run.session
+        if line := self._trend.add(session.compiled.run_clock.trained()[0], memory_bytes(session.device)):
+            run.notices(line)
+        self.written()
+
+    def written(self) -> None:
+        self.write()
+
+    def write(self, state: str | None = None) -> None:
+        """Write it now.
+
+        Arguments:
+            state: what the run is. Default: that of its life cycle.
+        """
+        run, session = self._run, self._run.session
+        if run.files is None:
+            return
+        snapshot = run.snapshot()
+        status = {
+            **replace(snapshot, state=state or snapshot.state).as_plain(),
+            "place": session.compiled.run_clock.describe(),
+            **session.trained,
+            "not_finite": not_finite_since(session.recorder.rows),
+            "bypassed": [bound.path for bound in session.compiled.program.nodes if bound.bypassed],
+            **({"seconds_by_node": dict(seconds)} if (seconds := run.node_times.seconds()) else {}),
+        }
+        try:
+            run.files.write_status(status)
+        except CheckpointError as error:  # it is for those outside; the run does without
+            run.notices.once(f"{error.message}; the run continues")

@@ -1,0 +1,183 @@
+"""What is requested of a run, and what is done about it between two transitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NoReturn
+
+from graphtrain.errors import DataError, GraphtrainError, RanksError, SaveFailedError, UnknownMetricError
+from graphtrain.outcome import Outcome
+from graphtrain.plan.scope import slots_of
+from graphtrain.program.bind import trains
+from graphtrain.program.loop import Transition
+from graphtrain.program.requests import Request
+from graphtrain.storage.lineage import OWN
+from graphtrain.trainer.entry import go_back
+from graphtrain.trainer.frames import users_frames
+from graphtrain.trainer.live_run import LiveRun
+from graphtrain.trainer.memory import out_of_memory_note
+
+Answer = Outcome | Literal["compiled"] | None
+"""The outcome if the run stops; "compiled" if its graph was compiled again; else None."""
+
+
+def drive(run: LiveRun, transitions: Callable[[], list[Transition]], tracer: Any = None) -> Outcome:
+    """Run transitions until something that is requested stops the run.
+
+    Arguments:
+        transitions: returns the table, with breakpoints in it; called again where the graph is compiled again.
+        tracer: the explainer, if it sees them. Default: nothing does.
+    """
+    run.drives(tracer)
+    try:
+        while not isinstance(outcome := run.session.loop.drive(transitions(), lambda: serve(run)), Outcome):
+            pass
+        return outcome
+    except (SaveFailedError, UnknownMetricError) as error:  # between two nodes: the run can continue from here
+        run.session.world.fail(error)
+        run.requests.clear()
+        raise
+    except BaseException as error:
+        _fail(run, error)
+
+
+def serve(run: LiveRun) -> Answer:
+    """Do what was requested during the last transition, where this position allows it."""
+    pending = run.requests.pending
+    answer: Answer = None
+    for requests, handle in _HANDLERS:
+        if not pending.isdisjoint(requests):
+            answer = handle(run) or answer
+            if isinstance(answer, Outcome):
+                break
+    return answer
+
+
+def _renewed(run: LiveRun) -> Answer:
+    run.requests.take("renewed")
+    run.session.renew()
+    run.writer.keep_newest()
+    return "compiled"
+
+
+def _return(run: LiveRun) -> Answer:
+    asked = run.requests.take_return()
+    assert asked is not None, "it comes with the request"
+    go_back(run, asked)
+    return "compiled"
+
+
+def _written(run: LiveRun) -> None:
+    run.requests.take("written")
+    run.writer.settle()
+    run.report_written()
+
+
+def _ended(run: LiveRun) -> Answer:
+    compiled = run.session.compiled
+    if trains(compiled.graph) and compiled.program.main.count("batches") == 0:
+        raise DataError(
+            "the run came to its end without a batch: the data is empty, or was exhausted in `setup`",
+            "supply data that starts over at each `__iter__`; nothing was saved as the end of the run",
+        )
+    run.session.loop.ended, run.is_end_saved = True, False
+    compiled.at_end()
+    run.requests.clear()
+    run.save_end()
+    return Outcome.FINISHED
+
+
+def _recorded(run: LiveRun) -> None:
+    session = run.session
+    if session.compiled.activity(session.position) is None:  # else an evaluation is under way
+        run.requests.take("recorded")
+        run.monitors.expect()
+
+
+def _mark(run: LiveRun) -> None:
+    requests = run.requests
+    requests.take("mark")
+    if requests.value is not None:
+        run.writer.mark(requests.policy, requests.value, requests.take_askers())
+        run.report_written()
+
+
+def _save_or_stop(run: LiveRun) -> Answer:
+    requests = run.requests
+    is_early = run.writer.comes_later()  # several ranks would rather do so between two batches
+    if "save" in requests and not is_early and _save(run):
+        requests.take("save")
+        requests.take_askers()
+    if "stop" not in requests:
+        return None
+    if run.life.state == "running":
+        run.life.go("ask_to_stop")
+    # What could not be saved for another request cannot be for this one.
+    if is_early or "save" in requests or not run.save(requests.policy):
+        return None
+    requests.clear()
+    return Outcome.STOPPED
+
+
+def _save(run: LiveRun) -> bool:
+    if run.files is not None:
+        return run.save(run.requests.policy, run.requests.value, run.requests.askers)
+    run.notices.once("there is no run directory, so no checkpoint is written")
+    if run.is_replay:  # the run that it replays has saved
+        run.writer.lineage = run.writer.lineage.with_saved(OWN, run.requests.askers)
+    return True
+
+
+def _reached(run: LiveRun) -> Answer:
+    run.requests.clear()
+    run.save(run.requests.policy)
+    return Outcome.REACHED
+
+
+def _breakpoint(run: LiveRun) -> Answer:
+    run.requests.clear()
+    if not run.save(run.requests.policy):
+        run.notices(f"`{run.position}` is no save point ({run.writer.refusal}); nothing is saved here")
+    return Outcome.BREAKPOINT
+
+
+def _pause(run: LiveRun) -> Answer:
+    run.requests.take("pause")
+    return Outcome.REACHED
+
+
+# In the order of priority: what is made again comes before anything is saved.
+_HANDLERS: Sequence[tuple[tuple[Request, ...], Callable[[LiveRun], Answer]]] = (
+    (("renewed",), _renewed),
+    (("return",), _return),
+    (("written",), _written),
+    (("ended",), _ended),
+    (("recorded",), _recorded),
+    (("mark",), _mark),
+    (("save", "stop"), _save_or_stop),
+    (("reached",), _reached),
+    (("breakpoint",), _breakpoint),
+    (("pause",), _pause),
+)
+
+
+def _fail(run: LiveRun, error: BaseException) -> NoReturn:
+    """A node has raised: leave the other ranks, and say where the run was."""
+    session = run.session
+    if not isinstance(error, KeyboardInterrupt):
+        run.writer.fails()
+    session.world.fail(error)
+    run.life.go("fail")  # an interrupt too: the node is half done, so its state is no state to resume from
+    run.requests.clear()
+    run.failure = error
+    if not isinstance(error, RanksError):
+        error.add_note(f"raised in node `{session.path}` ({session.compiled.run_clock.describe()})")
+        program = session.compiled.program
+        reads = program.nodes[session.position].planned.reads
+        slots = slots_of(target for read, target in reads if read.name == "batch")
+        batch = [program.slots[program.slot_index(slot)] for slot in slots]
+        if note := out_of_memory_note(error, session.device, batch):
+            error.add_note(note)
+    run.status.write("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+    frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
+    raise error.with_traceback(frames or error.__traceback__)

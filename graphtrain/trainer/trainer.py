@@ -1,0 +1,546 @@
+"""The trainer: a graph bound to resources, run, stopped, saved and resumed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, final
+
+import torch
+
+from graphtrain.checks import checked_graph
+from graphtrain.errors import LifeCycleError, RanksError, UsageError
+from graphtrain.graph import Graph
+from graphtrain.kind.trigger import Trigger
+from graphtrain.notices import Notices
+from graphtrain.outcome import Outcome
+from graphtrain.program.agreement import Agreement
+from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.factories import Factory
+from graphtrain.program.loop import Loop, Transition
+from graphtrain.ranks import current_ranks, fails_on_all_ranks
+from graphtrain.report.logger import Logger
+from graphtrain.report.snapshot import Display
+from graphtrain.resume.equal_ranks import require_equal, require_equal_weights, require_one_folder
+from graphtrain.resume.load_weights import load_weights
+from graphtrain.resume.restore import ResumeOptions
+from graphtrain.resume.session import Session
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.run_files import RunFiles, named_checkpoint, named_folder
+from graphtrain.trainer import entry
+from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
+from graphtrain.trainer.debugger import untimed_breakpoints
+from graphtrain.trainer.live_run import LiveRun
+from graphtrain.trainer.serving import drive
+from graphtrain.trainer.signals import stop_signals
+from graphtrain.trainer.view import RunView
+from graphtrain.trainer.watchers import display_for
+
+if TYPE_CHECKING:
+    from graphtrain.proof.explanation import Explanation
+
+
+@final
+class Trainer(RunView):
+    """A graph bound to a model, data and optimizers.
+
+    Everything that is missing or does not fit is reported together, before anything trains.
+
+    In a process that was started as one of several, with ``RANK`` and ``WORLD_SIZE`` in its environment, it is one rank
+    of a run: every rank makes the same trainer and calls the same methods.
+
+    Arguments:
+        graph: a `Graph`, the name of a shipped one, or a path.
+        run_dir: where checkpoints, metrics and status go. Default: none; nothing is written.
+        seed: seeds Python, NumPy and torch when the run begins, and data and evaluation. Default: what torch was seeded
+            with, or else 0, or that of the run that is resumed; and only those generators are seeded when the run
+            begins which nobody has seeded. Among several ranks it is that of rank 0.
+        device: where the model is and batches go. Default: CUDA where there is one, else the CPU; among several ranks,
+            the CUDA device of the rank's number on its host.
+        deterministic: True asks torch for deterministic kernels, in the whole process. Default: False.
+        loggers: called with every row of metrics: ``logger(metrics, step)``; among several ranks, on rank 0. So are
+            `display` and `notify`.
+        display: shows the run. Default: live on a terminal and in a notebook, plain lines elsewhere;
+            None shows nothing.
+        notify: called with each message for a person, one line each. Default: prints to standard error.
+        about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
+        not_state: paths of what is no state of the training, such as ``"task.started_at"``: it is neither saved nor
+            restored. Default: none.
+        model, optimizer, scheduler, train_data, val_data, training_step, validation_step, resources: what nodes read,
+            by the slot names of the graph, each an object or a `Factory` that makes it. A model's own `training_step`
+            and `validation_step` are used where none is given.
+
+    Raises:
+        GraphError: the graph has problems, or a resource that it reads is missing, or one is supplied that it does not
+            read; objects with a `state_dict` may be supplied all the same.
+        UsageError: an argument or a resource is of a wrong type, or ranks differ in what they begin with.
+        RankFailedError: another rank has failed, or does not come.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> trainer = Trainer(
+    ...     Graph.load("fit").set("finish", after="3 steps"),
+    ...     model=model,
+    ...     optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    ...     train_data=[torch.ones(4, 2)] * 5,
+    ...     training_step=lambda model, batch: model(batch).square().mean(),
+    ...     display=None,
+    ... )
+    >>> trainer.run()
+    Outcome.FINISHED
+    >>> trainer.progress["step"]["steps"]
+    3
+    >>> print(trainer.explain())
+    at step 3, epoch 0.60, batch 3/5:
+    `finish` was left
+      1. end if finished: taken
+           finished = True, from "(ending or next_batch.empty) and accumulate.count == 0"
+             ending = True, from "finish.due"
+               finish.due = True (after 3 steps: steps 3, due at 3)
+             accumulate.count = 0
+             next_batch.empty was not asked
+      2. decide: not asked
+    the run is over
+    >>> trainer.rewire(trainer.graph.set("accumulate", every=2).set("finish", after="5 steps"))
+    >>> trainer.run(), trainer.progress["step"]["steps"]
+    (Outcome.FINISHED, 5)
+    """
+
+    @fails_on_all_ranks("before the run")
+    def __init__(
+        self,
+        graph: Graph | str | Path = "fit",
+        *,
+        model: torch.nn.Module | Factory | None = None,
+        optimizer: Any = None,
+        train_data: Any = None,
+        val_data: Any = None,
+        training_step: Callable[..., Any] | None = None,
+        validation_step: Callable[..., Any] | None = None,
+        scheduler: Any = None,
+        run_dir: str | Path | None = None,
+        seed: int | None = None,
+        device: str | torch.device = "auto",
+        deterministic: bool = False,
+        loggers: Iterable[Logger] = (),
+        display: Display | Literal["auto"] | None = "auto",
+        notify: Callable[[str], None] | None = None,
+        about: Mapping[str, Any] | None = None,
+        not_state: str | Iterable[str] = (),
+        **resources: Any,
+    ) -> None:
+        ranks = current_ranks()
+        resources = {
+            **_given(model=model, optimizer=optimizer, scheduler=scheduler, train_data=train_data, val_data=val_data),
+            **_given(training_step=training_step, validation_step=validation_step),
+            **resources,
+        }
+        graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=_given(**resources).keys())
+        _refuse_types(run_dir, seed, loggers, notify, display)
+        if deterministic:
+            torch.use_deterministic_algorithms(True)
+            torch.backends.cudnn.benchmark = False
+        self._deterministic = deterministic
+        self._about = dict(about or {})
+        self._not_state = (not_state,) if isinstance(not_state, str) else tuple(not_state)
+        self._has_begun = self._is_resumed = False
+        self._resumed_from: Path | None = None  # without a run directory
+        notices = Notices(_ignore if ranks.rank else notify)
+        session = Session(
+            graph,
+            resources,
+            ranks,
+            seed=seed,
+            device=device,
+            saving=run_dir is not None,
+            notices=notices,
+            tick=lambda now: self._run.watchers.tick(),
+        )
+        arguments = self._about.get("arguments", {})
+        settings = {"seed": session.seed, "deterministic": deterministic, **arguments}
+        values = session.hyper_parameters.values
+        self._weights = require_equal(session.world, graph, session.resources, settings, values)
+        files = _files_in(run_dir, notices, session.world) if run_dir is not None else None
+        if display == "auto":
+            display = display_for(notices)
+        of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
+        self._run = LiveRun(session, files, arguments, notices, *of_rank_0)
+        session.world.run = session
+        self._notify_of_graph()
+
+    def _notify_of_graph(self) -> None:
+        program = self._session.compiled.program
+        for line in [*program.absent, *program.unread_resources(), *program.timed(), *program.outdated_kinds()]:
+            self._run.notices.once(line)
+
+    def run(
+        self,
+        resume: str | Path = "auto",
+        until: str | None = None,
+        *,
+        before: str | None = None,
+        from_setup: str | Iterable[str] = (),
+        from_saved: bool = False,
+        rename: Mapping[str, str] | None = None,
+        trace: Callable[[Explanation], Any] | None = None,
+        time_nodes: bool = False,
+    ) -> Outcome:
+        """Run to the end, until an amount is reached, or to a breakpoint; call it again to continue.
+
+        Arguments:
+            resume: used by the first call. "auto" resumes from the newest sound checkpoint in the run directory, or
+                begins; "never" refuses a directory that holds a run; a path names a checkpoint.
+            until: an amount such as ``"500 steps"``: everything it makes due is done, and no further batch is fetched.
+                In nested graphs, steps of the training that runs; a field can be named by its path, as in
+                ``"3 fit/step.steps"``. Default: no limit but the graph's own.
+            before: a breakpoint: the path of a node, ``"step"`` or ``"validate/eval_batch"``. The run stops each time
+                it is about to run this node; a run that stopped or was saved there runs it first. Default: none.
+            from_setup: used by the first call, where hyper-parameters of the optimizer, the scheduler and the like are
+                not those that the run was set up with: which of them to take as they are now, such as
+                ``"optimizer.lr,scheduler"``. Default: none.
+            from_saved: True keeps the others as they were saved. Default: a difference that is left is an error.
+            rename: used by the first call, where nodes are not called as in the saved graph: former path -> path now,
+                such as ``{"accumulate": "gather"}``. A node takes what is inside it along. Default: all are.
+            trace: called with an `Explanation` after every transition, as in ``trace=print``. Default: none, and no
+                time is spent on it.
+            time_nodes: True times the nodes of one batch in 128, for `seconds_by_node`. Default: False; not with
+                `trace`.
+
+        A graph other than the saved one continues at the position of the run. Nodes keep their progress by their names,
+        that of nodes which are gone is left out, and a new node begins with its own. A new trigger, or one with
+        another unit, counts from there; a shorter interval of the same unit that has passed meanwhile is due at once.
+        Another `accumulate.every` holds at once, for a window that is open too: what is in it keeps its weight. All
+        of that is reported. An ending that is reached already is taken where the graph asks for it next.
+
+        Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
+
+        After a failure inside a node, such as an exception of a step function, it resumes from the newest checkpoint
+        of the run directory, as a new process would, and reports what it repeats. Of several ranks, a new Trainer does
+        that.
+
+        Raises:
+            LifeCycleError: the run is running, or has failed before its first save point, or on several ranks.
+            UsageError: `until`, `resume` or `before` cannot be used, an amount is a fraction of an epoch of data
+                without a length, hyper-parameters differ, or the graph does not have the node that is next, or needs
+                a slot there that was not saved.
+            CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
+        """
+        run = self._run
+        explainer = run.tracing(trace) if trace is not None else None
+        aspect = run.node_times if time_nodes and explainer is None else explainer
+        limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
+        standing: set[int] = set()  # where the run stands, until the node there runs
+
+        def breakpoints() -> Iterator[Breakpoint]:
+            compiled, loop = run.session.compiled, run.session.loop
+            yield from at_limit(compiled, limit)
+            if before is not None:
+                passing = lambda: bool(standing) and standing.pop() == loop.position  # noqa: E731
+                yield before_node(compiled, before, "before", "breakpoint", passing=passing)
+
+        def transitions() -> list[Transition]:
+            return with_breakpoints(run.transitions(aspect), breakpoints(), run.requests)
+
+        list(breakpoints())  # refused before anything is done
+        begins = not self._has_begun
+        signals = stop_signals(lambda: run.requests.ask("stop"), _acknowledgement(run.files is not None))
+        with signals as take_over, self._running(ResumeOptions.of(resume, from_setup, from_saved, rename), limit):
+            take_over()
+            run.session.world.synchronise("start")  # signals that came so far are asked for on all ranks from now on
+            if begins and "stop" in run.requests:  # nothing has run that could be saved
+                return Outcome.STOPPED
+            if self._is_resumed or not begins:
+                standing.add(run.session.position)
+            if not run.session.loop.ended:
+                return drive(run, transitions, explainer)
+            if run.is_end_saved:
+                return Outcome.ALREADY_FINISHED
+            run.save_end()
+            return Outcome.FINISHED
+
+    def advance(
+        self,
+        n: int = 1,
+        resume: str | Path = "auto",
+        *,
+        from_setup: str | Iterable[str] = (),
+        from_saved: bool = False,
+        rename: Mapping[str, str] | None = None,
+    ) -> str:
+        """Run `n` transitions, and return the position; fewer if the run ends. The other arguments are those of `run`.
+
+        Worker processes of loaders go on between its calls; they end with the run, or with the next `run`.
+
+        Raises:
+            LifeCycleError: the run is running, finished or failed.
+        """
+        with self._running(ResumeOptions.of(resume, from_setup, from_saved, rename)):
+            self._session.world.synchronise("start")
+            if self._session.loop.ended:
+                raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
+            for _ in range(n):
+                if not self._session.loop.ended:
+                    self._one_transition()
+        return self.position
+
+    def run_to(
+        self,
+        place: Callable[[CompiledGraph, Loop], list[Transition]],
+        resume: str | Path = "auto",
+        read: Callable[[str | Path], Checkpoint] = named_checkpoint,
+    ) -> Outcome:
+        """Run to a breakpoint: how a past run is replayed.
+
+        Arguments:
+            place: given the compiled graph and the loop, once both are where the run resumes; returns the transitions
+                with the breakpoints in them. Called again where a node has renewed a resource.
+            resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
+            read: reads the checkpoint, by its path, without a run directory. Default: from the disk.
+        """
+        self._run.is_replay = self._run.files is None
+        with self._running(ResumeOptions(resume, from_saved=True, read=read)):
+            self._session.world.synchronise("start")
+            if self._session.loop.ended:
+                place(self._session.compiled, self._session.loop)
+                return Outcome.ALREADY_FINISHED
+            return drive(self._run, lambda: place(self._session.compiled, self._session.loop))
+
+    def stand_at(self, checkpoint: str | Path) -> CompiledGraph:
+        """Resume from a checkpoint, and run nothing: the compiled graph, there. The first call that is made."""
+        self._run.is_replay = True
+        with self._running(ResumeOptions(checkpoint, from_saved=True)):
+            return self._session.compiled
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every rank passes, in the order of ranks; of one process its own value alone.
+
+        All ranks have to call it, at the same place.
+
+        Arguments:
+            value: plain data: numbers, strings, lists and mappings of them.
+
+        Raises:
+            RanksDivergedError: another rank is elsewhere.
+            RankFailedError: another rank has failed, or does not come.
+        """
+        return list(self._session.world.gather(value))
+
+    @fails_on_all_ranks("in `rewire`")
+    def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
+        """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
+
+        Nodes that are in both graphs under one path keep their progress; those that are just as they were are not even
+        set up again, so an iterator that one of them holds is continued.
+
+        Arguments:
+            rename: former path -> path now, of nodes that were renamed. Default: none.
+            resources: further ones that the graph reads, or others in the place of those supplied before. A model
+                comes with its own step functions, where none were given.
+
+        Whatever it raises, a kind's own `setup` included, the run is as before.
+
+        Raises:
+            LifeCycleError: the run is running, or has failed.
+            GraphError: the graph has problems, reads a resource that is missing, or does not read one given here.
+            UsageError: the run is at a node, or needs a slot there, that the graph does not have; or `rename` names no
+                node.
+            DataError: the data would be opened again inside an epoch, and the place in it cannot be found.
+        """
+        run = self._run
+        run.life.refuse("start")
+        several = run.session.world.world_size > 1
+        graph = checked_graph(graph, ranks=several, supplied=_given(**{**run.session.resources, **resources}).keys())
+        run.session.rewire(graph, rename or {}, resources, moves=self._has_begun)
+        run.is_rewired = True
+        run.has_changed()
+        self._notify_of_graph()
+        if self._has_begun:
+            run.announce()
+
+    @fails_on_all_ranks("in `load`")
+    def load(self, checkpoint: str | Path = "best", **models: str) -> Path:
+        """Load the weights of a checkpoint into the models; returns its path.
+
+        Parameters, buffers and what else is in their `state_dict` become those of the checkpoint; nothing else does, so
+        this is no resume. A run that is continued trains on with these weights, and they are in its next checkpoint.
+
+        Arguments:
+            checkpoint: "best" or "newest" of this run, the name of one in its run directory, or a path, such as
+                ``"runs/first/best"``. Default: the best one by the metric ``checkpoint.best``.
+            models: of a model that is given the weights of another one, that one's name in the checkpoint, such as
+                ``model="average"``. Default: each is given its own.
+
+        Raises:
+            LifeCycleError: the run is running, or has failed.
+            UsageError: there is no such checkpoint, or it has not the weights of these models; tensors are named.
+            CheckpointError: it is damaged.
+        """
+        run, world = self._run, self._session.world
+        run.life.refuse("start")
+        folder = run.files.checkpoints if run.files is not None else None
+        path = Path(world.lead(lambda: str(named_folder(checkpoint, folder))))
+        if folder is not None and (folder / path.name).is_dir():
+            path = folder / path.name  # where this rank sees the run directory
+        read = functools.partial(read_checkpoint, rank=world.rank, world_size=world.world_size)
+        load_weights(
+            self._session.compiled.state.objects, self._session.resources, named_checkpoint(path, folder, read), models
+        )
+        run.has_changed()
+        return path
+
+    def save(self) -> Path | None:
+        """Save a checkpoint now.
+
+        At a position that is no save point the run first trains on to the next one, and reports it. From inside a node
+        it is a request, and None is returned; otherwise the path of the checkpoint, which is then on disk.
+
+        Raises:
+            UsageError: there is no run directory.
+            CheckpointError: it cannot be written.
+        """
+        if self._run.files is None:
+            raise UsageError("there is nowhere to save", "give the Trainer a run_dir")
+        if self._session.loop.inside:
+            self._run.requests.ask("save")
+            return None
+        with self._running(ResumeOptions()):
+            self._session.world.synchronise("start")
+            if not self._run.save(self._run.requests.sync_policy):
+                self._run.notices(
+                    f"`{self.position}` is no save point ({self._run.writer.refusal}); training on to the next one"
+                )
+                self._one_transition()
+                while not self._run.save(self._run.requests.sync_policy):
+                    self._one_transition()
+        return self._run.files.latest[0] if self._run.files.latest is not None else None
+
+    def _one_transition(self) -> None:
+        run = self._run
+        run.requests.post("pause")
+        explainer = run.tracing()
+        drive(run, lambda: run.transitions(explainer), explainer)
+
+    # ---- starting and stopping
+
+    @contextmanager
+    def _running(self, options: ResumeOptions, limit: Trigger | None = None) -> Iterator[None]:
+        """The run is running inside this block; the first time it begins, or is resumed.
+
+        Arguments:
+            limit: the amount to run until; None where only some transitions are run, and nothing is shown of them.
+        """
+        run, life = self._run, self._run.life
+        has_failed = life.state == "failed"
+        life.go("recover" if has_failed and limit is not None else "start")
+        failure: BaseException | None = None
+        try:
+            with run.files.held() if run.files is not None else nullcontext():
+                try:
+                    with run.writer.completed(), untimed_breakpoints(self._paused):
+                        if has_failed:
+                            self._recover()
+                        self._get_ready(options, limit)
+                        yield
+                except BaseException as error:
+                    failure = error
+                    is_of_rank = isinstance(error, Exception) and not isinstance(error, RanksError)
+                    if life.state == "failed" and is_of_rank and (note := entry.way_back(run)):
+                        error.add_note(note)  # what was being written is on the disk now
+                    raise
+                finally:
+                    self._stop(failure)
+                    # Between single transitions workers go on: to start them takes longer than a transition.
+                    if limit is not None or run.session.loop.ended or life.state == "failed":
+                        run.session.compiled.release()
+        except BaseException as error:
+            run.session.world.fail(error)
+            if life.is_active:  # it never began
+                life.go("fail" if has_failed else "stop")
+            raise
+
+    def _paused(self) -> AbstractContextManager[None]:
+        """A span that is no time of the run, inside the node that is running."""
+        session = self._session
+        bound = session.compiled.program.nodes[session.position]
+        activity = bound.kind.activity if session.loop.inside and bound.scope.activity is None else None
+        return session.watch.paused(activity)
+
+    def _recover(self) -> None:
+        try:
+            self._changes = entry.recover(self._run, self._resumed_from)
+        except BaseException:
+            self._run.life.go("fail")
+            raise
+
+    def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
+        run, session = self._run, self._session
+        if not self._has_begun:
+            require_equal_weights(session.world, session.resources, self._weights)
+            checkpoint, self._changes = entry.begin(
+                run, options, self._about, self._not_state, self, deterministic=self._deterministic
+            )
+            self._is_resumed = checkpoint is not None
+            self._resumed_from = checkpoint.path.absolute() if checkpoint is not None and run.files is None else None
+            self._has_begun = True
+        compiled, loop = session.compiled, session.loop
+        compiled.refuse_fractions("until", limit, loop.position)
+        if loop.ended:  # its ending may have been raised since
+            loop.position, loop.ended = compiled.leave_again(loop.position)
+            if not loop.ended and (line := compiled.run_clock.cut_window()) is not None:
+                run.notices(line)
+        if loop.ended and not run.is_end_saved:
+            compiled.at_end()
+        if compiled.activity(loop.position) is None:
+            for name in compiled.state.objects.trained_in_evaluation_mode():
+                run.notices.once(
+                    f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
+                    f"call {name}.train() before, unless that is meant"
+                )
+        run.started(limit)
+
+    def _stop(self, error: BaseException | None) -> None:
+        run, life = self._run, self._run.life
+        run.session.watch.stop()
+        was_running = life.is_active
+        if was_running:
+            life.go("finish" if run.session.loop.ended and run.is_end_saved else "stop")
+        run.watchers.end(life.state, error)
+        run.requests.take("stop")  # a signal that came while it was about to stop asks for what is done already
+        if run.writer.take_written() or (was_running and self._has_begun):
+            run.status.write()
+
+
+def _files_in(run_dir: str | Path, notices: Notices, world: Agreement) -> RunFiles:
+    files = RunFiles(run_dir, notices, lead=world.lead, writes=not world.rank)
+    require_one_folder(world, files)
+    return files
+
+
+def _refuse_types(run_dir: Any, seed: Any, loggers: Any, notify: Any, display: Any) -> None:
+    """Raise for an argument of another type, which would fail later, and elsewhere."""
+    for name, value, is_right, expected in (
+        ("run_dir", run_dir, run_dir is None or isinstance(run_dir, str | Path), "the path of a folder"),
+        ("seed", seed, seed is None or (isinstance(seed, int) and 0 <= seed < 2**63), "an integer from 0 to 2**63 - 1"),
+        ("loggers", loggers, isinstance(loggers, Iterable), "a list of functions: loggers=[logger]"),
+        ("notify", notify, notify is None or callable(notify), "a function that takes a line"),
+        ("display", display, display == "auto" or not isinstance(display, str), "a display, or None for none"),
+    ):
+        if not is_right:
+            raise UsageError(f"Trainer: {name}: expected {expected}; got {value!r}")
+
+
+def _acknowledgement(saves: bool) -> str:
+    """What the first Ctrl-C prints at once."""
+    if saves:
+        return "stopping at the next save point; Ctrl-C again stops at once, without saving"
+    return "stopping after this node; Ctrl-C again stops at once"
+
+
+def _given(**resources: Any) -> dict[str, Any]:
+    """Those that are not None."""
+    return {name: value for name, value in resources.items() if value is not None}
+
+
+def _ignore(line: str) -> None:
+    """Messages are printed by rank 0."""

@@ -1,0 +1,236 @@
+"""What can be looked at in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphtrain.data.loaders import is_data
+from graphtrain.errors import CheckpointError, GuardError, NotFiniteError
+from graphtrain.graph import Graph
+from graphtrain.graph.canonical import structural_hash
+from graphtrain.kind.declaration import FROM
+from graphtrain.kind.trigger import AT_END, Trigger
+from graphtrain.lazy import part
+from graphtrain.names import suggestion
+from graphtrain.plan.scope import slots_of
+from graphtrain.report.snapshot import Snapshot
+from graphtrain.report.values import not_finite_since
+from graphtrain.resume.session import Session
+from graphtrain.storage.checkpoint import read_manifest
+from graphtrain.trainer.breakpoints import replay_options
+from graphtrain.trainer.drawing import html_of
+from graphtrain.trainer.live_run import LiveRun
+
+if TYPE_CHECKING:
+    from graphtrain.proof.explanation import Explanation
+    from graphtrain.report.display.summary import Summary
+
+_MOST_AMOUNTS = 3  # of a trigger, in a summary
+
+
+class RunView:
+    """What can be looked at in a run, at any moment; nothing here changes it."""
+
+    _run: LiveRun
+    _changes: tuple[str, ...] = ()
+
+    @property
+    def _session(self) -> Session:
+        return self._run.session
+
+    @property
+    def graph(self) -> Graph:
+        """The procedure."""
+        return self._session.compiled.graph
+
+    @property
+    def position(self) -> str:
+        """The path of the node that runs next, such as ``"validate/next_batch"``; ``"end"`` when the run is over."""
+        return self._run.position
+
+    @property
+    def state(self) -> str:
+        """Where the run is in its life: ready, running, stopping, stopped, finished or failed."""
+        return self._run.life.state
+
+    @property
+    def progress(self) -> Mapping[str, Mapping[str, Any]]:
+        """The progress of every node: path -> field -> value, guard fields that are computed included."""
+        progress: dict[str, Mapping[str, Any]] = {
+            bound.path: {
+                name: getattr(bound.instance, name)
+                for name in bound.kind.fields
+                if name != "due" and hasattr(bound.instance, name)
+            }
+            for bound in self._session.compiled.program.nodes
+        }
+        return MappingProxyType(progress)
+
+    @property
+    def resources(self) -> Mapping[str, Any]:
+        """What was supplied, by name: the same objects."""
+        return MappingProxyType(self._session.resources)
+
+    def _held_and_position(self) -> tuple[Mapping[str, Any], str]:
+        """For a run whose step function holds this trainer: the resources without data, and where it is."""
+        held = {name: value for name, value in self._session.resources.items() if not is_data(name, value)}
+        return held, f"{self.position} {[fields.get('runs') for fields in self.progress.values()]}"
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """The rows recorded so far, oldest first; `pandas.DataFrame` takes them as they are.
+
+        `step` and `epoch` are those of the innermost graph that trains; graphs around it have a column for each unit of
+        their clocks.
+        """
+        return list(self._session.recorder.rows)
+
+    def read(self, name: str) -> Any:
+        """The value of ``"node.field"`` (``"validate/next_batch.last"``), of a slot (``"batch"``), or of a resource.
+
+        Raises:
+            KeyError: there is no such node, field or slot.
+        """
+        compiled, resources = self._session.compiled, self._session.resources
+        program = compiled.program
+        path, dot, field = name.partition(".")
+        if not dot:
+            if name in resources:
+                return resources[name]
+            known = [*program.slot_names, *resources]
+            if name not in known:
+                raise KeyError(f"there is no slot `{name}`; {suggestion(name, known)}")
+            return program.slots[program.slot_index(name)]
+        planned = program.plan.by_path.get(path)
+        if planned is None or planned.kind is None:
+            raise KeyError(f"there is no node `{path}`; {suggestion(path, program.plan.by_path)}")
+        known = [*planned.kind.parameters, *planned.kind.fields]
+        if field not in known:
+            raise KeyError(f"`{path}` has no field `{field}`; {suggestion(field, known)}")
+        return compiled.compiler.cells.at(path, field).read()
+
+    def explain(self) -> Explanation:
+        """Why the last transition went the way it did: which edges were tried, and what their guards read then.
+
+        After `advance`, and after a `run` with `trace`, it is what was read while it happened. After any other `run`,
+        which keeps no trace, it is known only where the run is over or has failed.
+        """
+        run, explaining = self._run, part("explain")
+        last: Explanation | None = run.tracer.last if run.tracer is not None else None
+        return last or explaining.explain_untraced(
+            run.session.compiled, run.session.loop, run.failure, has_run=run.has_run, is_rewired=run.is_rewired
+        )
+
+    def digest(self) -> str:
+        """A hash (SHA-256, hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.
+
+        Model, optimizer, scheduler, gradients, random generators, position in the data, progress. Not clocks, not the
+        progress of kinds declared `observer`, not a `runs` that nothing reads.
+
+        Raises:
+            CheckpointError: something alive at this position cannot be encoded.
+        """
+        return self._session.compiled.state.digest(self._session.alive)
+
+    def save_points(self) -> list[str]:
+        """The positions at which everything alive can be saved, as far as the declarations tell."""
+        return self._session.compiled.liveness.save_points()
+
+    @property
+    def unreached(self) -> tuple[str, ...]:
+        """The paths of nodes that have not run, without those that are bypassed, and what is inside of them."""
+        nodes = self._session.compiled.program.nodes
+        idle = [bound for bound in nodes if bound.bypassed or not bound.fields["runs"]]
+        inside = tuple(f"{bound.path}/" for bound in idle)
+        return tuple(bound.path for bound in idle if not bound.bypassed and not bound.path.startswith(inside))
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Seconds by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ...
+
+        These are times of the host: what a device still computes is not waited for.
+        """
+        return MappingProxyType(self._session.watch.seconds())
+
+    @property
+    def seconds_by_node(self) -> Mapping[str, float]:
+        """Host seconds of the visits of each node in this process, by path, the longest first.
+
+        They are estimated from the visits of one batch in 128, in ``run(time_nodes=True)``; empty without it. A node
+        that has not run twice is not in it. What a device still computes is not waited for, and goes to the node that
+        waits for it.
+        """
+        return MappingProxyType(self._run.node_times.seconds())
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What has changed since the checkpoint that the run was resumed from, in words; empty for a run that began.
+
+        Graph, hyper-parameters, code, arguments of `setup`, data, and the weights that the models were set up with.
+        """
+        return self._changes
+
+    @property
+    def not_finite(self) -> str:
+        """Which losses are not finite in the latest row that has them, and since which step; empty if all are."""
+        return not_finite_since(self._session.recorder.rows)
+
+    def replay_options(self) -> list[str]:
+        """After a failure inside a node: the options of ``graphtrain replay`` that lead a replay to that node.
+
+        Empty where none do: there is no run directory, no checkpoint, or none that was made with this graph.
+        """
+        latest = self._run.files.latest if self._run.files is not None else None
+        if latest is None or self._run.life.state != "failed":
+            return []
+        try:
+            is_replayed = read_manifest(latest[0]).graph_hash == structural_hash(self.graph)
+        except CheckpointError:
+            return []
+        error = self._run.failure
+        if isinstance(error, NotFiniteError) and error.samples and "samples" in self.graph.units:
+            nodes = self._session.compiled.program.nodes
+            reader = next(bound for bound in nodes if bound.instance is error.check)
+            losses = {*slots_of(target for read, target in reader.planned.reads if read.name == "loss")}
+            writers = [bound.path for bound in nodes if not losses.isdisjoint(bound.planned.own_writes)]
+            return ["--to", f"{error.samples} samples", "--node", (writers or [reader.path])[0]]
+        has_run = isinstance(error, GuardError)
+        return replay_options(self._session.compiled, self._session.position, has_run=has_run) if is_replayed else []
+
+    def snapshot(self) -> Snapshot:
+        """Where the run is and how it goes: what a display shows, and what `status.json` holds."""
+        return self._run.snapshot()
+
+    def summary(self) -> Summary:
+        """The models with their parameters, and what the graph does when; it prints, and shows itself in a notebook."""
+        program, summing = self._session.compiled.program, part("summary")
+        modules = {name: value for name, value in program.resources.items() if isinstance(value, torch.nn.Module)}
+        activities = []
+        for bound in program.main.nodes.values():
+            verb = bound.kind.trigger
+            trigger = bound.parameters.get(verb or "")
+            if verb is not None and isinstance(trigger, Trigger) and not bound.bypassed:
+                texts = ["at the end" if text == AT_END else text for text in trigger.texts]
+                amount = "" if trigger.is_never else " or ".join(texts[:_MOST_AMOUNTS])
+                if amount and (start := bound.parameters.get(FROM)) is not None:
+                    amount += f", from {start}"
+                remark = f"when {' or '.join(bound.planned.also_due)}" if bound.planned.also_due else ""
+                if amount:
+                    remark = f"also {remark}" if remark else ""
+                activities.append(summing.Activity(bound.path, verb, amount, remark or ("" if amount else "never")))
+        models = {name: summing.ModelSummary.of(module) for name, module in modules.items()}
+        summary: Summary = summing.Summary(self.graph.title, models, activities)
+        return summary
+
+    def __repr__(self) -> str:
+        return f"<Trainer of {self.graph.name}: {self.state}, {self._session.compiled.run_clock.describe()}>"
+
+    def _repr_html_(self) -> str:
+        counts = {path: fields["runs"] for path, fields in self.progress.items()}
+        lines = [f"{self.state}: {self._session.compiled.run_clock.describe()}; next: {self.position}"]
+        lines += [f"{name} {value:.4g}" for name, value in self._session.recorder.latest.items()]
+        return html_of(self.graph, counts, None if self._session.loop.ended else self.position, lines)

@@ -1,0 +1,251 @@
+"""Ranks that are threads of this process, of which one runs at a time: the real engine, and any order of its ranks.
+
+Which rank runs next is drawn at every collective call, at every call of the store, and wherever a test says so. What
+gloo would abort at, and what the protocol of graphtrain excludes, is an assertion here. Random numbers are each rank's
+own, as in processes.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import torch
+
+from graphtrain.program.agreement import _PURPOSES
+from graphtrain.ranks import LostRankError, Ranks, Record, using_ranks
+from graphtrain.state.random import capture_random, restore_random
+
+Result = TypeVar("Result")
+
+
+class BrokenProtocolError(AssertionError):
+    """Calls of ranks that do not meet, or that nothing has announced: what would abort or hang processes."""
+
+
+class KilledError(BaseException):
+    """A rank that is killed: nothing of it runs any more, no handler either."""
+
+
+class World:
+    """As many ranks as the world size, and who of them runs.
+
+    Arguments:
+        choose: draws who runs next, and whatever the test draws.
+        at_switch: called whenever another rank may run, with the world: sends signals, kills ranks. Default: nothing.
+
+    Attributes:
+        calls: of every rank, in order: the kind of a collective call, its size, and whether it is a synchronisation.
+        store: what ranks have published.
+        switches: how many times another rank could run.
+    """
+
+    def __init__(
+        self, world_size: int, choose: random.Random, at_switch: Callable[[World], None] = lambda world: None
+    ) -> None:
+        self.world_size, self.choose, self._at_switch = world_size, choose, at_switch
+        self.calls: list[list[tuple[str, int]]] = [[] for _ in range(world_size)]
+        self.store: dict[str, bytes] = {}
+        self.switches = 0
+        self.killed: set[int] = set()
+        self._passed: list[dict[int, Any]] = []
+        self._turn: int | None = None
+        self._changed = threading.Condition()
+        self._waits: dict[int, Callable[[], bool]] = {}
+        self._over: set[int] = set()
+        self.left: set[int] = set()
+        self._random: dict[int, Any] = {}
+        self._broken: BaseException | None = None
+
+    def run(self, program: Callable[[Ranks], Result]) -> list[Result | BaseException]:
+        """Run a program on every rank; returns what each has returned or raised.
+
+        Raises:
+            BrokenProtocolError: the calls of the ranks do not fit each other.
+        """
+        results: list[Any] = [None] * self.world_size
+        beginning = capture_random()
+
+        def thread(rank: int) -> None:
+            with self._changed:
+                self._changed.wait_for(lambda: self._turn == rank)
+            restore_random(beginning)
+            ranks = FakeRank(self, rank)
+            try:
+                with using_ranks(ranks):
+                    results[rank] = program(ranks)
+            except BaseException as error:
+                results[rank] = error
+                if isinstance(error, BrokenProtocolError):
+                    self._broken = self._broken or error
+            with self._changed:
+                self._over.add(rank)
+                self._next()
+
+        threads = [threading.Thread(target=thread, args=(rank,), daemon=True) for rank in range(self.world_size)]
+        for each in threads:
+            each.start()
+        with self._changed:
+            self._next()
+        for each in threads:
+            each.join(120)
+            assert not each.is_alive(), "a rank hangs outside of a call"
+        restore_random(beginning)
+        if self._broken is not None:
+            raise self._broken
+        return results
+
+    def switch(self, rank: int, until: Callable[[], bool] = lambda: True) -> None:
+        """Let any rank run, and return once it is this one's turn again, and `until` answers True."""
+        self._random[rank] = capture_random()
+        with self._changed:
+            self._waits[rank] = until
+            self._next()
+            self._changed.wait_for(lambda: self._turn == rank)
+            self._waits.pop(rank, None)
+        restore_random(self._random[rank])
+        if rank in self.killed:
+            raise KilledError
+        if self._broken is not None:
+            raise KilledError
+
+    def _next(self) -> None:
+        """Draw who runs; the lock is held."""
+        self.switches += 1
+        if self._broken is None:
+            self._at_switch(self)
+        alive = [rank for rank in range(self.world_size) if rank not in self._over]
+        ready = [
+            rank
+            for rank in alive
+            if self._broken is not None or rank in self.killed or self._waits.get(rank, lambda: True)()
+        ]
+        if alive and not ready:
+            self._broken = BrokenProtocolError(f"ranks {alive} wait for each other: {self.last_calls()}")
+            ready = alive
+        self._turn = self.choose.choice(ready) if ready else None
+        self._changed.notify_all()
+
+    @property
+    def gone(self) -> set[int]:
+        """The ranks that make no further call."""
+        return self._over | self.killed | self.left
+
+    def last_calls(self) -> list[list[tuple[str, int]]]:
+        """The last calls of every rank."""
+        return [calls[-3:] for calls in self.calls]
+
+    def meet(self, rank: int, kind: str, size: int, value: Any) -> list[Any]:
+        """A collective call: what all ranks have passed in theirs."""
+        number = len(self.calls[rank])
+        self._refuse_unannounced(rank, kind, size)
+        self.calls[rank].append((kind, size))
+        while len(self._passed) <= number:
+            self._passed.append({})
+        passed = self._passed[number]
+        for other in passed:
+            if self.calls[other][number] != (kind, size):
+                raise BrokenProtocolError(
+                    f"call {number}: rank {rank} makes {kind} of {size} bytes, rank {other} {self.calls[other][number]}"
+                )
+        passed[rank] = value
+
+        def is_answered() -> bool:
+            return len(passed) == self.world_size or bool(self.gone - set(passed))
+
+        self.switch(rank, is_answered)
+        if len(passed) < self.world_size:
+            raise LostRankError(f"rank {min(self.gone - set(passed))} is gone")
+        return [passed[other] for other in range(self.world_size)]
+
+    def _refuse_unannounced(self, rank: int, kind: str, size: int) -> None:
+        """Every call but a synchronisation follows a synchronisation in which all records say the same, or another
+        call that did: an exchange in several buckets, whose ranks have gathered first who has which gradient.
+        """
+        if kind == "gather" and size == Record.size:
+            return
+        if not self.calls[rank]:
+            raise BrokenProtocolError(f"rank {rank} makes {kind} of {size} bytes before any synchronisation")
+        number = len(self.calls[rank]) - 1
+        before = self.calls[rank][number]
+        if before == ("gather", Record.size):
+            records = [Record.of(self._passed[number][other]) for other in range(self.world_size)]
+            places = {(record.call, record.purpose, record.position, record.choices) for record in records}
+            if len(places) > 1:
+                raise BrokenProtocolError(f"rank {rank} makes {kind} after records that differ: {places}")
+            purpose = _PURPOSES[records[0].purpose]
+            if purpose not in ("exchange", "gather") or (kind == "exchange" and purpose == "gather"):
+                raise BrokenProtocolError(f"rank {rank} makes {kind} after a synchronisation for {purpose}")
+        elif kind != "exchange":
+            raise BrokenProtocolError(f"rank {rank} makes {kind} of {size} bytes after {before}")
+
+
+class FakeRank(Ranks):
+    """One of them."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self.world, self.rank, self.world_size = world, rank, world.world_size
+        self.local_rank, self.timeout_seconds = rank, 1.0
+        self._thread = threading.current_thread()
+
+    def _is_rank(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def gather(self, record: bytes) -> list[bytes]:
+        return self.world.meet(self.rank, "gather", len(record), record)
+
+    def exchange(self, tensors: Sequence[torch.Tensor]) -> None:
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        copies = [tensor.detach().clone() for tensor in tensors]
+        of_ranks = self.world.meet(self.rank, "exchange", size, copies)
+        for tensor, parts in zip(tensors, zip(*of_ranks, strict=True), strict=True):
+            total = parts[0].clone()
+            for part in parts[1:]:
+                total += part
+            tensor.copy_(total)
+
+    def publish(self, key: str, value: bytes) -> None:
+        self.world.store[key] = value
+        if self._is_rank():
+            self.world.switch(self.rank)
+
+    def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
+        store = self.world.store
+        if self._is_rank():
+            # Time is counted in turns: whoever waits longest is not waited for.
+            turns = (200 if timeout_seconds >= 1 else 40) * self.world_size if timeout_seconds else 1
+            for _ in range(turns):
+                self.world.switch(self.rank)
+                if key in store:
+                    break
+            return store.get(key)
+        waited = threading.Event()
+        for _ in range(int(timeout_seconds / 0.002) + 1):
+            if key in store:
+                break
+            waited.wait(0.002)
+        return store.get(key)
+
+    def claim(self, key: str) -> bool:
+        self.world.switch(self.rank)
+        return self.world.store.setdefault(f"claim/{key}", str(self.rank).encode()) == str(self.rank).encode()
+
+    def leave(self) -> None:
+        self.world.left.add(self.rank)
+
+    def ended(self) -> list[int]:
+        return []  # as on another host, where nobody can tell
+
+
+def run_ranks(world_size: int, program: Callable[[Ranks], Result], seed: int = 0) -> list[Result]:
+    """Run a program on every rank, in an order drawn from a seed; what they return. What one raises is raised."""
+    results = World(world_size, random.Random(seed)).run(program)
+    for result in results:
+        if isinstance(result, BaseException):
+            with suppress(AttributeError):
+                result.add_note(f"of ranks that ended with {[type(each).__name__ for each in results]}")
+            raise result
+    return results  # type: ignore[return-value]
