@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 from typing import Any, final
 
-from graphtrain.data.length import EpochLength, epoch_length
+from graphtrain.data.samplers import EpochLength, epoch_length
 from graphtrain.data.shares import round_size
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
@@ -167,7 +167,7 @@ class WholeRun:
             counted.detours,
         )
         compiler.enter(program.main, reset=True)
-        transitions, position = compiler.table.transitions, program.main.nodes[program.graph.start].index
+        transitions, position = compiler.transitions, program.main.nodes[program.graph.start].index
         for _ in range(MOST_VISITS):
             position = transitions[position]()
             if ended:
@@ -363,7 +363,7 @@ class _CountingVisits(Visits):
         super().__init__(program, cells)
         self._known = cells
         self._ends: set[BoundGraph] = set()
-        self.aspects.remove(self.expressions)  # whose values are read where they decide something
+        self.aspects.remove(cells)  # whose values are read where they decide something
 
     def enter(self, scope: BoundGraph, *, reset: bool, ready: Collection[BoundNode]) -> None:
         super().enter(scope, reset=reset, ready=ready)
