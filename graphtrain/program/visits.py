@@ -16,9 +16,10 @@ from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Targe
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.cells import Cells
 from graphtrain.program.gradient_windows import GradientWindows, Report
+from graphtrain.program.history import History
 from graphtrain.program.resources import StepCall
 from graphtrain.program.rounds import Act, Rounds, then
-from graphtrain.program.step_requests import History, StepRequests
+from graphtrain.program.step_requests import StepRequests
 
 
 class Aspect(Protocol):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 
 from graphtrain.graphs.gallery.rollback.rollback import Rollback
-from graphtrain.program.step_requests import History
+from graphtrain.program.history import History
 
 
 class Nowhere(History):

@@ -12,7 +12,7 @@ import torch
 
 from graphtrain import Graph, Trainer, UsageError, node, progress
 from graphtrain.errors import NotFiniteError
-from graphtrain.program.step_requests import History
+from graphtrain.program.history import History
 from graphtrain.proof.history import RunHistory
 from graphtrain.proof.verify import Verifier
 from graphtrain.resume.save import CheckpointWriter
