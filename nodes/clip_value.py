@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import parameters_of
+from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ else:
 
 
 @node(effects="clip", optional="max_value")
-def clip_value(optimizer: Any, *, max_value: Annotated[float, Above(0)] = math.inf) -> None:
+class ClipValue:
     """Limit each component of the gradients of `optimizer` to ``-max_value .. max_value``.
 
     The result is that of ``torch.nn.utils.clip_grad_value_``.
@@ -30,4 +30,13 @@ def clip_value(optimizer: Any, *, max_value: Annotated[float, Above(0)] = math.i
     >>> graph.check()
     []
     """
-    torch.nn.utils.clip_grad_value_(parameters_of(optimizer), max_value)
+
+    max_value: Annotated[float, Above(0)] = math.inf
+
+    _optimizers: tuple[Any, ...]
+
+    def setup(self, optimizer: Any) -> None:
+        self._optimizers = optimizers_of(optimizer)
+
+    def __call__(self) -> None:
+        torch.nn.utils.clip_grad_value_(parameters_of(self._optimizers), self.max_value)

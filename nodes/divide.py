@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import gradients_of
+from graphtrain.nodes._optimizers import gradients_of, optimizers_of
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ else:
 
 
 @node(effects="divide", synchronises=True)
-def divide(by: Any, optimizer: Any, ranks: Agreement | None = None, *, over_ranks: bool = False) -> None:
+class Divide:
     """Divide the gradients of `optimizer` by a number, such as the tokens that the window has counted.
 
     By 1 nothing is divided, and by 0 neither: the loss of a window that counted nothing is a sum over nothing, and its
@@ -36,18 +36,28 @@ def divide(by: Any, optimizer: Any, ranks: Agreement | None = None, *, over_rank
     >>> graph.check()
     []
     """
-    if over_ranks and ranks is not None:
-        by = sum(ranks.gather(float(by)))
-    if isinstance(by, torch.Tensor):
-        by = by.where(by != 0, 1)
-    elif by in (0, 1):
-        return
-    gradients = gradients_of(optimizer)
-    devices = {gradient.device for gradient in gradients}
-    is_plain = all(type(gradient) is torch.Tensor and not gradient.is_sparse for gradient in gradients)
-    with torch.no_grad():
-        if len(devices) == 1 and is_plain:
-            torch._foreach_div_(gradients, by.to(devices.pop()) if isinstance(by, torch.Tensor) else by)
+
+    over_ranks: bool = False
+
+    _optimizers: tuple[Any, ...]
+    _ranks: Agreement | None
+
+    def setup(self, optimizer: Any, ranks: Agreement | None = None) -> None:
+        self._optimizers, self._ranks = optimizers_of(optimizer), ranks
+
+    def __call__(self, by: Any) -> None:
+        if self.over_ranks and self._ranks is not None:
+            by = sum(self._ranks.gather(float(by)))
+        if isinstance(by, torch.Tensor):
+            by = by.where(by != 0, 1)
+        elif by in (0, 1):
             return
-        for gradient in gradients:
-            gradient.div_(by.to(gradient.device) if isinstance(by, torch.Tensor) else by)
+        gradients = gradients_of(self._optimizers)
+        devices = {gradient.device for gradient in gradients}
+        is_plain = all(type(gradient) is torch.Tensor and not gradient.is_sparse for gradient in gradients)
+        with torch.no_grad():
+            if len(devices) == 1 and is_plain:
+                torch._foreach_div_(gradients, by.to(devices.pop()) if isinstance(by, torch.Tensor) else by)
+                return
+            for gradient in gradients:
+                gradient.div_(by.to(gradient.device) if isinstance(by, torch.Tensor) else by)

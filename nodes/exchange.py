@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
-from graphtrain.nodes._optimizers import parameters_of
+from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 if TYPE_CHECKING:
     from graphtrain.program.agreement import Agreement
 
 
 @node(effects="exchange", optional="ranks", synchronises=True)
-def exchange(optimizer: Any, ranks: Agreement, *, average_buffers: bool = False) -> None:
+class Exchange:
     """Sum the gradients of `optimizer` over all ranks; in one process there is nothing to do, and it is bypassed.
 
     The loss is divided by the size of the window over all ranks, so that the sum is the mean over its micro-batches.
@@ -39,4 +39,14 @@ def exchange(optimizer: Any, ranks: Agreement, *, average_buffers: bool = False)
     >>> [problem.code for problem in graph.insert("again", "exchange", after="exchange").check(ranks=True)]
     ['G704']
     """
-    ranks.exchange(parameters_of(optimizer), averages=average_buffers)
+
+    average_buffers: bool = False
+
+    _optimizers: tuple[Any, ...]
+    _agreement: Agreement
+
+    def setup(self, optimizer: Any, ranks: Agreement) -> None:
+        self._optimizers, self._agreement = optimizers_of(optimizer), ranks
+
+    def __call__(self) -> None:
+        self._agreement.exchange(parameters_of(self._optimizers), averages=self.average_buffers)

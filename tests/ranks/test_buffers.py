@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain.nodes.exchange import exchange
+from graphtrain.nodes.exchange import Exchange
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import Ranks
@@ -56,10 +56,13 @@ def test_they_are_bitwise_those_of_rank_0_or_means_whatever_their_type_and_layou
             "empty": torch.zeros(0),
         }
         requests = Requests(agrees=True)
+        exchange = Exchange()
+        exchange.average_buffers = average_buffers
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
         agreement = Agreement(ranks, requests)
         agreement.run.buffers = lambda: buffers  # type: ignore[method-assign]
-        exchange(optimizer, agreement, average_buffers=average_buffers)
+        exchange.setup(optimizer, agreement)
+        exchange()
         return [*buffers.values()]
 
     for rank, (odd, count, flag, turned, cache, _) in enumerate(run_ranks(3, program)):
