@@ -42,11 +42,16 @@ def stored(values: Any, key: Any) -> Cell:
     return Cell(lambda: values[key], values, key)
 
 
-def compile_guard(expression: Expression, cell_of: Callable[[Name | FieldOf], Cell]) -> Read:
+def compile_guard(
+    expression: Expression,
+    cell_of: Callable[[Name | FieldOf], Cell],
+    compute: Callable[[Operation], Compute] = operation,
+) -> Read:
     """A function without arguments that returns the value of the expression.
 
     Arguments:
         cell_of: what a name stands for.
+        compute: what an operation computes from the values of its operands. Default: what it means.
     """
 
     def cell(part: Expression) -> Cell:
@@ -58,7 +63,7 @@ def compile_guard(expression: Expression, cell_of: Callable[[Name | FieldOf], Ce
         return cell_of(part)
 
     def inside(part: Expression) -> Read:
-        return compile_guard(part, cell_of)
+        return compile_guard(part, cell_of, compute)
 
     match expression:
         case Operation("not", (operand,)):
@@ -70,9 +75,9 @@ def compile_guard(expression: Expression, cell_of: Callable[[Name | FieldOf], Ce
             holds, first, second = inside(condition), inside(then), inside(otherwise)
             return lambda: first() if holds() else second()
         case Operation(_, (left, right)):
-            return _binary(operation(expression), cell(left), cell(right))
+            return _binary(compute(expression), cell(left), cell(right))
         case Operation(_, operands):
-            return _call(operation(expression), [inside(operand) for operand in operands])
+            return _call(compute(expression), [inside(operand) for operand in operands])
     only = cell(expression)
     return never if only.is_constant and only.read() is False else only.read
 

@@ -105,6 +105,10 @@ class Every:
         self._record.fired = {term.unit: fired.get(term.unit) or _firing(clock) for clock, term in self._terms}
         self._aim()
 
+    def amounts(self) -> list[tuple[str, Fraction]]:
+        """The unit and the amount of each of its terms."""
+        return [(term.unit, term.amount) for _, term in self._terms]
+
     def fire(self) -> None:
         """Remember that the node has run."""
         self._record.fired = {term.unit: _firing(clock) for clock, term in self._terms}

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from graphtrain import Edge, Graph, Node, PlannedRun, Trainer, UsageError
+from graphtrain.data.samplers import EpochLength
+from graphtrain.plan.plan import Plan
+from graphtrain.program.whole_run import WholeRun
 
 FIT = Graph.load("fit").set("checkpoint", every="never").set("log", every="never")
 
@@ -140,13 +143,30 @@ def test_evaluate_alone() -> None:
     assert PlannedRun(Graph.load("evaluate")).steps([], val_data=batches(7), node="eval_batch") == 7
 
 
-def test_what_is_too_long_is_given_up_after_a_number_of_visits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphtrain.program.whole_run.MOST_VISITS", 50_000)
+@pytest.mark.parametrize("epochs", ["7777 epochs", "0.37 epochs"])
+@pytest.mark.parametrize("overlay", [None, "carry", "drop"])
+def test_millions_of_batches_take_few_visits(epochs: str, overlay: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphtrain.program.counting.MOST_VISITS", 20_000)
+    graph = FIT.set("accumulate", every=64).set("finish", after=epochs)
+    graph = graph.overlay(overlay) if overlay else graph
+    # Windows that an epoch begins with a part of come back after 64 epochs, which is too long to be noticed.
+    length, whole = 1_000_000 if overlay == "carry" else 1_000_003, epochs.startswith("7777")
+    visits = WholeRun(Plan(graph), lambda name: EpochLength(length)).visits("step")
+    fetched = 7777 * length if whole else -(-37 * length // 100)
+    expected = {
+        None: 7777 * -(-length // 64) if whole else -(-fetched // 64),
+        "carry": -(-fetched // 64),
+        "drop": 7777 * (length // 64) if whole else fetched // 64,
+    }
+    assert visits == expected[overlay]
+
+
+def test_what_follows_no_line_is_gone_through_and_given_up_after_a_number_of_visits() -> None:
     graph = FIT.set("accumulate", reads={"every": "1 + floor(sqrt(step.steps))"})
     assert PlannedRun(graph.set("finish", after="4 epochs")).steps(range(50)) == trained(
         graph.set("finish", after="4 epochs"), batches(50)
     )
-    message = r"`fit` is too long to be counted ahead: it was followed for 50,000 nodes"
+    message = r"`fit` is too irregular to be counted ahead: it was followed for 50,000 nodes"
     with pytest.raises(UsageError, match=message) as raised:
         PlannedRun(graph.set("finish", after="9 epochs")).steps(range(99_991))
     assert "compute the number of steps in `setup`" in raised.value.hint
@@ -159,6 +179,19 @@ def test_a_window_of_two_optimizers_counts_a_backward_pass_once() -> None:
 
 def test_a_node_that_is_bypassed_in_one_process_does_not_run() -> None:
     assert PlannedRun(FIT).steps(batches(10), node="exchange") == 0
+
+
+@pytest.mark.parametrize("name", ["window", "carry", "varying", "varying within", "remainder", "samples", "limit"])
+@pytest.mark.parametrize("length", [5, 23, 64])
+def test_what_is_multiplied_is_what_would_be_gone_through(
+    name: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steps() -> int:
+        return WholeRun(Plan(GRAPHS[name]), lambda _: EpochLength(length, 2, 1)).visits("step")
+
+    multiplied = steps()
+    monkeypatch.setattr("graphtrain.program.counting.CountedRun._multiply", lambda self, heads: False)
+    assert steps() == multiplied
 
 
 def test_metrics_do_not_end_it() -> None:

@@ -56,11 +56,11 @@ def test_what_is_counted_ahead_is_what_runs(setting: tuple[int, int, str, str], 
         assert planned == runs
 
 
-def test_windows_of_a_longer_run() -> None:
-    graph = Graph.load("fit").set("accumulate", every=3).set("finish", after="20 epochs")
+def test_a_long_run_is_counted_at_once() -> None:
+    graph = Graph.load("fit").set("accumulate", every=3).set("finish", after="20000 epochs")
 
     def program(ranks: Ranks) -> int:
-        return PlannedRun(graph).steps(range(1_003), "train_batch")
+        return PlannedRun(graph).steps(range(1_000_003), "train_batch")
 
-    # 1,003 batches in windows of 6, each in 3 rounds of 2; the last window of an epoch has one batch.
-    assert run_ranks(2, program) == [20 * (3 * 167 + 1)] * 2
+    # 1,000,003 batches in windows of 6, each in 3 rounds of 2; the last window of an epoch has one batch.
+    assert run_ranks(2, program) == [20_000 * (3 * 166_667 + 1)] * 2

@@ -1,0 +1,428 @@
+"""A compiled graph whose nodes do nothing but count, run to its end.
+
+Triggers, windows, guards and epochs are those of a run, since the same code evaluates them. A visit takes about 6 us.
+
+Rounds that repeat are multiplied. Every answer is logged: the nodes that run, the signs of comparisons, what is due.
+Where two rounds log the same and change every counter by the same amounts, all counters are linear in the number of
+rounds, and each answer stays as it is on an interval of them. So the rounds up to the first that differs are found by
+bisection: a million batches take as long as a few.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, final
+
+from graphtrain.data.samplers import EpochLength
+from graphtrain.data.shares import round_size
+from graphtrain.errors import UsageError
+from graphtrain.kind import derived_clock
+from graphtrain.kind.fields import ROUND, EpochFields
+from graphtrain.kind.trigger import Term, Trigger
+from graphtrain.language.closures import Cell, compile_guard
+from graphtrain.language.evaluate import COMPARISONS, operation
+from graphtrain.language.syntax import Expression, FieldOf, Name, Operation
+from graphtrain.plan.counted import Counted, epoch_fields_of
+from graphtrain.plan.scope import ExpressionTarget
+from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.cells import Cells
+from graphtrain.program.gradient_windows import Report
+from graphtrain.program.loop import Transition
+from graphtrain.program.rounds import Act
+from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.program.table import Compiler
+from graphtrain.program.triggers import Every, Triggers
+from graphtrain.program.visits import Visits, nothing
+
+# Visits after which it is given up, which take 0.3 s: a number, and no clock, so that a resume gets the same answer.
+MOST_VISITS = 50_000
+_ENDLESS = 2**60
+
+
+class EndlessError(UsageError):
+    """Nothing that is counted ends the graph."""
+
+
+class TooLongError(UsageError):
+    """There are too many visits, and they do not repeat."""
+
+
+def fetching(bound: BoundNode, epoch: EpochFields, length: EpochLength) -> Any:
+    """An object in the place of that of a node which fetches batches, with the fields that follow from counting."""
+
+    def epochs(self: Any) -> int | Fraction:
+        fields = vars(self)
+        number: int = fields[epoch.epoch]
+        if not fields[epoch.opened]:
+            return number
+        if fields[epoch.last]:
+            return number + (not fields[epoch.empty])
+        return Fraction(number * length.batches + fields[epoch.epoch_batches], length.batches)
+
+    computed = {
+        epoch.epochs: derived_clock.of(counter=epoch.epoch_batches, restarts=epoch.epoch, reach="reach")(epochs),
+        epoch.length: property(lambda self: length.batches),
+        epoch.batch_index: property(lambda self: max(vars(self)[epoch.epoch_batches] - 1, 0)),
+        "reach": lambda self, amount: math.ceil((amount - vars(self)[epoch.epoch]) * length.batches),
+    }
+    counting = type("Counting", (), computed)()
+    bound.kind.reset(counting, whole=True)
+    counting.fetched_from = length
+    return counting
+
+
+class _CountingVisits(Visits):
+    """Visits that do nothing but count, and log what they do."""
+
+    def __init__(self, program: Program, cells: Cells, log: list[Any]) -> None:
+        super().__init__(program, cells)
+        self._log = log
+        self.aspects.remove(cells)  # whose values are read where they decide something
+
+    def setup(self, bound: BoundNode) -> Act:
+        return nothing
+
+    def at_end(self, scope: BoundGraph) -> list[Act]:
+        return []
+
+    def call(self, bound: BoundNode) -> Act:
+        epoch = epoch_fields_of(bound.planned)
+        if epoch is not None:
+            return self._fetch(bound, epoch)
+        fields, declared = bound.fields, bound.kind.fields.values()
+        added = [(each.name, each.adds) for each in declared if each.adds is not None]
+        copied = [(each.last, each.name) for each in declared if each.last is not None]
+        if bound.kind.reports_backward:
+            self.windows.reports[bound.index] = Report(bound.path, ran_backward=True)
+
+        def count() -> None:
+            for name, amount in added:
+                fields[name] += amount
+            for last, name in copied:
+                fields[last] = fields[name]
+
+        return count if added or copied else nothing
+
+    def _fetch(self, bound: BoundNode, epoch: EpochFields) -> Act:
+        """A batch of an epoch whose length is known; of several ranks, a round of them."""
+        fields, log, length = bound.fields, self._log, bound.instance.fetched_from
+        windows = None
+        if self.rounds is not None and ROUND in bound.kind.fields:
+            windows, world_size = self.windows.filled_by(bound), self.rounds.agreement.world_size
+        before_last, last = length.samples or 0, length.last or 0
+
+        def fetch() -> None:
+            if fields[epoch.last] or not fields[epoch.opened]:
+                fields[epoch.epoch] += fields[epoch.opened]
+                fields[epoch.opened], fields[epoch.epoch_batches] = True, 0
+                fields[epoch.last] = fields[epoch.exhausted] = fields[epoch.empty] = False
+            if not length.batches:
+                fields[epoch.last] = fields[epoch.exhausted] = fields[epoch.empty] = True
+                return
+            size = 1
+            if windows is not None:
+                size = round_size(fields[epoch.epoch_batches], length.batches, world_size, windows())
+                fields[ROUND] = size
+            fields[epoch.epoch_batches] += size
+            fields[epoch.batches] += size
+            is_last = fields[epoch.epoch_batches] >= length.batches
+            fields[epoch.samples] += before_last * (size - 1) + (last if is_last else before_last)
+            if is_last:
+                fields[epoch.last] = True
+            log.append((size, is_last))
+
+        return fetch
+
+
+class _LoggingCells(Cells):
+    """Cells of what is known, which log what they answer."""
+
+    def __init__(self, program: Program, counted: Counted, log: list[Any]) -> None:
+        super().__init__(program)
+        self._counted, self._log = counted, log
+
+    def compiled(self, scope: BoundGraph, expression: Expression) -> Act:
+        certain = self._counted.certain(scope.names, expression)
+        return compile_guard(certain, functools.partial(self._cell, scope), lambda part: _logged(part, self._log))
+
+    def expression(self, target: ExpressionTarget) -> Act:
+        if unknown := [*self._counted.unknown_of(target)]:
+            raise UsageError(
+                f"`{target.name}` depends on `{unknown[0]}`, which is not known ahead", "compute the number in `setup`"
+            )
+        return super().expression(target)
+
+    def due(self, bound: BoundNode) -> Act:
+        return self._logged(super().due(bound))
+
+    def _cell(self, scope: BoundGraph, expression: Name | FieldOf) -> Cell:
+        """What a name stands for; that a window is full is an answer too."""
+        cell = self.named(scope, expression)
+        bound = scope.at(expression.node) if isinstance(expression, FieldOf) else None
+        if bound is None or not isinstance(expression, FieldOf):
+            return cell
+        counter = bound.kind.counter(expression.field)
+        is_full = counter is not None and counter.full == expression.field
+        return Cell(self._logged(cell.read)) if is_full else cell
+
+    def _logged(self, answers: Act) -> Act:
+        log = self._log
+
+        def logged() -> bool:
+            log.append(answer := bool(answers()))
+            return answer
+
+        return logged
+
+
+def _terms(program: Program, counted: Counted, bound: BoundNode, trigger: Trigger) -> list[tuple[BoundNode, str, Term]]:
+    """The amounts of a trigger that are known ahead."""
+    terms = program.terms(bound, trigger)
+    if trigger is bound.planned.trigger and bound.kind.trigger == "after":
+        for owner, field, term in terms:
+            if not owner.kind.fields[field].in_digest:
+                raise UsageError(
+                    f'`{bound.path}.after` = "{term}" ends by time, and how many steps that takes is not known ahead',
+                    f'count epochs or steps, as in {bound.path}.after = "10 epochs"',
+                )
+    return [(owner, field, term) for owner, field, term in terms if counted.is_known(owner.path, field)]
+
+
+def _logged(part: Operation, log: list[Any]) -> Callable[..., Any]:
+    """What an operation computes; it is linear as long as what it logs stays as it is."""
+    compute = operation(part)
+    if part.name in ("+", "-"):
+        return compute
+    if part.name in ("*", "/"):
+
+        def scale(left: Any, right: Any) -> Any:
+            log.append(right)
+            return compute(left, right)
+
+        return scale
+    if part.name in COMPARISONS:
+
+        def compare(left: Any, right: Any) -> Any:
+            try:
+                log.append((left > right) - (left < right))
+            except TypeError:  # a number and a text
+                log.append(left == right)
+            return compute(left, right)
+
+        return compare
+
+    def operate(*operands: Any) -> Any:
+        # A remainder that comes again once comes again every time: what grows by multiples of the divisor does so.
+        is_whole = part.name in ("%", "//") and all(type(operand) is int for operand in operands) and operands[1]
+        log.append((operands[0] % operands[1], operands[1]) if is_whole else operands)
+        return compute(*operands)
+
+    return operate
+
+
+# ---- the run, in which what repeats is multiplied
+
+_Change = list[Any]
+
+
+@dataclass(frozen=True)
+class _Round:
+    """A way from a position back to it: what is logged on it, and by how much it changes everything."""
+
+    head: int
+    log: list[Any]
+    change: _Change
+
+
+@dataclass(frozen=True)
+class _Skipped:
+    """Rounds that were not gone through."""
+
+    one: _Round
+    times: int
+
+
+@final
+class CountedRun:
+    """One run of a program of nodes that count."""
+
+    def __init__(self, program: Program, counted: Counted) -> None:
+        self._program = program
+        self._log: list[Any] = []
+        self._has_ended = False
+        self._visits = 0
+        triggers = Triggers(program, functools.partial(_terms, program, counted))
+        visits = _CountingVisits(program, _LoggingCells(program, counted, self._log), self._log)
+        compiler = Compiler(visits, triggers, self._end, Stopwatch(lambda time: None), counted.detours)
+        self._transitions = compiler.transitions
+        acting = [bound for bound in program.nodes if not bound.bypassed]
+        self._fields = [
+            (bound.fields, name)
+            for bound in acting
+            for name, declared in bound.kind.fields.items()
+            if declared.stored and (name == ROUND or counted.is_known(bound.path, name))
+        ]
+        self._triggers = [(bound.trigger, bound.fields) for bound in acting if bound.trigger is not None]
+        self._fired = [
+            (fields, unit, amount)
+            for trigger, fields in self._triggers
+            if isinstance(trigger, Every)
+            for unit, amount in trigger.amounts()
+        ]
+        compiler.enter(program.main, reset=True)
+        self._position = program.main.nodes[program.graph.start].index
+
+    def _end(self) -> None:
+        self._has_ended = True
+
+    def scope_path(self) -> str:
+        """The path of the graph that the run is in."""
+        return self._program.nodes[self._position].scope.prefix
+
+    def to_end(self) -> None:
+        """Run to the end.
+
+        Raises:
+            EndlessError: nothing that is counted ends it.
+            UsageError: it is too long.
+        """
+        self._go_on(frozenset())
+
+    def _step(self) -> None:
+        self._visits += 1
+        if self._visits > MOST_VISITS:
+            raise TooLongError(
+                f"the graph `{self._program.graph.name}` is too irregular to be counted ahead: it was followed for "
+                f"{MOST_VISITS:,} nodes",
+                "let its guards and expressions compare counts with numbers, or compute the number of steps in `setup`",
+            )
+        self._position = self._transitions[self._position]()
+        self._log.append(self._position)
+
+    def _go_on(self, heads: frozenset[int]) -> None:
+        """Run until one of some positions is next, or to the end; on the way, rounds that repeat are multiplied."""
+        met: dict[int, int] = {}
+        while not self._has_ended:
+            self._step()
+            if self._position in heads:
+                return
+            position = self._position
+            met[position] = times = met.get(position, 0) + 1
+            # What does not repeat is tried less and less often.
+            if times >= 2 and not times & (times - 1):
+                if self._multiply(heads):
+                    met[position] = 1
+                if self._position in heads:
+                    return
+
+    def _multiply(self, heads: frozenset[int]) -> bool:
+        """Go round from here; as long as further rounds are like that one, skip them; False where none was."""
+        head, start, before = self._position, len(self._log), self._state()
+        self._go_on(heads | {head})
+        change = self._change(before, self._state())
+        if self._has_ended or self._position != head or change is None:
+            return False
+        one = _Round(head, self._log[start:], change)
+        if not self._follow(one):
+            return False
+        base, low, high = self._state(), -1, 1
+        while self._is_alike_after(base, one, high):
+            low, high = high, 16 * high
+            if high > _ENDLESS:
+                raise EndlessError("endless")
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._is_alike_after(base, one, middle) else (low, middle)
+        self._put(base, change, low + 1)
+        if low >= 0:
+            self._log.append(_Skipped(one, low + 1))
+        return low >= 0
+
+    def _follow(self, one: _Round) -> bool:
+        """Go round as another round did; False as soon as something differs."""
+        start, before = len(self._log), self._state()
+        while (done := len(self._log) - start) < len(one.log):
+            entry = one.log[done]
+            if isinstance(entry, _Skipped):
+                base = self._state()
+                # What is so in the first of these rounds and in the last is so in all of them.
+                if not all(self._is_alike_after(base, entry.one, times) for times in {0, entry.times - 1}):
+                    self._put(base, entry.one.change, 0)
+                    return False
+                self._put(base, entry.one.change, entry.times)
+                self._log.append(entry)
+                continue
+            self._step()
+            if self._has_ended or self._log[start + done :] != one.log[done : len(self._log) - start]:
+                return False
+        return self._change(before, self._state()) == one.change
+
+    def _is_alike_after(self, base: list[Any], one: _Round, times: int) -> bool:
+        """True if the round is the same that comes after so many; the position and the log stay."""
+        start = len(self._log)
+        self._put(base, one.change, times)
+        try:
+            return self._follow(one)
+        except TooLongError:
+            raise
+        except (ArithmeticError, ValueError):  # no run comes there
+            return False
+        finally:
+            self._position, self._has_ended = one.head, False
+            del self._log[start:]
+
+    # ---- the state, as numbers
+
+    def _state(self) -> list[Any]:
+        state = [fields[name] for fields, name in self._fields]
+        for fields, unit, _ in self._fired:
+            numerator, denominator, count = fields["fired"].get(unit, (0, 1, None))
+            state += (numerator if denominator == 1 else Fraction(numerator, denominator), count)
+        return state
+
+    def _change(self, before: list[Any], after: list[Any]) -> _Change | None:
+        """By how much each number has changed; None if something else has, or a trigger is not as far as it was."""
+        change: _Change = []
+        for then, now in zip(before, after, strict=True):
+            if then is now or then == now:
+                change.append(0)
+            elif type(then) in (int, Fraction) and type(now) in (int, Fraction):
+                change.append(now - then)
+            else:
+                return None
+        fired = change[len(self._fields) :: 2]
+        return None if any(each % amount for each, (*_, amount) in zip(fired, self._fired, strict=True)) else change
+
+    def _put(self, base: list[Any], change: _Change, times: int) -> None:
+        """Let everything be as it is when it has changed so often."""
+        state = [value + times * each if each else value for value, each in zip(base, change, strict=True)]
+        for (fields, name), value in zip(self._fields, state, strict=False):
+            fields[name] = value
+        fired = iter(state[len(self._fields) :])
+        for fields, unit, _ in self._fired:
+            last, count = next(fired), next(fired)
+            fields["fired"] = {**fields["fired"], unit: [last.numerator, last.denominator, count]}
+        for trigger, _ in self._triggers:
+            trigger.start()
+
+
+class CountedRanks:
+    """Several ranks that all do the same."""
+
+    rank = 0
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+
+    def watch_choices(self, position: int, leave: Transition) -> Transition:
+        return leave
+
+    def before_batch(self) -> None:
+        """Nothing is agreed on."""
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value] * self.world_size
