@@ -28,15 +28,15 @@ from graphtrain.version import __version__ as __version__
 if TYPE_CHECKING:
     from graphtrain.command.program import main as main
     from graphtrain.data.loader import Loader as Loader
-    from graphtrain.data.rank_local import rank_local as rank_local
+    from graphtrain.data.loaders import rank_local as rank_local
     from graphtrain.graph import Graph as Graph
     from graphtrain.graph.elements import Edge as Edge
     from graphtrain.graph.elements import Node as Node
     from graphtrain.graph.problem import Problem as Problem
     from graphtrain.nodes._optimizers import optimizers_of as optimizers_of
     from graphtrain.nodes._optimizers import parameters_of as parameters_of
-    from graphtrain.nodes._step_result import loss_and_metrics as loss_and_metrics
     from graphtrain.nodes._training_step import CallsTrainingStep as CallsTrainingStep
+    from graphtrain.nodes._training_step import loss_and_metrics as loss_and_metrics
     from graphtrain.nodes.train_batch import TrainBatch as TrainBatch
     from graphtrain.program.factories import Factory as Factory
     from graphtrain.program.whole_run import PlannedRun as PlannedRun
@@ -76,11 +76,11 @@ _LATE = {
     "TrainBatch": "graphtrain.nodes.train_batch",
     "Trainer": "graphtrain.trainer.trainer",
     "described": "graphtrain.report.values",
-    "loss_and_metrics": "graphtrain.nodes._step_result",
+    "loss_and_metrics": "graphtrain.nodes._training_step",
     "main": "graphtrain.command.program",
     "optimizers_of": "graphtrain.nodes._optimizers",
     "parameters_of": "graphtrain.nodes._optimizers",
-    "rank_local": "graphtrain.data.rank_local",
+    "rank_local": "graphtrain.data.loaders",
 }
 
 

@@ -12,12 +12,11 @@ from torch.utils.data import DistributedSampler
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import tensors_held, traces
 from graphtrain.data.common import Common
-from graphtrain.data.length import length_of
-from graphtrain.data.loaders import loaders_of
-from graphtrain.data.rank_local import RankLocal
-from graphtrain.data.samplers import parts_of
+from graphtrain.data.loaders import RankLocal, loaders_of
+from graphtrain.data.samplers import length_of, parts_of
 from graphtrain.data.shares import Share, Shared, Windows, round_size
 from graphtrain.data.source import Indexed, Ordered, Source
+from graphtrain.data.state import DataState
 from graphtrain.errors import DataError, RanksDivergedError
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.program.agreement import Agreement
@@ -46,6 +45,27 @@ class Round(NamedTuple):
     number: int
     is_last: bool | None
     length: int | None = None
+
+
+class Surroundings(NamedTuple):
+    """What a node that fetches batches is set up with, beside its data.
+
+    Attributes:
+        seed, saving, notify, ranks: of the run.
+        state: what is known of the data of the run.
+        windows: those that the batches fill.
+        graph_trains: True in a graph that steps an optimizer.
+        counts_by_hand: True where a function of the user's counts the samples of a batch.
+    """
+
+    seed: int
+    saving: bool
+    notify: Callable[[str], None]
+    ranks: Agreement | None
+    state: DataState
+    windows: Windows
+    graph_trains: bool
+    counts_by_hand: bool
 
 
 class Division(ABC):
@@ -84,21 +104,14 @@ class _Turns(Division):
     """Ranks take turns in the batches of one order: in a round, rank r takes the r-th.
 
     Arguments:
-        windows: those that the batches fill.
         name: what the data is called.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        ranks: Agreement,
-        windows: Windows,
-        name: Callable[[], str],
-        notify: Callable[[str], None],
-    ) -> None:
-        self.source, self._ranks, self._windows, self._name, self._notify = source, ranks, windows, name, notify
-        if windows.are_expected:
-            notify(
+    def __init__(self, source: Source, ranks: Agreement, run: Surroundings, name: Callable[[], str]) -> None:
+        self.source, self._ranks, self._name = source, ranks, name
+        self._windows, self._notify = run.windows, run.notify
+        if run.windows.are_expected:
+            run.notify(
                 "no node counts the micro-batches of a step, as `accumulate` does: a step has one of every rank, so it "
                 "depends on their number"
             )
@@ -228,23 +241,17 @@ def division_of(
     data: Any,
     source: Source,
     ranks: Agreement,
-    windows: Windows,
+    run: Surroundings,
     *,
     name: Callable[[], str],
-    seed: int,
     limit: BatchLimit,
-    counts_by_hand: bool,
-    notify: Callable[[str], None],
 ) -> Division:
     """The division of data among ranks.
 
     Arguments:
         source: the data, as one process reads it.
-        windows: those that its batches fill.
         name: what the data is called.
-        seed: of the run.
         limit: the most micro-batches in an epoch, of all ranks.
-        counts_by_hand: True where a function of the user's counts the samples of a batch.
 
     Raises:
         DataError: a sampler divides the data already, or a share is to be taken of data whose length differs.
@@ -264,19 +271,19 @@ def division_of(
             "leave the sampler out; or, to divide the data by it, pass graphtrain.rank_local(data)",
         )
     if isinstance(source, Ordered):
-        shared = Shared(source, ranks.rank, ranks.world_size, limit, windows)
-        division = _ByNumber(shared, ranks, windows, name, notify)
-        division.synchronises = counts_by_hand
+        shared = Shared(source, ranks.rank, ranks.world_size, limit, run.windows)
+        division = _ByNumber(shared, ranks, run, name)
+        division.synchronises = run.counts_by_hand
         return division
     if not isinstance(source, Indexed):
         what = "several loaders that are read together" if loaders_of(data) else f"a {type(data).__name__}"
-        notify(
+        run.notify(
             f"train or validation data is {what}: each of {ranks.world_size} ranks draws all of its "
             f"batches and keeps its own, which is {ranks.world_size} times the loading; of a graphtrain.Loader, every "
             "batch is loaded once"
         )
-        source = Common(source, data, seed)
-    drawn_by_all = _DrawnByAll(source, ranks, windows, name, notify)
+        source = Common(source, data, run.seed)
+    drawn_by_all = _DrawnByAll(source, ranks, run, name)
     drawn_by_all.early = ranks.world_size
     return drawn_by_all
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from torch.utils.data import DataLoader, SequentialSampler
 
 from graphtrain.data import NOTHING
 from graphtrain.data.common import Common
-from graphtrain.data.length import length_of
-from graphtrain.data.loaders import loaders_of
-from graphtrain.data.rank_local import RankLocal, own_data
+from graphtrain.data.loaders import RankLocal, loaders_of, own_data
+from graphtrain.data.samplers import length_of
 from graphtrain.data.shares import WindowCounter, Windows
 from graphtrain.data.source import Indexed, Source, Stateful, source_of
 from graphtrain.data.state import DataState
@@ -19,7 +18,7 @@ from graphtrain.data.together import Together
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.declaration import WrittenBatches
-from graphtrain.nodes._division import Division, division_of
+from graphtrain.nodes._division import Division, Surroundings, division_of
 
 if TYPE_CHECKING:
     import torch
@@ -112,6 +111,7 @@ class Supply:
     state: DataState
     windows: Windows
     ranks: Agreement | None
+    _run: Surroundings
 
     def __init__(self, node: NextBatch) -> None:
         self._node = node
@@ -131,14 +131,7 @@ class Supply:
         position: Mapping[str, Any],
         *,
         inside: bool,
-        seed: int | None,
-        saving: bool,
-        notify: Callable[[str], None],
-        state: DataState | None,
-        ranks: Agreement | None,
-        windows: Windows | None,
-        graph_trains: bool,
-        counts_by_hand: bool,
+        run: Surroundings,
     ) -> None:
         """Take the data that the node was given, or that of the epoch which is resumed.
 
@@ -146,17 +139,13 @@ class Supply:
             data: of the slot.
             position: what the node has saved.
             inside: True in the middle of an epoch.
-            seed, saving, notify, ranks: of the run.
-            graph_trains: True in a graph that steps an optimizer.
-            counts_by_hand: True where a function of the user's counts the samples of a batch.
 
         Raises:
             DataError: it cannot be read as the parameters of the node ask.
         """
         node = self._node
-        self.state, self.ranks, self.windows = state or DataState(), ranks, windows or Windows()
-        self._seed, self._saving, self._notify = seed or 0, saving, notify
-        self._counts_by_hand, self._total, self.is_early = counts_by_hand, None, node.prefetch
+        self.state, self.ranks, self.windows, self._run = run.state, run.ranks, run.windows, run
+        self._total, self.is_early = None, node.prefetch
         amounts = [amount for amount in (node.limit, node.overfit) if amount is not None]
         self._amount = min(amounts, default=None)
         self.limit = BatchLimit(self._amount)
@@ -168,13 +157,16 @@ class Supply:
             node.passes, self._passes = 0, {}
         self._written = data if isinstance(data, WrittenBatches) else None
         self._loaders = loaders_of(own_data(data))
-        self._is_common = inside and ranks is None and bool(node.source_state.get("common"))
-        combine = node.combine or ("cycle" if graph_trains else "in_turn")
+        self._is_common = inside and run.ranks is None and bool(node.source_state.get("common"))
+        combine = node.combine or ("cycle" if run.graph_trains else "in_turn")
         self._refuse_other_epochs(data, combine)
         if self._loaders and (combine != "in_turn" or isinstance(data, RankLocal)):
             self._take_together(data, combine)
         elif self._loaders:
-            self._turn_to_loaders(position, inside=inside)
+            if self.in_turn is None or self.in_turn.loaders != self._loaders:
+                self.in_turn = InTurn(self._loaders)
+            self.in_turn.positions.update(position.get("loaders", {}))
+            self._take_loader(self.in_turn, self._node.loader if inside else self.in_turn.after(""))
         elif self._written is None:
             self._take(data)
         elif inside:
@@ -259,27 +251,19 @@ class Supply:
                 self.state.is_redrawn(each)
         if self.ranks is not None:
             self.division = division_of(
-                data,
-                self.source,
-                self.ranks,
-                self.windows,
-                name=lambda: self.name,
-                seed=self._seed,
-                limit=self.limit,
-                counts_by_hand=self._counts_by_hand,
-                notify=self._notify,
+                data, self.source, self.ranks, self._run, name=lambda: self.name, limit=self.limit
             )
             self.source = self.division.source
         elif self._is_common:
-            self.source = Common(self.source, data, self._seed, is_shared=False)
+            self.source = Common(self.source, data, self._run.seed, is_shared=False)
         self._note_ranks(self.ranks.world_size if self.ranks is not None and isinstance(data, RankLocal) else 0)
 
     def _read(self, data: Any) -> Source:
         return source_of(
             data,
-            seed=self._seed,
-            saving=self._saving,
-            notify=self._notify,
+            seed=self._run.seed,
+            saving=self._run.saving,
+            notify=self._run.notify,
             resume=self._node.resume,
             limit=self._amount if self.limit else None,
         )
@@ -295,19 +279,12 @@ class Supply:
         source = Together(self._loaders, self._read, combine, self.state, self._passes, is_fixed=is_fixed)
         self._passes = source.passes
         keeping = [name for name, part in source.sources.items() if isinstance(part, Stateful)]
-        if keeping and self._saving:
+        if keeping and self._run.saving:
             raise DataError(
                 f"the loader `{keeping[0]}` keeps its own position, which is undefined where an epoch ends before it",
                 'set next_batch.resume = "replay", if its `__iter__` starts a new epoch; or pass a graphtrain.Loader',
             )
         self._take(data, source)
-
-    def _turn_to_loaders(self, position: Mapping[str, Any], *, inside: bool) -> None:
-        """Read several loaders, one after the other."""
-        if self.in_turn is None or self.in_turn.loaders != self._loaders:
-            self.in_turn = InTurn(self._loaders)
-        self.in_turn.positions.update(position.get("loaders", {}))
-        self._take_loader(self.in_turn, self._node.loader if inside else self.in_turn.after(""))
 
     def _take_loader(self, in_turn: InTurn, name: str) -> None:
         if name not in in_turn.sources:

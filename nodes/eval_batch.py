@@ -12,7 +12,7 @@ from graphtrain.kind.ask import Ask
 from graphtrain.kind.precision import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around, around
-from graphtrain.nodes._step_result import count_and_metrics, metrics_of, without_ask
+from graphtrain.nodes._training_step import count_and_metrics, metrics_of, without_ask
 from graphtrain.nodes.end_evaluation import of_loader
 
 if TYPE_CHECKING:

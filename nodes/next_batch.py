@@ -17,6 +17,8 @@ from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
+    from graphtrain.data import shares
+    from graphtrain.data import state as states
     from graphtrain.data.shares import Windows
     from graphtrain.data.state import DataState
     from graphtrain.nodes import _division as divisions
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from graphtrain.nodes._supply import Supply
     from graphtrain.program.agreement import Agreement
 else:
+    shares = lazy_import("graphtrain.data.shares")
+    states = lazy_import("graphtrain.data.state")
     divisions = lazy_import("graphtrain.nodes._division")
     openings = lazy_import("graphtrain.nodes._opened")
     supplies = lazy_import("graphtrain.nodes._supply")
@@ -194,19 +198,9 @@ class NextBatch:
         self._ranks, self._notify, self._turns = ranks, notify, 0
         if self._opened is None:
             self._supply = supplies.Supply(self)
-        self._supply.set_up(
-            train_data,
-            position,
-            inside=inside,
-            seed=seed,
-            saving=saving,
-            notify=notify,
-            state=data_state,
-            ranks=ranks,
-            windows=windows,
-            graph_trains=graph_trains,
-            counts_by_hand=batch_size is not None,
-        )
+        state, filled = data_state or states.DataState(), windows or shares.Windows()
+        run = divisions.Surroundings(seed, saving, notify, ranks, state, filled, graph_trains, batch_size is not None)
+        self._supply.set_up(train_data, position, inside=inside, run=run)
         self._count = sample_counter() if batch_size is None else _whole(batch_size)
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
@@ -224,7 +218,7 @@ class NextBatch:
 
     def follow_windows(self, windows: Windows) -> None:
         """Fill these from now on: the graph around the node has changed, and the node has not."""
-        self._supply.windows.follow(windows)
+        self._supply.windows.counters = windows.counters
 
     def __call__(self, indices: Indices | None = None) -> tuple[Any, int]:
         if self._ranks is not None:

@@ -14,8 +14,7 @@ from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import scaled
-from graphtrain.nodes._step_result import count_and_metrics, loss_and_metrics, without_ask
-from graphtrain.nodes._training_step import CallsTrainingStep
+from graphtrain.nodes._training_step import CallsTrainingStep, count_and_metrics, loss_and_metrics, without_ask
 from graphtrain.report.values import detached
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around
-from graphtrain.nodes._step_result import loss_and_metrics, without_ask
+from graphtrain.nodes._training_step import loss_and_metrics, without_ask
 from graphtrain.nodes.train_batch import TrainBatch
 
 if TYPE_CHECKING:

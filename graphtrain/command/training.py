@@ -29,8 +29,8 @@ from graphtrain.command.set_up import SetUp, set_up
 from graphtrain.command.settings import logged_every, renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.command.trace import TraceLines
 from graphtrain.command.weights import fingerprints, named_weights, warm_start
-from graphtrain.data.length import length_of
-from graphtrain.data.rank_local import RankLocal
+from graphtrain.data.loaders import RankLocal
+from graphtrain.data.samplers import length_of
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from graphtrain.data.loader import Loader
-from graphtrain.data.rank_local import own_data
+from graphtrain.data.loaders import own_data
 from graphtrain.data.samplers import samples_per_batch
 from graphtrain.state.content import content_hash
 

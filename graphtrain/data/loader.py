@@ -181,8 +181,10 @@ class Loader:
         with RandomAside([*HOST.values(), *generators]):
             seed_all(derived_seed(seed, epoch), generators)
             announce_epoch(self, epoch)
-            order = self._order(start, sample, indices)
-        return NumberedEpoch(self._load, _Jobs(order, seed, epoch))
+            order, is_in_batches = self._order(indices)
+        size = None if is_in_batches else self.batch_size
+        first = start * (size or 1) if sample is None or is_in_batches else sample
+        return NumberedEpoch(self._load, _Order(order, size, self.drop_last, start, first, seed, epoch, is_in_batches))
 
     def _load(self, jobs: Iterator[Job]) -> Iterator[Any]:
         self._numbered.jobs = jobs
@@ -237,22 +239,19 @@ class Loader:
             for name in names
         ]
 
-    def _order(self, start: int, sample: int | None, indices: torch.Tensor | None) -> _Order:
-        """The order of an epoch. A sampler is exhausted here, while the epoch's seed is set."""
+    def _order(self, indices: torch.Tensor | None) -> tuple[Any, bool]:
+        """What an epoch has, in its order, and whether that is batches.
+
+        A sampler is exhausted here, while the epoch's seed is set.
+        """
         if self.batch_sampler is not None:
-            return _Order(list(self.batch_sampler), None, False, start, start, is_in_batches=True)
-        order: Any
+            return list(self.batch_sampler), True
         if self.sampler is not None:
-            order = list(self.sampler)
-        elif self.shuffle:
+            return list(self.sampler), False
+        if self.shuffle:
             order = torch.randperm(len(self.dataset if indices is None else indices))
-            order = order if indices is None else indices[order]
-        elif indices is not None:
-            order = indices
-        else:
-            order = range(len(self.dataset))
-        first = start * (self.batch_size or 1) if sample is None else sample
-        return _Order(order, self.batch_size, self.drop_last, start, first)
+            return order if indices is None else indices[order], False
+        return range(len(self.dataset)) if indices is None else indices, False
 
 
 @final
@@ -260,11 +259,15 @@ class Loader:
 class _Order:
     """What an epoch has, in its order, and how it is cut into batches.
 
+    Persistent workers hold it as long as they live. It must not lead back to their loader: only the garbage collector
+    ends what is in a cycle, after the queues by which workers are told to end, and waits ten seconds for each of them.
+
     Arguments:
         order: the indices of samples; of all batches where it `is_in_batches`.
         size: the samples in a batch; None for single ones.
         start: the number of a batch, and
         first: the place in the order at which it begins.
+        seed, epoch: under which batches are loaded.
     """
 
     order: Any
@@ -272,7 +275,13 @@ class _Order:
     drop_last: bool
     start: int
     first: int
-    is_in_batches: bool = False
+    seed: int
+    epoch: int
+    is_in_batches: bool
+
+    def job(self, number: int) -> Job:
+        """What has to be loaded for a batch, by its number."""
+        return self.seed, self.epoch, number, next(self.batches(number))
 
     def _place(self, number: int) -> int:
         return self.first + (number - self.start) * (self.size or 1)
@@ -303,46 +312,28 @@ class _Order:
 
 @final
 @dataclass(frozen=True)
-class _Jobs:
-    """What has to be loaded for each batch of an epoch.
-
-    Persistent workers hold it as long as they live. It must not lead back to their loader: only the garbage collector
-    ends what is in a cycle, after the queues by which workers are told to end, and waits ten seconds for each of them.
-    """
-
-    order: _Order
-    seed: int
-    epoch: int
-
-    def __call__(self, number: int) -> Job:
-        """That of a batch, by its number."""
-        return self.seed, self.epoch, number, next(self.order.batches(number))
-
-
-@final
-@dataclass(frozen=True)
 class NumberedEpoch:
     """One epoch of a `Loader`, of which any batches can be loaded."""
 
     _load: Callable[[Iterator[Job]], Iterator[Any]]
-    jobs: _Jobs
+    order: _Order
 
     @property
     def length(self) -> int:
         """How many batches it has, by its order: those that a sampler gives, whatever its `len()` is."""
-        return self.jobs.order.length
+        return self.order.length
 
     def samples(self, number: int) -> int:
         """How many samples a batch has."""
-        return self.jobs.order.samples(number)
+        return self.order.samples(number)
 
     def indices(self, number: int) -> Any:
         """The samples of a batch, by their numbers in the dataset."""
-        return next(self.jobs.order.batches(number))
+        return next(self.order.batches(number))
 
     def load(self, numbers: Iterator[int]) -> Iterator[Any]:
         """The batches with these numbers, which are asked for as workers are free."""
-        return self._load(map(self.jobs, numbers))  # numbers may go on after their end, as in no generator
+        return self._load(map(self.order.job, numbers))  # numbers may go on after their end, as in no generator
 
 
 class _NumberedBatches:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
+from graphtrain.data.common import Wrapped
 from graphtrain.data.loader import NumberedEpoch
 from graphtrain.data.source import Opened, Ordered
-from graphtrain.data.wrapped import Wrapped
 from graphtrain.kind.batch_limit import BatchLimit
 
 
@@ -71,10 +71,6 @@ class Windows:
 
     def __init__(self, counters: Sequence[WindowCounter] = (), *, are_expected: bool = False) -> None:
         self.counters, self.are_expected = counters, are_expected
-
-    def follow(self, others: Windows) -> None:
-        """From now on these are the windows: those of another graph, in which the node is as it was."""
-        self.counters = others.counters
 
     def __call__(self) -> list[Window]:
         counters = self.counters if self.epoch is None else (*self.counters, self.epoch)

@@ -22,10 +22,16 @@ from typing import Any, Literal, NamedTuple, final
 import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
-from graphtrain.data.length import length_of
 from graphtrain.data.loader import Loader, NumberedEpoch
-from graphtrain.data.rank_local import own_data
-from graphtrain.data.samplers import announce_epoch, draws_at_once, generators_of, of_torchdata, samples_per_batch
+from graphtrain.data.loaders import own_data
+from graphtrain.data.samplers import (
+    announce_epoch,
+    draws_at_once,
+    generators_of,
+    length_of,
+    of_torchdata,
+    samples_per_batch,
+)
 from graphtrain.data.selection import selection_of
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from graphtrain.data.loaders import are_loaders
-from graphtrain.data.rank_local import own_data
+from graphtrain.data.loaders import are_loaders, own_data
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node
@@ -56,6 +55,9 @@ class BoundNode:
     """A node with its progress: one row of the table that the engine runs.
 
     Attributes:
+        path: ``"validate/next_batch"``.
+        node: as it stands in its graph.
+        parameters: every parameter of the kind, of its type.
         index: its position.
         bypassed: True where it has nothing to do: an option of it, or a resource that it cannot do without, is absent.
         fields: the dictionary of the instance. Those who read or count a field at every visit go to it directly.
@@ -70,21 +72,15 @@ class BoundNode:
     bypassed: bool = False
     body: BoundGraph | None = None
     trigger: Any = None
+    path: str = field(init=False)
+    node: Node = field(init=False)
+    parameters: Mapping[str, Any] = field(init=False)
     fields: dict[str, Any] = field(init=False)
     arguments: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.path, self.node, self.parameters = self.planned.path, self.planned.node, self.planned.parameters
         self.hold(self.instance)
-
-    @property
-    def path(self) -> str:
-        """``"validate/next_batch"``."""
-        return self.planned.path
-
-    @property
-    def node(self) -> Node:
-        """The node as it stands in its graph."""
-        return self.planned.node
 
     @property
     def metric_prefix(self) -> str:
@@ -97,11 +93,6 @@ class BoundNode:
     def is_set_up_with(self, name: str) -> bool:
         """True for a node that reads a slot of this name when it is set up."""
         return any(read.name == name for read in self.kind.setup_reads or ())
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        """Every parameter of the kind, of its type."""
-        return self.planned.parameters
 
     def hold(self, instance: Any) -> None:
         """From now on this is the instance."""
@@ -123,21 +114,21 @@ class BoundNode:
 
 @dataclass(eq=False)
 class BoundGraph:
-    """A graph inside the program: the outermost, or the body of a node."""
+    """A graph inside the program: the outermost, or the body of a node.
+
+    Attributes:
+        graph: the graph itself.
+        prefix: what the paths in it begin with: empty, or ``"validate/"``.
+    """
 
     names: Scope
     outer: BoundNode | None
     nodes: dict[str, BoundNode] = field(default_factory=dict)
+    graph: Graph = field(init=False)
+    prefix: str = field(init=False)
 
-    @property
-    def graph(self) -> Graph:
-        """The graph itself."""
-        return self.names.graph
-
-    @property
-    def prefix(self) -> str:
-        """What the paths in it begin with: empty, or ``"validate/"``."""
-        return self.names.path
+    def __post_init__(self) -> None:
+        self.graph, self.prefix = self.names.graph, self.names.path
 
     @property
     def activity(self) -> str | None:

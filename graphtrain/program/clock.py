@@ -174,8 +174,15 @@ class RunClock:
 
     def evaluation(self, position: int) -> Evaluation | None:
         """The evaluation in which the node at a position is; None outside of one."""
-        around = [*self._program.nodes[position].scope.around()]
-        return next((found for scope in reversed(around) if (found := _evaluation(scope)) is not None), None)
+        for scope in reversed([*self._program.nodes[position].scope.around()]):
+            nodes = [bound for bound in scope.nodes.values() if not bound.bypassed]
+            names = [str(bound.parameters[bound.kind.roles.records]) for bound in nodes if bound.kind.roles.records]
+            fetching = next(filter(is_fetching, nodes), None)
+            if fetching is not None and names and not scope.names.steps:
+                fields = fetching.kind.epoch_fields or EpochFields()
+                batch, batches = (getattr(fetching.instance, name) for name in (fields.epoch_batches, fields.length))
+                return Evaluation(names[0], batch, batches or None)
+        return None
 
     def evaluations_run(self, position: int) -> dict[str, float]:
         """How often each evaluation that is counted as an activity of its own has run, by that name.
@@ -293,17 +300,6 @@ def _windows(scope: BoundGraph) -> Iterator[tuple[BoundNode, Field, int, int]]:
             if field.counts is not None:
                 opened = getattr(bound.instance, field.window) if field.window is not None else 0
                 yield bound, field, getattr(bound.instance, field.name), opened or _target(bound, field.name)
-
-
-def _evaluation(scope: BoundGraph) -> Evaluation | None:
-    nodes = [bound for bound in scope.nodes.values() if not bound.bypassed]
-    names = [str(bound.parameters[bound.kind.roles.records]) for bound in nodes if bound.kind.roles.records]
-    fetching = next(filter(is_fetching, nodes), None)
-    if fetching is None or not names or scope.names.steps:
-        return None
-    fields = fetching.kind.epoch_fields or EpochFields()
-    batch, batches = (getattr(fetching.instance, name) for name in (fields.epoch_batches, fields.length))
-    return Evaluation(names[0], batch, batches or None)
 
 
 def _outer_clocks(scope: BoundGraph) -> dict[str, tuple[BoundNode, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, final
 
-from graphtrain.data.length import epoch_length
+from graphtrain.data.samplers import epoch_length
 from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
@@ -67,9 +67,12 @@ class Liveness:
 
     def slots(self, position: int, ended: bool = False) -> set[int]:
         """Their numbers; with those that an open epoch draws from, which a node may write again before the next."""
-        drawn = {
-            slot for bound, slot in self._drawing if self._program.slots[slot] is not None and _is_inside_epoch(bound)
-        }
+        drawn = set()
+        for bound, slot in self._drawing:
+            names = bound.kind.epoch_fields or EpochFields()
+            is_inside = bound.fields[names.opened] and not bound.fields[names.last]
+            if is_inside and self._program.slots[slot] is not None:
+                drawn.add(slot)
         return {self._program.slot_index(name) for name in self.names(position, ended)} | drawn
 
     def has_batch(self, position: int, ended: bool = False) -> bool:
@@ -116,11 +119,6 @@ class Liveness:
                 if read.takes_written and slot in slots_of([target]):
                     return bound.path
         return ""
-
-
-def _is_inside_epoch(bound: BoundNode) -> bool:
-    names = bound.kind.epoch_fields or EpochFields()
-    return bool(bound.fields[names.opened] and not bound.fields[names.last])
 
 
 @final
@@ -179,10 +177,9 @@ class CompiledGraph:
         self._refuse_renewals(resources)
         refuse_two_at_once(self.program)
         self._refuse_followers()
-        self.table = self.compiler.table
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
-        self.liveness = Liveness(self.program, self.table.extra_inputs)
+        self.liveness = Liveness(self.program, self.compiler.cells.extra_inputs)
         self._hearing = [bound for bound in self.program.nodes if bound.kind.hears_rows and not bound.bypassed]
         self._runs_before: dict[BoundNode, int] = {}
         acting = [bound for bound in self.program.nodes if not bound.bypassed]
@@ -191,10 +188,9 @@ class CompiledGraph:
             for slot in ("history", "checkpoints")
         )
         self.returning, self.saving = list(returning), list(saving)
-        retaining = {
-            path: node.retention for path, node in saving.items() if callable(getattr(node, "retention", None))
+        retentions = {
+            path: node.retention() for path, node in saving.items() if callable(getattr(node, "retention", None))
         }
-        retentions = {path: retention() for path, retention in retaining.items()}
         self.retention = Retention.merged(retentions) if retentions else None
 
     def _refuse_renewals(self, resources: Mapping[str, Any]) -> None:
@@ -214,7 +210,7 @@ class CompiledGraph:
 
     def wrapped(self, aspect: Aspect) -> list[Transition]:
         """The transitions with one more aspect around them, outside of all others."""
-        pairs = zip(self.program.nodes, self.table.transitions, strict=True)
+        pairs = zip(self.program.nodes, self.compiler.transitions, strict=True)
         return [aspect.wrap(bound, transition) for bound, transition in pairs]
 
     @property
@@ -227,10 +223,7 @@ class CompiledGraph:
         return self.program.nodes[position].path
 
     def alive(self, position: int, ended: bool = False) -> set[int]:
-        """The slots that will be read, before the node at a position runs; if it took an edge to the end, after it.
-
-        Those too that an open epoch draws from: a node may write them again before another epoch reads them.
-        """
+        """The slots that will be read, before the node at a position runs; if it took an edge to the end, after it."""
         return self.liveness.slots(position, ended)
 
     def written(self) -> set[int]:
@@ -369,7 +362,7 @@ class CompiledGraph:
 
     def at_end(self) -> None:
         """What nodes do when the run has ended; once more, it is nothing."""
-        for act in self.table.at_end:
+        for act in self.compiler.at_end:
             act()
 
     def release(self, kept: Collection[BoundNode] = ()) -> None:

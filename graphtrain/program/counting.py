@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
 
-from graphtrain.data.length import EpochLength
+from graphtrain.data.samplers import EpochLength
 from graphtrain.data.shares import round_size
 from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock
@@ -81,7 +81,7 @@ class _CountingVisits(Visits):
     def __init__(self, program: Program, cells: Cells, log: list[Any]) -> None:
         super().__init__(program, cells)
         self._log = log
-        self.aspects.remove(self.expressions)  # whose values are read where they decide something
+        self.aspects.remove(cells)  # whose values are read where they decide something
 
     def setup(self, bound: BoundNode) -> Act:
         return nothing
@@ -258,7 +258,7 @@ class CountedRun:
         triggers = Triggers(program, functools.partial(_terms, program, counted))
         visits = _CountingVisits(program, _LoggingCells(program, counted, self._log), self._log)
         compiler = Compiler(visits, triggers, self._end, Stopwatch(lambda time: None), counted.detours)
-        self._transitions = compiler.table.transitions
+        self._transitions = compiler.transitions
         acting = [bound for bound in program.nodes if not bound.bypassed]
         self._fields = [
             (bound.fields, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -241,21 +242,16 @@ class Renewals:
 
     def renew(self, name: str) -> None:
         """Make a resource again, and what is made of it, with the random numbers of the run."""
-        if self._agreement is None:
-            self._renew(name)
-            return
-        seed = self._agreement.seed()
-        with RandomAside(global_generators()):
-            seed_everything(seed)
-            self._renew(name)
-
-    def _renew(self, name: str) -> None:
-        resources, pending = {**self.current}, {}
-        for each in self.renewed_with([name]):
-            random = capture_random()
-            resources[each] = self.factories[each].make(each, resources)
-            pending[each] = Renewed(random, resources[each])
-        self._pending = pending
+        resources, self._pending = {**self.current}, {}
+        with ExitStack() as kept:
+            if self._agreement is not None:
+                seed = self._agreement.seed()
+                kept.enter_context(RandomAside(global_generators()))
+                seed_everything(seed)
+            for each in self.renewed_with([name]):
+                random = capture_random()
+                resources[each] = self.factories[each].make(each, resources)
+                self._pending[each] = Renewed(random, resources[each])
         self._requests.post("renewed")
 
     def take(self) -> dict[str, Renewed]:

@@ -29,28 +29,22 @@ def made_resources(graph: Graph, resources: Mapping[str, Any]) -> dict[str, str]
     """
     made: dict[str, str] = {}
     makers: dict[str, str] = {}
-    for path, name, source in _declared(Scope(graph)):
-        if resources.get(name) is not None or resources.get(source) is None:
-            continue
-        if made.setdefault(name, source) != source:
-            raise UsageError(
-                f"`{makers[name]}` makes `{name}` as a copy of `{made[name]}`, and `{path}` as one of `{source}`",
-                "give one of them another name, in `reads` of its node",
-            )
-        makers.setdefault(name, path)
+    for scope in Scope(graph).with_inner():
+        declared = [(node, kind) for node in scope.graph.nodes.values() if (kind := scope.kinds[node.name]) is not None]
+        for node, slot, copied in ((node, *pair) for node, kind in declared for pair in kind.makes.items()):
+            target, of = scope.read_by(node, slot), scope.read_by(node, copied.source)
+            if not (isinstance(target, ResourceTarget) and isinstance(of, ResourceTarget)):
+                continue
+            name, source, path = target.name, of.name, f"{scope.path}{node.name}"
+            if resources.get(name) is not None or resources.get(source) is None:
+                continue
+            if made.setdefault(name, source) != source:
+                raise UsageError(
+                    f"`{makers[name]}` makes `{name}` as a copy of `{made[name]}`, and `{path}` as one of `{source}`",
+                    "give one of them another name, in `reads` of its node",
+                )
+            makers.setdefault(name, path)
     return made
-
-
-def _declared(outermost: Scope) -> Iterator[tuple[str, str, str]]:
-    """The path of a node, what it makes, and of what, as far as both are resources."""
-    for scope in outermost.with_inner():
-        for node in scope.graph.nodes.values():
-            kind = scope.kinds[node.name]
-            for slot, copied in kind.makes.items() if kind is not None else ():
-                targets = scope.read_by(node, slot), scope.read_by(node, copied.source)
-                if all(isinstance(target, ResourceTarget) for target in targets):
-                    name, source = (target.name for target in targets if isinstance(target, ResourceTarget))
-                    yield f"{scope.path}{node.name}", name, source
 
 
 def with_copies(
@@ -70,7 +64,15 @@ def with_copies(
     Raises:
         UsageError: one of them cannot be copied, or cannot have such a type.
     """
-    cast_models(graph, resources, {**earlier, **made}, kept)
+    # In place: an optimizer that was made of a model keeps it. A copy has the type of its model.
+    for name, request in _casting(graph, resources, {**earlier, **made}).items():
+        model = resources[name]
+        if name in kept and any(
+            tensor.is_floating_point() and tensor.dtype != request.dtype
+            for tensor in (*model.parameters(), *model.buffers())
+        ):
+            raise _changed(request, "by `rewire`")
+        model.to(request.dtype)
     return {**resources, **{name: _copy(name, source, resources[source]) for name, source in made.items()}}
 
 
@@ -99,30 +101,6 @@ class _Request:
     model: str
     precision: str
     dtype: torch.dtype | None
-
-
-def cast_models(
-    graph: Graph, resources: Mapping[str, Any], copies: Mapping[str, str], kept: Collection[str] = ()
-) -> None:
-    """Give models, in place, the types in which nodes compute them: an optimizer that was made of one keeps it.
-
-    Those are values of the parameter `precision` of a kind that reads a model.
-
-    Arguments:
-        copies: what is made as a copy of a model, and has its type: name -> that of the model.
-        kept: the models of a trainer that was made, whose types stay. Default: none.
-
-    Raises:
-        UsageError: two nodes compute a model in different types, or the type of one that is kept would change.
-    """
-    for name, request in _casting(graph, resources, copies).items():
-        model = resources[name]
-        if name in kept and any(
-            tensor.is_floating_point() and tensor.dtype != request.dtype
-            for tensor in (*model.parameters(), *model.buffers())
-        ):
-            raise _changed(request, "by `rewire`")
-        model.to(request.dtype)
 
 
 def refuse_other_types(

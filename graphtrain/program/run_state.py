@@ -101,10 +101,6 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             yield f"{name} new, a copy of {source}"
 
 
-def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    run.objects.restore_modules(saved, exempt.fresh)
-
-
 def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     run.objects.restore_gradients(saved, exempt.fresh)
     run.gradients = {name: gradients for name, gradients in saved.items() if name not in exempt.fresh}
@@ -196,7 +192,12 @@ def essential_progress(run: StatefulObjects, saved: Section) -> Section:
             or (bound.kind.fields[name].in_digest and (name != "runs" or (bound.path, "runs") in read or is_once))
         }
         if "fired" in kept:
-            timed = _units_of_time(bound)
+            counters = {unit: bound.scope.counter(unit) for unit in bound.scope.graph.units}
+            timed = {  # the units whose field is outside the digest, such as seconds
+                unit
+                for unit, (owner, name) in counters.items()
+                if owner is not None and name in owner.kind.fields and not owner.kind.fields[name].in_digest
+            }
             kept["fired"] = {unit: value for unit, value in kept["fired"].items() if unit not in timed}
         essential[bound.path] = kept
     return essential
@@ -226,17 +227,17 @@ def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> 
             run.program.slots[run.program.slot_index(name)] = value
 
 
-def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    run.recorder.load_state_dict(saved)
-
-
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     drift, run.states = run.drift(run.states), {}
     run.writer, run.changed = drift.writer, frozenset(drift.section)
     lost = run.objects.lost(run.path_of)
     run.unknown = [
         *lost,
-        *run.lost_of_further(),
+        *(
+            f"{path} has changed since `rewire` supplied it, and is in no `state_dict`"
+            for further in run.further
+            for path in further.drift().section
+        ),
         *run.unknown_of_renewed,
         # What a module lacks or has since is said once, of its parameters.
         *(line for line in drift.unknown if not (lost and OTHER_SUBMODULES in line)),
@@ -298,12 +299,23 @@ class RunState:
     """
 
     resources: Annotated[Section, Handler(_capture_resources, _restore_resources)]
-    modules: Annotated[Section, Handler(lambda run, alive: run.objects.capture_modules(), _restore_modules)]
+    modules: Annotated[
+        Section,
+        Handler(
+            lambda run, alive: run.objects.capture_modules(),
+            lambda run, saved, exempt: run.objects.restore_modules(saved, exempt.fresh),
+        ),
+    ]
     gradients: Annotated[Section, Handler(lambda run, alive: run.objects.capture_gradients(), _restore_gradients)]
     optimizers: Annotated[Section, Handler(_capture_optimizers, _restore_optimizers)]
     progress: Annotated[Section, Handler(_capture_progress, _restore_progress)]
     slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
-    metrics: Annotated[Section, Handler(lambda run, alive: run.recorder.state_dict(), _restore_metrics)]
+    metrics: Annotated[
+        Section,
+        Handler(
+            lambda run, alive: run.recorder.state_dict(), lambda run, saved, exempt: run.recorder.load_state_dict(saved)
+        ),
+    ]
     renewed: Annotated[Section, Handler(_capture_renewed, _restore_renewed)]
     reachable: Annotated[Section, Handler(_capture_reachable, _restore_reachable)]
     random: Annotated[Section, Handler(_capture_generators, _restore_generators)]
@@ -316,10 +328,6 @@ class RunState:
     def sections(self) -> dict[str, Section]:
         """Section -> name -> state, in the order of the format; without those that few runs have if they are empty."""
         return {name: getattr(self, name) for name in SECTIONS if name not in _RARE or getattr(self, name)}
-
-    def slot_names(self) -> set[str]:
-        """The slots whose values it has."""
-        return {*self.slots}
 
 
 SECTIONS: Mapping[str, Handler] = {
@@ -340,14 +348,3 @@ def _is_alike(value: Any, saved: Any) -> bool:
     """True if a saved value may be one of a field that holds `value` now."""
     numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, saved))
     return value is None or numbers or type(value) is type(saved)
-
-
-def _units_of_time(bound: BoundNode) -> set[str]:
-    """The units of a node's clock whose field is outside the digest, such as seconds."""
-    timed = set()
-    for unit in bound.scope.graph.units:
-        owner, name = bound.scope.counter(unit)
-        declared = owner.kind.fields.get(name) if owner is not None else None
-        if declared is not None and not declared.in_digest:
-            timed.add(unit)
-    return timed

@@ -77,6 +77,7 @@ class StatefulObjects:
         generators: random generators that resources hold: ``"train_data/0"``.
         data_state: of the data; nodes report to it.
         baseline: what was reachable when the run began; None before.
+        further: what was reachable from what `rewire` has supplied: of that, only what a `state_dict` has is saved.
         unknown: a line for all that the last capture could not describe.
         renewed: the resources that were made again since the run began, by name.
         made_otherwise: a line for all that a resume makes again in another way than the run did.
@@ -106,7 +107,7 @@ class StatefulObjects:
         self.reader: StateReader | None = None  # while a state is restored
         self.data_content: DataContent | None = None  # None before the run has begun
         self.changed: frozenset[str] = frozenset()  # the paths that the last capture has described
-        self._further: list[Baseline] = []
+        self.further: list[Baseline] = []
         self.unknown_of_renewed: list[str] = []
         self.renewed: Mapping[str, Renewed] = {}
         self.made_otherwise: list[str] = []
@@ -209,23 +210,14 @@ class StatefulObjects:
             for name, value in by_name(self.resources)
             if value is not None and listed.find(value) is None and id(value) not in known and name not in self.renewed
         }
-        self._further = former._further
+        self.further = former.further
         if further:
             data = [name for name in further if is_data(name, further[name])]
             covered = [name for name in data if keeps_position(further[name])]
-            self._further = [
-                *former._further,
+            self.further = [
+                *former.further,
                 Baseline(further, data, covered, listed.by_id, baseline.left_out, with_code=False),
             ]
-
-    def lost_of_further(self) -> list[str]:
-        """A line for all that has changed of what was supplied since the run began, and that no `state_dict` has."""
-        drifts = [further.drift() for further in self._further]
-        return [
-            f"{path} has changed since `rewire` supplied it, and is in no `state_dict`"
-            for drift in drifts
-            for path in drift.section
-        ]
 
     def is_left_out(self, path: str) -> bool:
         """True for what is declared to be no state."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from typing import final
 
 from graphtrain.errors import GuardError
-from graphtrain.kind import Read
 from graphtrain.language.closures import never
 from graphtrain.language.syntax import Name, walk
 from graphtrain.plan.plan import Exit
-from graphtrain.plan.scope import Target, outputs_of
+from graphtrain.plan.scope import outputs_of
 from graphtrain.program.bind import BoundGraph, BoundNode
 from graphtrain.program.loop import Transition
 from graphtrain.program.rounds import Act
@@ -25,33 +23,19 @@ from graphtrain.program.triggers import Due, Every, Triggers
 from graphtrain.program.visits import Visits
 
 
-@dataclass
-class TransitionTable:
-    """What the loop runs.
-
-    Attributes:
-        transitions: position -> run the node, return the next position.
-        exits: position -> choose the exit edge, once the node has run.
-        setups: position -> call the node's `setup` (nothing for most).
-        at_end: called when the run has ended: what nodes of the outermost graph do then.
-        extra_inputs: path -> what the user's functions called there read beside the model and the batch.
-    """
-
-    transitions: list[Transition] = field(default_factory=list)
-    exits: list[Transition] = field(default_factory=list)
-    setups: list[Act] = field(default_factory=list)
-    at_end: list[Act] = field(default_factory=list)
-    extra_inputs: dict[str, list[tuple[Read, Target]]] = field(default_factory=dict)
-
-
 @final
 class Compiler:
-    """Makes the table of a program: where a run goes, node by node.
+    """The transition table of a program: where a run goes, node by node.
 
     Arguments:
         ended: called when the outermost graph ends.
         watch: times the transitions.
         closed: edges that are never taken. Default: none.
+
+    Attributes:
+        transitions: position -> run the node, return the next position.
+        exits: position -> choose the exit edge, once the node has run.
+        at_end: called when the run has ended: what nodes of the outermost graph do then.
     """
 
     def __init__(
@@ -61,10 +45,9 @@ class Compiler:
         self._program = program = visits.program
         self._slots = program.slots
         self._ended, self._watch, self._closed = ended, watch, closed
-        self.table = TransitionTable(setups=visits.setups, extra_inputs=self.cells.extra_inputs)
-        self.table.exits = [self._exit(bound) for bound in program.nodes]
-        self.table.at_end = visits.at_end(program.main)
-        self.table.transitions = [watch.wrap(bound, self._transition(bound)) for bound in program.nodes]
+        self.exits = [self._exit(bound) for bound in program.nodes]
+        self.at_end = visits.at_end(program.main)
+        self.transitions = [watch.wrap(bound, self._transition(bound)) for bound in program.nodes]
 
     # ---- entering graphs
 
@@ -80,7 +63,7 @@ class Compiler:
     # ---- transitions
 
     def _transition(self, bound: BoundNode) -> Transition:
-        leave = self.table.exits[bound.index]
+        leave = self.exits[bound.index]
         if bound.bypassed:
             return leave
         if bound.body is not None:
@@ -167,7 +150,7 @@ class Compiler:
             if isinstance(trigger, Every):
                 trigger.fire()
             record.runs += 1
-            return self.table.exits[outer.index]()
+            return self.exits[outer.index]()
 
         return finish
 

@@ -269,17 +269,6 @@ def any_of(calls: Sequence[Due]) -> Due:
     return lambda: first() or rest()
 
 
-def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
-    """True once the clock has reached the target; the second call is made when the target has changed."""
-    derived = clock.derived
-    if derived is not None:
-        reach = getattr(clock.owner, derived.reach)
-        return _restarting_threshold(clock, target, derived.counter, derived.restarts, reach)
-    if clock.restarts is not None:
-        return _restarting_threshold(clock, target, clock.field, clock.restarts, _least_number)
-    return _plain_threshold(clock, target)
-
-
 def _least_number(amount: int | Fraction) -> int | float:
     """The least number that a counter, whole or float, can hold once it has reached the amount.
 
@@ -291,31 +280,31 @@ def _least_number(amount: int | Fraction) -> int | float:
     return nearest if nearest >= amount else math.nextafter(nearest, math.inf)
 
 
-def _plain_threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
-    field, threshold = clock.field, _least_number(target())
-    values = _fields(clock.owner, field)
+def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
+    """True once the clock has reached the target; the second call is made when the target has changed.
+
+    A clock may start again at 0, or be computed from a counter that does: what counts is then read with how often it
+    has started again.
+    """
+    derived, counter, restarts = clock.derived, clock.field, clock.restarts
+    reach: Callable[[int | Fraction], int | float] = _least_number  # the counter at which the clock is at an amount
+    if derived is not None:
+        counter, restarts, reach = derived.counter, derived.restarts, getattr(clock.owner, derived.reach)
+    # The dictionary of the object, half the cost of `getattr`, where it holds these fields.
+    values: Any = vars(clock.owner)
+    if not {counter, restarts or counter} <= values.keys():
+        values = _Attributes(clock.owner)
+    count: Any = None  # the value of `restarts` that the threshold was computed for; None: compute it
+    threshold: int | float = _least_number(target()) if restarts is None else 0
+
+    def is_reached() -> bool:
+        return values[counter] >= threshold  # type: ignore[no-any-return]
 
     def aim() -> None:
         nonlocal threshold
         threshold = _least_number(target())
 
-    return lambda: values[field] >= threshold, aim
-
-
-def _restarting_threshold(
-    clock: Clock, target: Target, counter: str, restarts: str, reach: Callable[[int | Fraction], int | float]
-) -> tuple[Due, Aim]:
-    """That of a clock which starts again at 0, or is computed from a counter that does.
-
-    Arguments:
-        counter, restarts: what counts, and how often that has started again.
-        reach: the value of the counter at which the clock has reached an amount.
-    """
-    values = _fields(clock.owner, counter, restarts)
-    count: Any = None  # the value of `restarts` that the threshold was computed for; None: compute it
-    threshold: int | float = 0
-
-    def due() -> bool:
+    def is_reached_since_restart() -> bool:
         nonlocal count, threshold
         if values[restarts] == count and values[counter] < threshold:
             return False
@@ -324,11 +313,11 @@ def _restarting_threshold(
         threshold = 0 if is_reached else reach(amount)  # due until it has fired, at any value of the counter
         return is_reached
 
-    def aim() -> None:
+    def aim_again() -> None:
         nonlocal count
         count = None
 
-    return due, aim
+    return (is_reached, aim) if restarts is None else (is_reached_since_restart, aim_again)
 
 
 class _Attributes:
@@ -339,9 +328,3 @@ class _Attributes:
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self._owner, name)
-
-
-def _fields(owner: Any, *names: str) -> Any:
-    """Fields of an object by name: its dictionary, half the cost of `getattr`, where it holds all of them."""
-    dictionary = vars(owner)
-    return dictionary if all(name in dictionary for name in names) else _Attributes(owner)

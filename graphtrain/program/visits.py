@@ -15,7 +15,6 @@ from graphtrain.language.closures import constant
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, outputs_of
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.cells import Cells
-from graphtrain.program.expressions import Expressions
 from graphtrain.program.gradient_windows import GradientWindows, Report
 from graphtrain.program.history import History
 from graphtrain.program.resources import StepCall
@@ -54,8 +53,7 @@ class Visits:
         if self.rounds is not None:
             program.absent += self.rounds.undivided()
         self.windows = GradientWindows(program, cells, self.rounds)
-        self.expressions = Expressions(cells.expression)
-        self.aspects: list[Aspect] = [self.expressions, *filter(None, [self.rounds]), self.windows]
+        self.aspects: list[Aspect] = [cells, *filter(None, [self.rounds]), self.windows]
         self.step_requests = StepRequests(program, agreement)
         # What the engine itself provides where a node is set up: name -> the value for a node.
         self._provided: dict[str, Callable[[BoundNode], Any]] = {
@@ -163,7 +161,7 @@ class Visits:
             if not bound.bypassed and (kind.acts_at_end if is_main else kind.acts_at_body_end):
                 method = instance.at_end if is_main else instance.at_body_end
                 reads = kind.reads_at_end
-                acts.append(self.expressions.wrap(bound, self._with_slots(method, bound)) if reads else method)
+                acts.append(self.cells.wrap(bound, self._with_slots(method, bound)) if reads else method)
         return acts
 
     def indices(self, bound: BoundNode) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from graphtrain.data.length import EpochLength, epoch_length
+from graphtrain.data.samplers import EpochLength, epoch_length
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import paths_of

@@ -142,7 +142,7 @@ class CutTraining:
         _refuse_wall_clock(limit, compiled)
         compiled.refuse_fractions("until", limit, loop.position)
         self._start_time = self._start_time or time.monotonic()  # called again where a resource was renewed
-        transitions = with_breakpoints(compiled.table.transitions, at_limit(compiled, limit), loop.requests)
+        transitions = with_breakpoints(compiled.compiler.transitions, at_limit(compiled, limit), loop.requests)
         return [self._counted(transition) for transition in transitions]
 
     def _counted(self, transition: Transition) -> Transition:

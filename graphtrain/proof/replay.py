@@ -56,7 +56,7 @@ class Replay:
     def _run_to(self, breakpoint: Callable[[CompiledGraph], Breakpoint]) -> bool:
         def place(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
             self.compiled = compiled
-            transitions = with_breakpoints(compiled.table.transitions, [breakpoint(compiled)], loop.requests)
+            transitions = with_breakpoints(compiled.compiler.transitions, [breakpoint(compiled)], loop.requests)
             return _clearing_slots(compiled, transitions)
 
         return self.trainer.run_to(place, self._start) is Outcome.REACHED

@@ -181,7 +181,7 @@ class _Reexecution:
         breakpoints = [Breakpoint(counter.index, lambda: self._runs() >= most_runs)]
         if not self._goal_ended:  # the end stops a run by itself
             breakpoints.append(Breakpoint(self._goal_index, self._is_there))
-        transitions = [*compiled.table.transitions]
+        transitions = [*compiled.compiler.transitions]
         for bound, field_name in self._batch_counters():
             transitions[bound.index] = self._tallied(transitions[bound.index], bound.instance, field_name)
         transitions = with_breakpoints(transitions, breakpoints, loop.requests)

@@ -21,8 +21,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from graphtrain.data.fingerprint import fingerprint
-from graphtrain.data.loaders import by_name, is_data
-from graphtrain.data.rank_local import RankLocal
+from graphtrain.data.loaders import RankLocal, by_name, is_data
 from graphtrain.errors import RanksDivergedError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.plain import json_value

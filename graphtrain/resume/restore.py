@@ -283,7 +283,7 @@ def placed(
     """
     state, path = RunState.of(change.renaming.sections(sections)), change.renaming.path(path)
     hint = lost_position_hint(path, change.difference, compiled.program.by_path)
-    return state, compiled.locate(path, state.slot_names(), ended, hint)
+    return state, compiled.locate(path, state.slots, ended, hint)
 
 
 @contextmanager

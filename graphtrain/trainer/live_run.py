@@ -114,7 +114,7 @@ class LiveRun:
         """The transitions of the graph, wrapped by the explainer or by `node_times`, or as they are."""
         compiled = self.session.compiled
         if aspect is None:
-            return compiled.table.transitions
+            return compiled.compiler.transitions
         return compiled.wrapped(aspect) if aspect is self.node_times else aspect.transitions(compiled)
 
     def drives(self, tracer: Any = None) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphtrain import Edge, Graph, Node, PlannedRun, Trainer, UsageError
-from graphtrain.data.length import EpochLength
+from graphtrain.data.samplers import EpochLength
 from graphtrain.plan.plan import Plan
 from graphtrain.program.whole_run import WholeRun
 

@@ -22,7 +22,7 @@ from graphtrain import Edge, Graph, GuardError, Node, Outcome, Trainer, node, pr
 from graphtrain.kind import kind_of
 from graphtrain.language.evaluate import evaluate
 from graphtrain.language.syntax import expand, parse
-from graphtrain.program.table import TransitionTable
+from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import Every
 from graphtrain.proof import tracing
 from graphtrain.proof.explanation import Explanation, GuardReading, Reading
@@ -728,13 +728,13 @@ def _is_filled(cell: types.CellType) -> bool:
     return True
 
 
-def calls_of(table: TransitionTable) -> list[Any]:
-    return [*table.transitions, *table.exits, *table.setups]
+def calls_of(table: Compiler) -> list[Any]:
+    return [*table.transitions, *table.exits, *table.visits.setups]
 
 
 def test_the_table_holds_nothing_of_tracing() -> None:
     trainer = small_trainer(graph=small_graph())
-    table = trainer._session.compiled.table
+    table = trainer._session.compiled.compiler
     before = calls_of(table)
     trainer.advance(20)
     trainer.explain()

@@ -14,7 +14,7 @@ import pytest
 
 from graphtrain.alive import is_alive
 from graphtrain.command import training
-from graphtrain.data.rank_local import RankLocal
+from graphtrain.data.loaders import RankLocal
 from graphtrain.errors import UsageError
 from graphtrain.ranks import launcher
 from graphtrain.ranks.launcher import launch, launched

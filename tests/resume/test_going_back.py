@@ -150,10 +150,10 @@ def test_a_replay_does_not_follow(whole: tuple[Trainer, Path, Lines]) -> None:
     first = min((whole[1] / "checkpoints").iterdir())
     replay = trainer_of(None)
     with pytest.raises(UsageError, match="a replay does not follow it"):
-        replay.run_to(lambda compiled, loop: list(compiled.table.transitions), first)
+        replay.run_to(lambda compiled, loop: list(compiled.compiler.transitions), first)
     fresh = trainer_of(None)
     with pytest.raises(UsageError, match="a replay does not follow it"):
-        fresh.run_to(lambda compiled, loop: list(compiled.table.transitions))
+        fresh.run_to(lambda compiled, loop: list(compiled.compiler.transitions))
 
 
 # ---- where to

@@ -65,9 +65,9 @@ def test_one_batch_in_128_is_timed() -> None:
 def test_without_asking_nothing_is_timed_and_the_run_is_the_same() -> None:
     torch.manual_seed(0)
     plain = trainer_of(1)
-    table = plain._session.compiled.table.transitions
+    table = plain._session.compiled.compiler.transitions
     plain.run()
-    assert plain.seconds_by_node == {} and plain._session.compiled.table.transitions is table
+    assert plain.seconds_by_node == {} and plain._session.compiled.compiler.transitions is table
     torch.manual_seed(0)
     timed = trainer_of(1)
     timed.run(time_nodes=True)
