@@ -16,12 +16,11 @@ def check_at_end(scope: Scope) -> Iterator[Problem]:
     due_then = {name: node for name, node in scope.graph.nodes.items() if _is_due_at_end(scope, node)}
     edges = [(name, edge) for name, leaving in scope.graph.edges.items() for edge in leaving if edge.target == END]
     unguarded = next((name for name, edge in edges if edge.when is None), None)
-    for name, node in due_then.items():
+    for name in due_then:
         thing, asked = f"nodes.{name}.every", f'{name}.every = "{AT_END}"'
         if unguarded is not None or not edges:
             yield scope.problem(
                 "G104",
-                node.place,
                 thing,
                 f'{asked}: the edge from `{unguarded}` to "end" has no guard, so nothing tells that the end is coming',
                 f'guard the edge, as `finish` of the graph `fit` does; or put `{name}` before "end" instead',
@@ -29,7 +28,6 @@ def check_at_end(scope: Scope) -> Iterator[Problem]:
         elif slots := [part.name for part in walk(scope.ending) if isinstance(part, Name)]:
             yield scope.problem(
                 "G104",
-                node.place,
                 thing,
                 f"{asked}: what asks for the end reads `{slots[0]}`, which may have no value where `{name}` asks",
                 "let it read a field of a node, such as `agree.value`",
@@ -37,7 +35,6 @@ def check_at_end(scope: Scope) -> Iterator[Problem]:
         elif waited_for := _waited_for(scope, scope.ending, due_then):
             yield scope.problem(
                 "G207",
-                node.place,
                 thing,
                 f"{asked}: the end waits for `{waited_for}.due`, and `{waited_for}` for the end",
                 f"let the guard of the end read something else, such as {waited_for}.runs",

@@ -86,7 +86,6 @@ def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
         name = _set_up_with(flow, slot)
         yield flow.scope.problem(
             "G303",
-            flow.scope.graph.nodes[name].place,
             f"nodes.{name}",
             f"`{name}` is set up with `{slot}` before the graph runs, and only the graph writes it",
             "let it read the slot when it is called, not in `setup`",
@@ -305,7 +304,6 @@ def _recorded_twice(flow: Flow) -> Iterator[Problem]:
             new_name = around if around and around != name else f"{name}_2"
             yield planned.scope.problem(
                 "G307",
-                planned.node.place,
                 f"nodes.{planned.node.name}",
                 f"`{other.path}` and `{planned.path}` both record their metrics as `{name}/...`",
                 f'give one of them a name of its own, as in {planned.path}.{parameter} = "{new_name}"',

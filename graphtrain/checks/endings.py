@@ -80,7 +80,6 @@ class _Endings:
             node = never[0].node
             return scope.problem(
                 "G504",
-                node.place,
                 f"nodes.{node.name}.after",
                 f'`{node.name}.after` is "never", and nothing else ends the graph: `{names[0]}` cannot hold',
                 f'give it an amount, as in {node.name}.after = "10 epochs"; where a step function returns STOP, or a '
@@ -89,7 +88,6 @@ class _Endings:
             )
         return scope.problem(
             "G504",
-            scope.graph.places.get(f"guards.{names[0]}"),
             f"guards.{names[0]}",
             f"`{names[0]}`, which ends the graph, can never hold",
             "let it ask for something that comes, as `finish.due` does",
@@ -107,7 +105,6 @@ class _Endings:
             if (planned.path, "due") not in self._plan.fields_read:
                 yield self._scope.problem(
                     "G505",
-                    planned.node.place,
                     f"nodes.{name}.after",
                     f"no guard reads `{name}.due`, so {name}.after = {show_value(after)} ends nothing",
                     f'let the guard of an edge to "end" read it, or set {name}.after = "never"',
@@ -125,7 +122,6 @@ class _Endings:
                 name, field = planned.node.name, next(iter(amounts))
                 yield self._scope.problem(
                     "G505",
-                    planned.node.place,
                     f"nodes.{name}.{FROM}",
                     f'{name}.{FROM} = "{amounts[field][0]}" is after the end of the run, {ending[0].node.name}.after = '
                     f'"{most[field][0]}": `{name}` never does anything',
@@ -155,7 +151,6 @@ class _Endings:
                     node = planned.node
                     yield self._scope.problem(
                         "G504",
-                        node.place,
                         f"nodes.{node.name}.after",
                         f"the ending asks for at least {float(bound):g} `{field.node}.{field.field}`, and "
                         f'{node.name}.after = "{text}" is less: the minimum is above the maximum',

@@ -64,14 +64,14 @@ def _cannot_vary(scope: Scope, node: Node, kind: Kind, name: str) -> Problem | N
         hint = "an expression is one text"
     else:
         return None
-    return scope.problem("G211", node.place, f"nodes.{node.name}.reads.{name}", reason, hint)
+    return scope.problem("G211", f"nodes.{node.name}.reads.{name}", reason, hint)
 
 
 def _problem(scope: Scope, node: Node, name: str, code: str, message: str, hint: str = "") -> Problem:
     text = node.reads[name]
     shown = text if len(text) <= 120 else f"{text[:117]}..."
     where = f"nodes.{node.name}.reads.{name}"
-    return scope.problem(code, node.place, where, f'{node.name}.{name}: {message}\n    {name} = "{shown}"', hint)
+    return scope.problem(code, where, f'{node.name}.{name}: {message}\n    {name} = "{shown}"', hint)
 
 
 def _faults(scope: Scope, node: Node, name: str, target: ExpressionTarget) -> Iterator[Problem]:
@@ -82,7 +82,7 @@ def _faults(scope: Scope, node: Node, name: str, target: ExpressionTarget) -> It
         if target.parameter is None and "not an expression" in str(error):
             message = f"`{target.text}` is not a valid name for a slot"
             thing = f"nodes.{node.name}.reads.{name}"
-            yield scope.problem("G115", node.place, thing, message, "nor is it a field (`node.field`) or an expression")
+            yield scope.problem("G115", thing, message, "nor is it a field (`node.field`) or an expression")
         else:
             yield _problem(scope, node, name, "G201", str(error), syntax_hint(error))
         return

@@ -164,10 +164,8 @@ class Gradients:
                 does = "acts on the gradients" if point in self.actions else "counts the backward passes"
                 also = f" as {len(more)} more in `{name}` do," if more else ""
                 at = f" at `{name}`" if name != point.path else ""
-                node = self.flow.scope.graph.nodes[name]
                 yield self.flow.scope.problem(
                     "G410",
-                    node.place,
                     f"nodes.{name}",
                     f"`{point.path}` {does} of `{default}` by default,{also} and there are several optimizers: "
                     f"{several}",

@@ -283,7 +283,7 @@ def _duplicates(scope: Scope, expanded: dict[str, Expression]) -> Iterator[Probl
             first = seen.setdefault(expanded[edge.when], str(edge))
             if first != str(edge):
                 message = f'"{edge}" is never taken: "{first}" is evaluated before it and has the same guard'
-                yield scope.problem("G206", edge.place, f"edges.{source}", message)
+                yield scope.problem("G206", f"edges.{source}", message, place=edge.place)
 
 
 def spell(expression: Expression) -> str:
@@ -308,8 +308,7 @@ def spell(expression: Expression) -> str:
 
 
 def _problem(scope: Scope, code: str, name: str, message: str, hint: str = "", *, severity: str = "error") -> Problem:
-    place = scope.graph.places.get(f"guards.{name}")
     text = scope.graph.guards[name]
     shown = text if len(text) <= 120 else text[:117] + "..."
     text = f'guard `{name}`: {message}\n    {name} = "{shown}"'
-    return scope.problem(code, place, f"guards.{name}", text, hint, severity=severity)  # type: ignore[arg-type]
+    return scope.problem(code, f"guards.{name}", text, hint, severity=severity)  # type: ignore[arg-type]

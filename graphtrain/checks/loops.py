@@ -78,7 +78,6 @@ def _of_scope(
         node = scope.graph.nodes[scope.graph.start]
         yield scope.problem(
             "G503",
-            node.place,
             f"nodes.{node.name}",
             f"not checked whether the loops around `{node.name}` end: they are too entangled",
             "guard fewer of the edges in them by several answers at once, or put a part into a nested graph",

@@ -146,7 +146,6 @@ class _Differing:
         how = 'how="sum"), and count `agree.value`' if is_clock else 'how="mean"), and read `agreed`'
         return scope.problem(
             "G701",
-            scope.graph.places.get(where) if node is None else node.place,
             where,
             f"{does} `{shown}`, which differs between ranks: it is made of a batch, and each rank has its own",
             f'make one value of it: insert("agree", after="{writer}", reads={{"value": "{shown}"}}, {how}',
@@ -241,7 +240,6 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                     size = f"{owner.path.removeprefix(planned.scope.path)}.{counter.window}"
                     yield planned.scope.problem(
                         "G706",
-                        planned.node.place,
                         f"nodes.{planned.node.name}.reads.{read.name}",
                         f"`{planned.path}` reads `{owner.path}.{counter.target}` as `{read.name}`: the backward passes "
                         "of one rank, while the gradients of all are summed",
@@ -256,7 +254,6 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                     continue
                 yield scope.problem(
                     "G706",
-                    scope.graph.places.get(f"guards.{name}"),
                     f"guards.{name}",
                     f"`{name}` compares `{asked.node}.{counter.name}`, the backward passes of all ranks, with "
                     f"`{asked.node}.{asked.field}`, those of one",

@@ -46,7 +46,6 @@ class Trap:
             around = f"stay at {names}" if len(nodes) == 1 else f"go round {names}"
             return scope.problem(
                 "G501",
-                node.place,
                 f"nodes.{node.name}",
                 f"{absent}the run can {around} forever: no guard there reads anything that changes on the way",
                 "route the loop through a node whose progress a guard in it reads, such as `next_batch`, or guard an "
@@ -60,12 +59,12 @@ class Trap:
         decide = "decides" if len(asks) == 1 else "decide"
         return scope.problem(
             "G502",
-            node.place,
             f"edges.{node.name}",
             f"{absent}the loop of {names} can be left only as {quoted(asks)} {decide}, and nothing in the loop brings "
             "about the answer that leads out",
             f"let the guard read progress of a node of the loop, such as `runs`{hint}",
             path=path if len(path) > 1 else path * 2,
+            place=node.place,
         )
 
 

@@ -88,12 +88,12 @@ class FlowPoint:
         assert self.node is not None, "nothing is wrong with the end"
         return self.scope.problem(
             code,
-            self.node.place,
             f"{thing}.{self.node.name}",
             message,
             hint,
             severity=severity,
             path=names_on(path),
+            place=self.node.place,
         )
 
     @property

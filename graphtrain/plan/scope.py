@@ -303,15 +303,24 @@ class Scope:
     def problem(
         self,
         code: str,
-        place: Place | None,
         thing: str,
         message: str,
         hint: str = "",
         *,
+        place: Place | None = None,
         severity: Literal["error", "warning"] = "error",
         path: tuple[str, ...] = (),
     ) -> Problem:
-        """A problem at `thing` (``"nodes.clip"``), with the file and line where they are known."""
+        """A problem at `thing` (``"nodes.clip"``), with the file and line where they are known.
+
+        Arguments:
+            place: the file and line. Default: those of the thing, or of its node.
+        """
+        section, name = (*thing.split("."), "")[:2]
+        if place is None and section != "nodes":
+            place = self.graph.places.get(thing)
+        if place is None and section in ("nodes", "edges") and name in self.graph.nodes:
+            place = self.graph.nodes[name].place
         where = f"{self.path}{thing}" if place is None else f"{place} {self.path}{thing}"
         return Problem(code, severity, where, message, hint, path)
 
