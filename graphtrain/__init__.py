@@ -16,8 +16,8 @@ from graphtrain.kind import copy_of as copy_of
 from graphtrain.kind import derived_clock as derived_clock
 from graphtrain.kind import node as node
 from graphtrain.kind import progress as progress
-from graphtrain.kind.ask import END_EPOCH as END_EPOCH
-from graphtrain.kind.ask import STOP as STOP
+from graphtrain.kind.declaration import END_EPOCH as END_EPOCH
+from graphtrain.kind.declaration import STOP as STOP
 from graphtrain.kind.parameter import Above as Above
 from graphtrain.kind.parameter import Metric as Metric
 from graphtrain.kind.trigger import Trigger as Trigger

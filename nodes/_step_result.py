@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
-from graphtrain.kind.ask import Ask
+from graphtrain.kind.declaration import Ask
 from graphtrain.lazy import lazy_import
 from graphtrain.report.values import check_metric, check_names, described, detached
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.kind import progress
-from graphtrain.kind.ask import Ask
-from graphtrain.kind.precision import Precision
+from graphtrain.kind.declaration import Ask
+from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around, around
 from graphtrain.nodes._step_result import loss_and_metrics, metrics_of, without_ask

@@ -6,11 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from graphtrain.checks.at_end import check_at_end
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
-from graphtrain.checks.endings import check_endings
-from graphtrain.checks.epochs import check_epochs
+from graphtrain.checks.endings import check_at_end, check_endings, check_epochs
 from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_bypassed, check_guards

@@ -29,8 +29,7 @@ from graphtrain.graph.problem import Problem
 from graphtrain.kind import Field
 from graphtrain.language.syntax import Constant, Expression, FieldOf, walk
 from graphtrain.names import quoted
-from graphtrain.plan.facts import changers, conjuncts
-from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
+from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, changers, conjuncts
 from graphtrain.plan.plan import PlanAction
 from graphtrain.plan.scope import Scope, named_by
 from graphtrain.plan.solve import Ways

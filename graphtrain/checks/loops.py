@@ -17,19 +17,71 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from graphtrain.checks.answers import NO_ANSWERS, Answers, Table, together
-from graphtrain.checks.changes import NOWHERE, Changes, Points
+from graphtrain.checks.changes import COUNTED, NOWHERE, Changes, Counting, Points, Targets, by_count
 from graphtrain.checks.gradients import Gradients
-from graphtrain.checks.loop_counts import COUNTED, Counting
-from graphtrain.checks.trap import Targets, Trap, circle, within
-from graphtrain.checks.windows import by_count
 from graphtrain.graph.problem import Problem
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.trigger import AT_END
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, rebuilt, walk
-from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
+from graphtrain.names import quoted
+from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves
-from graphtrain.plan.solve import Ways
+from graphtrain.plan.solve import Ways, circle, components, within
+
+
+@dataclass(eq=False)
+class Trap:
+    """Points that a run may never leave.
+
+    Attributes:
+        targets: where the ways lead that can be taken.
+        closed: the points with a way out, and the guards that keep it closed.
+        is_still: nothing that a guard in it reads changes.
+    """
+
+    points: list[FlowPoint]
+    targets: Mapping[FlowPoint, list[FlowPoint]]
+    closed: list[tuple[FlowPoint, tuple[str, ...]]]
+    is_still: bool
+
+    def problem(self, scope: Scope, without: Sequence[str] = ()) -> Problem:
+        """What is wrong, without some resources."""
+        nodes = list(dict.fromkeys(point.path for point in self.points))
+        names = quoted(nodes, most=16)
+        way = circle(self.points[0], self.targets)
+        path = names_on(way)
+        absent = f"without {quoted(without)} " if without else ""
+        hint = ""
+        if without:
+            hint = "; or, if it is always supplied, take it out of the `optional` of the body or the kind"
+        if self.is_still:
+            node = self.points[0].node
+            assert node is not None
+            around = f"stay at {names}" if len(nodes) == 1 else f"go round {names}"
+            return scope.problem(
+                "G501",
+                f"nodes.{node.name}",
+                f"{absent}the run can {around} forever: no guard there reads anything that changes on the way",
+                "route the loop through a node whose progress a guard in it reads, such as `next_batch`, or guard an "
+                f"edge that leads back by something that changes{hint}",
+                path=path if len(path) > 1 else path * 2,
+            )
+        asks = list(dict.fromkeys(name for _, names in self.closed for name in names))
+        point = next((point for point, names in self.closed if names), self.points[0])
+        node = point.node
+        assert node is not None
+        decide = "decides" if len(asks) == 1 else "decide"
+        return scope.problem(
+            "G502",
+            f"edges.{node.name}",
+            f"{absent}the loop of {names} can be left only as {quoted(asks)} {decide}, and nothing in the loop brings "
+            "about the answer that leads out",
+            f"let the guard read progress of a node of the loop, such as `runs`{hint}",
+            path=path if len(path) > 1 else path * 2,
+            place=node.place,
+        )
+
 
 MOST_SETS = 20_000
 # Points in all of those sets: a set of a thousand takes as long as fifty of twenty.
@@ -393,7 +445,7 @@ class _Search:
             for part in self._parts(candidate.points - clearing, self._every_way):
                 if adding & part:
                     first = min(adding & part, key=self._order.__getitem__)
-                    around = circle([first, *(part - {first})], within(part, self._every_way))
+                    around = circle(first, within(part, self._every_way))
                     for on_circle in around[1:]:
                         if on_circle is not point:
                             yield from self._without(candidate.points, frozenset({on_circle}), frozenset({point}))
@@ -502,38 +554,7 @@ class _Search:
 
     def _parts(self, points: Points, targets: Targets) -> list[Points]:
         """The strongly connected parts in which a run can go round, in the order of the graph."""
-        lowest: dict[FlowPoint, int] = {}  # of each point that was met, the first on the path that it leads back to
-        path: list[FlowPoint] = []  # the points whose part is not known so far
-        parts: list[Points] = []
-        for root in points:
-            if root in lowest:
-                continue
-            lowest[root] = 0
-            path.append(root)
-            visits = [(root, 0, iter(targets[root]))]
-            while visits:
-                point, position, following = visits[-1]
-                for after in following:
-                    if after is None or after not in points:
-                        continue
-                    if after not in lowest:
-                        lowest[after] = len(path)
-                        visits.append((after, len(path), iter(targets[after])))
-                        path.append(after)
-                        break
-                    if lowest[after] < lowest[point]:
-                        lowest[point] = lowest[after]
-                else:
-                    visits.pop()
-                    if lowest[point] == position:
-                        part = frozenset(path[position:])
-                        del path[position:]
-                        lowest |= dict.fromkeys(part, len(points))  # nothing leads back to it any more
-                        if len(part) > 1 or point in targets[point]:
-                            parts.append(part)
-                    elif lowest[point] < lowest[visits[-1][0]]:
-                        lowest[visits[-1][0]] = lowest[point]
-        return sorted(parts, key=lambda part: min(map(self._order.__getitem__, part)))
+        return sorted(components(points, targets), key=lambda part: min(map(self._order.__getitem__, part)))
 
 
 def _is_due_at_end_alone(planned: PlanNode) -> bool:

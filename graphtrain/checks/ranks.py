@@ -25,7 +25,7 @@ from graphtrain.plan.scope import (
     leaves,
     outputs_of,
 )
-from graphtrain.plan.solve import Ways
+from graphtrain.plan.solve import Ways, circle, components, within
 
 # Fields that the engine counts, alike on every rank.
 _OF_ENGINE = ("runs", "due", "fired")
@@ -177,35 +177,31 @@ def _never_synchronising(flow: Flow) -> Iterator[Problem]:
     Where ranks synchronise they agree on signals, on time, and on requests for checkpoints. A way round that is left by
     what counts the backward passes of a window is over when that is full.
     """
-    import networkx
-
     if flow.scope.has_unknown:
         return
-    apart = [point for point in flow.points if not (point.acts and point.kind is not None and point.kind.synchronises)]
-    network = networkx.DiGraph()
-    network.add_nodes_from(apart)
-    inside = set(apart)
-    network.add_edges_from((point, arrow.target) for point in apart for arrow in point.arrows if arrow.target in inside)
+    ways = {
+        point: [arrow.target for arrow in point.arrows]
+        for point in flow.points
+        if not (point.acts and point.kind is not None and point.kind.synchronises)
+    }
     reached = {*Ways([flow.start], lambda point: (arrow.target for arrow in point.arrows))}
-    for part in networkx.strongly_connected_components(network):
+    for part in components(ways, ways):
         trained = [point for point in flow.points if point in part and {"backward", "step"} & {*point.effects}]
-        within = network.subgraph(part)
-        if not trained or not within.number_of_edges() or trained[0] not in reached or _is_left_by_a_window(part):
+        if not trained or trained[0] not in reached or _is_left_by_a_window(part):
             continue
         point = trained[0]
-        back = min((networkx.shortest_path(within, after, point) for after in within.successors(point)), key=len)
+        way = circle(point, within(part, ways))
         yield point.problem(
             "G705",
             "the run can keep training while ranks never synchronise: they would not agree on a signal to stop, or on "
             "a checkpoint",
             "put a node on the way in which ranks synchronise, such as `next_batch`, `agree` or `exchange`",
-            path=[point, *back],
+            path=way,
         )
 
 
-def _is_left_by_a_window(part: Iterable[FlowPoint]) -> bool:
+def _is_left_by_a_window(points: frozenset[FlowPoint]) -> bool:
     """True if a guard on the count of backward passes leads out of a part in which nothing clears them."""
-    points = set(part)
     if any("zero_grad" in point.effects for point in points):
         return False
     return any(

@@ -9,8 +9,8 @@ from graphtrain.checks.data_flow import Before
 from graphtrain.graph.problem import Problem
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
-from graphtrain.plan.save_points import SavePoints
-from graphtrain.plan.slots import Slots
+from graphtrain.plan.slots import SavePoints, Slots
+from graphtrain.plan.solve import circle, components, within
 
 
 def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
@@ -26,24 +26,14 @@ def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
 
 
 def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint]) -> Iterator[Problem]:
-    import networkx
-
-    network = networkx.DiGraph()
-    network.add_nodes_from(flow.points)
-    network.add_edges_from(
-        (point, arrow.target) for point in reached for arrow in point.arrows if _cannot_save(points, point, arrow)
-    )
-    for part in networkx.strongly_connected_components(network):
-        inside = network.subgraph(part)
-        trained = [point for point in flow.points if point in part and "backward" in point.effects]
-        if trained and inside.number_of_edges():
-            point = trained[0]
-            # In a part that has edges every point is on a circle.
-            back = min((networkx.shortest_path(inside, after, point) for after in inside.successors(point)), key=len)
-            circle = [point, *back]
+    ways = {point: [arrow.target for arrow in point.arrows if _cannot_save(points, point, arrow)] for point in reached}
+    for part in components(ways, ways):
+        point = next((point for point in flow.points if point in part and "backward" in point.effects), None)
+        if point is not None:
+            path = circle(point, within(part, ways))
             arrows = [
                 (before, arrow)
-                for before, after in itertools.pairwise(circle)
+                for before, after in itertools.pairwise(path)
                 for arrow in before.arrows
                 if arrow.target is after
             ]
@@ -53,7 +43,7 @@ def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint
                 f"the run can keep training without ever reaching a save point: {quoted(names)} cannot "
                 "be saved and is always still needed",
                 "read it before the loop closes, or keep it as progress of its node",
-                path=circle,
+                path=path,
             )
 
 

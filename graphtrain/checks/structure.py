@@ -13,8 +13,7 @@ from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
-from graphtrain.kind.mode import known_mode
-from graphtrain.kind.parameter import REQUIRED, is_trigger
+from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode
 from graphtrain.kind.trigger import AT_END, COUNTS_RUN, ONCE, Term, Trigger, known_units, unit_hint
 from graphtrain.language.syntax import field_of, is_expression
 from graphtrain.names import nearest, suggestion

@@ -8,6 +8,7 @@ the slots it reads, keyword-only ones (or the annotated attributes of a class) a
 from __future__ import annotations
 
 import copy
+import enum
 import functools
 import inspect
 import math
@@ -15,10 +16,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.fields import ON_GRADIENTS, Action, EpochFields, Field, action_of
-from graphtrain.kind.mode import Mode
-from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
+from graphtrain.kind.parameter import REQUIRED, Mode, Parameter, is_trigger
+from graphtrain.kind.signatures import descriptions_of
 
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "ranks", "other"]
 FAMILIES: tuple[str, ...] = get_args(Family)
@@ -347,3 +347,27 @@ def drawn_family(effects: str | Collection[str] = (), observer: bool = False, fa
     if names & {"clip", "divide", "scale", "unscale", "use", "zero_grad"}:
         return "gradient"
     return "bookkeeping" if names or observer else "other"
+
+
+class Ask(enum.Enum):
+    """What a step function returns as the second of two, ``return loss, graphtrain.STOP``.
+
+    >>> Ask.STOP, str(Ask.END_EPOCH)
+    (STOP, 'the end of the epoch')
+    """
+
+    STOP = "the end of the run"
+    END_EPOCH = "the end of the epoch"
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __str__(self) -> str:
+        return self.value
+
+
+STOP = Ask.STOP
+"""The run ends as at its `finish.after`: the open window is closed first."""
+
+END_EPOCH = Ask.END_EPOCH
+"""The epoch ends as if its data had no further batch; in an evaluation, that of the evaluation does."""

@@ -26,8 +26,8 @@ from graphtrain.kind.declaration import (
     roles_of,
 )
 from graphtrain.kind.fields import EFFECTS, Field, action_of
-from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
+from graphtrain.kind.signatures import hints_of
 from graphtrain.kind.trigger import Trigger
 
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])

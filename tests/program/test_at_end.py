@@ -11,7 +11,7 @@ import torch
 import graphtrain
 from graphtrain import Edge, Graph, Node, PlannedRun, UsageError, node
 from graphtrain.language.syntax import FieldOf
-from graphtrain.plan.facts import changers_of_field
+from graphtrain.plan.flow import changers_of_field
 from graphtrain.plan.plan import Plan
 from tests.program.cuts import assert_cuts_are_exact
 from tests.program.test_moments import FIT, Nudge, batches_at_runs, make_trainer, nudged
