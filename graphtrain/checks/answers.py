@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from graphtrain.kind.parameter import Above
-from graphtrain.language.evaluate import COMPARISONS, constant_value
+from graphtrain.language.closures import COMPARISONS, constant_value
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation
 from graphtrain.plan.scope import Scope
 

@@ -11,13 +11,13 @@ from graphtrain.graph.elements import Node
 from graphtrain.graph.problem import Problem
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import REQUIRED, show_value
-from graphtrain.language.evaluate import evaluate
+from graphtrain.language.closures import Cell, compile_guard
 from graphtrain.language.syntax import (
     Expression,
+    FieldOf,
     GuardCycleError,
     GuardSyntaxError,
     Name,
-    field_of,
     is_expression,
     walk,
 )
@@ -166,17 +166,16 @@ def _value(target: ExpressionTarget) -> Any:
         _UnknownError: it reads a slot, or a node that nobody has declared.
         ArithmeticError, TypeError, ValueError: it has none, or one that the parameter cannot have.
     """
-    value = evaluate(target.expression, lambda name: _read(target.scope, name))
+    value = compile_guard(target.expression, lambda part: Cell(lambda: _read(target.scope, part)))()
     return value if target.parameter is None else target.parameter.evaluated(value)
 
 
-def _read(scope: Scope, name: str) -> Any:
-    owned = field_of(name)
-    inside = scope.inside(owned[0]) if owned is not None else None
-    if owned is None or inside is None:
+def _read(scope: Scope, part: Name | FieldOf) -> Any:
+    inside = scope.inside(part.node) if isinstance(part, FieldOf) else None
+    if isinstance(part, Name) or inside is None:
         raise _UnknownError
-    (inner, node), field = inside, owned[1]
-    target, kind = scope.field(*owned), inner.kinds[node.name]
+    (inner, node), field = inside, part.field
+    target, kind = scope.field(part.node, field), inner.kinds[node.name]
     if isinstance(target, ExpressionTarget):
         return _value(target)
     if kind is None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
-from graphtrain.language.evaluate import COMPARISONS, constant_value
+from graphtrain.language.closures import COMPARISONS, constant_value
 from graphtrain.language.syntax import (
     FUNCTIONS,
     NUMBERS,

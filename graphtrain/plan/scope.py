@@ -181,7 +181,7 @@ class Scope:
         return frozenset(name for name, node in self.graph.nodes.items() if node.body is not None)
 
     def parse(self, text: str) -> Expression:
-        """The expression that a text is in this graph, as `guards.syntax.parse` reads it."""
+        """The expression that a text is in this graph, as `language.syntax.parse` reads it."""
         return parse(text, self.bodies)
 
     def inside(self, path: str) -> tuple[Scope, Node] | None:

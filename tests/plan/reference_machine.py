@@ -14,10 +14,10 @@ from transitions import Machine
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END
-from graphtrain.language.evaluate import evaluate
 from graphtrain.language.syntax import Expression
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ListTarget, ResourceTarget, Scope, SlotTarget, Target
+from tests.language.reference import evaluate
 
 
 def to_machine(graph: Graph, read: Callable[[str], Any]) -> Machine:
