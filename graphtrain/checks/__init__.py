@@ -66,7 +66,12 @@ def check_graph(
             (by_path[path], _with_placement(problem, path, by_path))
             for path, problem in _along_paths(scopes[0], ranks, supplied)
         ]
-    return [problem for scope, problem in problems if not _is_allowed(problem, {*graph.allow, *scope.graph.allow})]
+    return [
+        problem
+        for scope, problem in problems
+        if problem.code not in (*graph.allow, *scope.graph.allow)
+        or (problem.severity == "error" and not can_be_allowed(problem.code))
+    ]
 
 
 def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[tuple[str, Problem]]:
@@ -123,10 +128,6 @@ def _with_placement(problem: Problem, path: str, scopes: Mapping[str, Scope]) ->
 def _sources(edges: Mapping[str, tuple[Edge, ...]], target: str) -> list[str]:
     """The nodes with an edge to `target`."""
     return [source for source, leaving in edges.items() if any(edge.target == target for edge in leaving)]
-
-
-def _is_allowed(problem: Problem, codes: set[str]) -> bool:
-    return problem.code in codes and (problem.severity == "warning" or can_be_allowed(problem.code))
 
 
 def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: Collection[str] | None = None) -> Graph:

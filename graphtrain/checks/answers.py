@@ -149,10 +149,6 @@ class Table:
         self._answers: dict[Literal, list[Answers]] = {}
         self._terms: dict[Expression, int] = {}
 
-    def in_answers(self, answers: Answers) -> list[Literal]:
-        """The literals of some answers."""
-        return [literal for number, literal in enumerate(self.literals) if answers.literals >> number & 1]
-
     def ways_to_answer(self, expression: Expression, known: Known) -> dict[bool, tuple[Answers, ...] | None]:
         """The ways in which a guard can have an answer, none if it cannot; None where there are more than `MOST_WAYS`.
 

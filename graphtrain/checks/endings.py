@@ -253,15 +253,15 @@ def _waited_for(scope: Scope, expression: Expression, names: Mapping[str, Node])
 def check_epochs(flow: Flow) -> Iterator[Problem]:
     """Every source that closes epochs, and may be asked in one for the last batch that it gave in the one before."""
     for begin in flow.points:
-        if not (begin.acts and begin.kind is not None and begin.kind.begins_epoch and begin.node is not None):
+        if not (begin.acts and begin.kind is not None and begin.kind.has_effect("forget") and begin.node is not None):
             continue
         runs = FieldOf(begin.node.name, "runs")
         for name, kind in begin.scope.kinds.items():
             if kind is None or (fields := kind.epoch_fields) is None:
                 continue
             last, epoch = FieldOf(name, fields.last), FieldOf(name, fields.epoch)
-            asked = [guard for point in flow.points if point.scope is begin.scope for guard in _guards(point)]
-            closing = any({last, runs} <= {*walk(guard)} for guard in asked)
+            arrows = [arrow for point in flow.points if point.scope is begin.scope for arrow in point.arrows]
+            closing = any(arrow.guard is not None and {last, runs} <= {*walk(arrow.guard)} for arrow in arrows)
             way = _asked_before(begin, name, last, epoch) if closing else None
             if way is None:
                 continue
@@ -275,10 +275,6 @@ def check_epochs(flow: Flow) -> Iterator[Problem]:
                 f"epoch it is, as in `{name}.{last.field} and {name}.{epoch.field} == end_epoch.runs`"
             )
             yield path[-1].problem("G506", message, hint, thing="edges", path=path)
-
-
-def _guards(point: FlowPoint) -> Iterator[Expression]:
-    return (arrow.guard for arrow in point.arrows if arrow.guard is not None)
 
 
 def _asked_before(begin: FlowPoint, source: str, last: FieldOf, epoch: FieldOf) -> tuple[list[FlowPoint], str] | None:

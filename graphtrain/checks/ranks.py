@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from graphtrain.graph.problem import Problem
 from graphtrain.kind.fields import IDLE, ROUND, Field
-from graphtrain.language.syntax import Expression, FieldOf, walk
+from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
@@ -105,7 +105,7 @@ class _Differing:
         if kind.synchronises or planned.body is not None:
             return
         if (of := self._first(target for _, target in planned.visit_reads)) is not None:
-            fields = [name for name, field in kind.fields.items() if name not in _OF_ENGINE and not _is_counted(field)]
+            fields = [name for name, field in kind.fields.items() if name not in _OF_ENGINE and field.counts is None]
             self._add([*planned.writes, *(f"{planned.path}.{name}" for name in fields)], _Origin(planned.path, of))
 
     def _way(self, name: str) -> tuple[str, ...]:
@@ -163,11 +163,6 @@ def _named(leaf: Target) -> str:
     return ""
 
 
-def _is_counted(field: Field) -> bool:
-    """True for what the engine counts, alike on every rank."""
-    return field.counts is not None
-
-
 # ---- G705: circles in which ranks do not synchronise
 
 
@@ -204,21 +199,15 @@ def _is_left_by_a_window(points: frozenset[FlowPoint]) -> bool:
     """True if a guard on the count of backward passes leads out of a part in which nothing clears them."""
     if any("zero_grad" in point.effects for point in points):
         return False
-    return any(
-        arrow.target not in points and arrow.guard is not None and _reads_a_window(point.scope, arrow.guard)
+    asked = (
+        kind.counter(part.field)
         for point in points
         for arrow in point.arrows
+        if arrow.target not in points and arrow.guard is not None
+        for part in walk(arrow.guard)
+        if isinstance(part, FieldOf) and (kind := kind_at(point.scope, part.node)) is not None
     )
-
-
-def _reads_a_window(scope: Scope, guard: Expression) -> bool:
-    return any(
-        isinstance(part, FieldOf)
-        and (kind := kind_at(scope, part.node)) is not None
-        and (counter := kind.counter(part.field)) is not None
-        and counter.counts == "backward"
-        for part in walk(guard)
-    )
+    return any(counter is not None and counter.counts == "backward" for counter in asked)
 
 
 # ---- G706: windows

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from graphtrain.checks.data_flow import Before
 from graphtrain.graph.problem import Problem
 from graphtrain.names import quoted
-from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
+from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.slots import SavePoints, Slots
 from graphtrain.plan.solve import circle, components, within
 
@@ -21,12 +21,21 @@ def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
         reached = [point for point in flow.points if point in before.always]
         yield from _without_save_points(flow, points, reached)
         for point in reached:
-            if _asks(point):
+            if (
+                point.acts
+                and point.planned is not None
+                and any(r.name == "checkpoints" for r, _ in point.planned.setup_reads)
+            ):
                 yield from _late(point, points)
 
 
 def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint]) -> Iterator[Problem]:
-    ways = {point: [arrow.target for arrow in point.arrows if _cannot_save(points, point, arrow)] for point in reached}
+    ways = {  # within a visit a run stands nowhere
+        point: [
+            arrow.target for arrow in point.arrows if not points.is_position(arrow, point) or points.late(arrow, point)
+        ]
+        for point in reached
+    }
     for part in components(ways, ways):
         point = next((point for point in flow.points if point in part and "backward" in point.effects), None)
         if point is not None:
@@ -47,11 +56,6 @@ def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint
             )
 
 
-def _cannot_save(points: SavePoints, source: FlowPoint, arrow: FlowEdge) -> bool:
-    """True if the run cannot be saved where an arrow leads: within a visit it stands nowhere."""
-    return not points.is_position(arrow, source) or bool(points.late(arrow, source))
-
-
 def _late(point: FlowPoint, points: SavePoints) -> Iterator[Problem]:
     """A node that asks for a checkpoint where none can be made."""
     for arrow in point.arrows:
@@ -65,12 +69,3 @@ def _late(point: FlowPoint, points: SavePoints) -> Iterator[Problem]:
                 path=[point, arrow.target],
             )
             return
-
-
-def _asks(point: FlowPoint) -> bool:
-    """True for a node that asks for checkpoints."""
-    return (
-        point.acts
-        and point.planned is not None
-        and any(read.name == "checkpoints" for read, _ in point.planned.setup_reads)
-    )

@@ -88,7 +88,10 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
         return  # reported as G114
     if kind is None:
         as_body = f'`{node.use}` is a graph: give it as graph = "{node.use}"' if find_graph(node.use) else ""
-        if all_kinds_known or _misspelt(node.use):
+        alike = nearest(node.use, known_kinds())
+        # A slip of the fingers; a name that is merely alike may be one that a script declares.
+        is_misspelt = alike is not None and _distance(node.use.casefold(), alike) <= max(1, len(node.use) // 4)
+        if all_kinds_known or is_misspelt:
             hint = as_body or suggestion(node.use, known_kinds())
             yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
         else:
@@ -155,12 +158,6 @@ def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
         message = f"`{node.name}.{mode}` is missing: the name `{metric}` does not tell whether large values are good"
         hint = f'write {mode} = "max" if the largest is the best, {mode} = "min" if the smallest is'
         yield scope.problem("G104", f"nodes.{node.name}.{mode}", message, hint)
-
-
-def _misspelt(name: str) -> bool:
-    """True for a slip of the fingers; a name that is merely alike may be one that a script declares."""
-    known = nearest(name, known_kinds())
-    return known is not None and _distance(name.casefold(), known) <= max(1, len(name) // 4)
 
 
 def _distance(name: str, other: str) -> int:

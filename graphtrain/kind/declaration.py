@@ -200,11 +200,6 @@ class Kind:
     roles: Roles
 
     @property
-    def begins_epoch(self) -> bool:
-        """True if what step functions of the graph have written to slots is forgotten at a visit."""
-        return self.has_effect("forget")
-
-    @property
     def activity(self) -> str:
         """What its host time is counted under; empty for training."""
         return "data" if self.family == "data" else ""
@@ -248,15 +243,10 @@ class Kind:
         """True if a visit returns, last, whether it ran backward."""
         return any(action.is_reported for action in self.actions)
 
-    @functools.cached_property
-    def calls_step_function(self) -> bool:
-        """True if it is given a user's step function."""
-        return any(read.is_step_function for read in self.reads)
-
     @property
     def may_return_slots(self) -> bool:
-        """True if that may return what a node writes to slots of its own."""
-        return self.calls_step_function and not self.repeats_step
+        """True if it is given a user's step function that may return what a node writes to slots of its own."""
+        return any(read.is_step_function for read in self.reads) and not self.repeats_step
 
     @property
     def repeats_step(self) -> bool:
