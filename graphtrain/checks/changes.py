@@ -22,7 +22,7 @@ from graphtrain.kind import Field, Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Trigger
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, parts, rebuilt, walk
-from graphtrain.plan.flow import Flow, FlowPoint, changers, changers_of_field
+from graphtrain.plan.flow import Flow, FlowPoint, changers
 from graphtrain.plan.solve import Ways, solve
 
 Points = frozenset[FlowPoint]
@@ -208,7 +208,7 @@ class Changes:
     def _of_field(self, read: FieldOf) -> Moves:
         plan, scope = self.gradients.flow.plan, self._scope
         if read.node not in self._nodes:  # in a body
-            return self._by(changers_of_field(plan, scope, read)).either_way
+            return self._by(changers(plan, scope, read)).either_way
         kind = self._nodes[read.node].kind
         if kind is not None and read.field not in kind.parameters and (counted := self.counted(read)):
             return Moves(
@@ -216,7 +216,7 @@ class Changes:
                 frozenset(point for point, optimizers in self._whole.clearing.items() if optimizers & counted),
             )
         if kind is None or read.field not in ("due", FROM):
-            moves = self._by({read.node} if read.field == "runs" else changers_of_field(plan, scope, read))
+            moves = self._by({read.node} if read.field == "runs" else changers(plan, scope, read))
             only_up = read.field == "runs" or f"{read.node}.{read.field}" in self._grows
             return moves if only_up else moves.either_way
         planned = self._nodes[read.node].planned
@@ -229,7 +229,7 @@ class Changes:
         if planned.trigger is not None and planned.trigger.at_end:
             moves = _all((moves, self._moves_of(self._scope.ending)))
         for field in planned.also_due:
-            names = changers_of_field(plan, scope, FieldOf(read.node, field)) - {read.node}
+            names = changers(plan, scope, FieldOf(read.node, field)) - {read.node}
             moves = _all((moves, self._by(names).either_way))
         return _all((moves, self._by({read.node}).swapped)) if kind.trigger == "every" else moves
 

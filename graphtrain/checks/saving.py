@@ -18,14 +18,11 @@ def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
     if slots.transient:
         flow = slots.flow
         points = SavePoints(slots)
-        reached = [point for point in flow.points if point in before.always]
+        reached = [point for point in flow.points if point in before]
         yield from _without_save_points(flow, points, reached)
         for point in reached:
-            if (
-                point.acts
-                and point.planned is not None
-                and any(r.name == "checkpoints" for r, _ in point.planned.setup_reads)
-            ):
+            reads = point.planned.setup_reads if point.acts and point.planned is not None else ()
+            if any(read.name == "checkpoints" for read, _ in reads):
                 yield from _late(point, points)
 
 

@@ -279,22 +279,17 @@ def conjuncts(expression: Expression) -> Iterator[Expression]:
 
 
 def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
-    """The nodes of a graph of which a visit may change what a guard reads."""
+    """The nodes of a graph of which a visit may change what a guard reads; of a field in a body, the node with that."""
     names: set[str] = set()
     for part in walk(guard):
         if isinstance(part, FieldOf):
-            names |= changers_of_field(plan, scope, part)
+            names |= _changers_of(plan, scope, FieldTarget(f"{scope.path}{part.node}", part.field))
         elif isinstance(part, Name):
             names |= {name for name, node in scope.graph.nodes.items() if part.name in scope.written_by(node)}
             for leaf in leaves(scope.resolve(part.name)):
                 if isinstance(leaf, FieldTarget):  # handed in by the graph around this one
                     names |= _changers_of(plan, scope, leaf)
     return names
-
-
-def changers_of_field(plan: Plan, scope: Scope, read: FieldOf) -> set[str]:
-    """The nodes of a graph of which a visit may change a field; of one in a body, the node with that body."""
-    return _changers_of(plan, scope, FieldTarget(f"{scope.path}{read.node}", read.field))
 
 
 def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:

@@ -277,7 +277,8 @@ class SavePoints:
 
         for point in Ways(behind or flow.entries[path][:1], following):
             if point not in behind:
-                for reader in self._set_up_again(point):
+                # A resume sets up the nodes of the body that it is in again, and those of the bodies around.
+                for reader in (node for scope in flow.plan.around(point.scope) for node in flow.plan.nodes_in(scope)):
                     if any(read.required and slot in slots_of([target]) for read, target in reader.setup_reads):
                         return reader.path
                 use = slots.uses[point]
@@ -288,11 +289,6 @@ class SavePoints:
             if bit & slots.guards_asked(point):
                 return point.path
         return path
-
-    def _set_up_again(self, point: FlowPoint) -> Iterator[PlanNode]:
-        """The nodes that a resume sets up at a point: those of the body that it is in, and of the bodies around."""
-        for scope in self._flow.plan.around(point.scope):
-            yield from self._flow.plan.nodes_in(scope)
 
 
 @dataclass(frozen=True)
