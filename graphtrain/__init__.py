@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from graphtrain.graph import Graph as Graph
     from graphtrain.graph.elements import Edge as Edge
     from graphtrain.graph.elements import Node as Node
-    from graphtrain.graph.problem import Problem as Problem
+    from graphtrain.graph.elements import Problem as Problem
     from graphtrain.nodes._optimizers import optimizers_of as optimizers_of
     from graphtrain.nodes._optimizers import parameters_of as parameters_of
     from graphtrain.nodes._step_result import loss_and_metrics as loss_and_metrics
@@ -67,7 +67,7 @@ _LATE = {
     "Min": "graphtrain.report.values",
     "Node": "graphtrain.graph.elements",
     "PlannedRun": "graphtrain.program.whole_run",
-    "Problem": "graphtrain.graph.problem",
+    "Problem": "graphtrain.graph.elements",
     "RunLogger": "graphtrain.report.logger",
     "Snapshot": "graphtrain.report.snapshot",
     "Sum": "graphtrain.report.values",

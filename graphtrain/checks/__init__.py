@@ -19,8 +19,7 @@ from graphtrain.checks.saving import check_saving
 from graphtrain.checks.structure import check_structure
 from graphtrain.errors import GraphError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import Edge
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Edge, Problem
 from graphtrain.graph.read_toml import Draft, read_graph
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow

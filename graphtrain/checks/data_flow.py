@@ -9,7 +9,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import (

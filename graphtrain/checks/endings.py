@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
 from graphtrain.checks.answers import ANY, Table, Values
-from graphtrain.graph.elements import END, Node
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import END, Node, Problem
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import AT_END, RUN, Trigger

@@ -7,8 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from graphtrain.checks.guards import ExpressionFault, ValueTypeError, name_faults, syntax_hint, type_of
-from graphtrain.graph.elements import Node
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Node, Problem
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import REQUIRED, show_value
 from graphtrain.language.closures import Cell, compile_guard

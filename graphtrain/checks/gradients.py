@@ -24,8 +24,7 @@ from graphtrain.checks.gradient_rules import (
     State,
 )
 from graphtrain.graph import layers
-from graphtrain.graph.elements import END
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import END, Problem
 from graphtrain.kind import Field
 from graphtrain.language.syntax import Constant, Expression, FieldOf, walk
 from graphtrain.names import quoted

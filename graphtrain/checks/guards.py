@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.language.closures import COMPARISONS, constant_value
 from graphtrain.language.syntax import (
     FUNCTIONS,

@@ -19,7 +19,7 @@ from typing import Literal
 from graphtrain.checks.answers import NO_ANSWERS, Answers, Table, together
 from graphtrain.checks.changes import COUNTED, NOWHERE, Changes, Counting, Points, Targets, by_count
 from graphtrain.checks.gradients import Gradients
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.trigger import AT_END
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, rebuilt, walk

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import optimizers_of
 from graphtrain.plan.solve import Ways

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.kind.fields import IDLE, ROUND, Field
 from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import Flow, FlowPoint

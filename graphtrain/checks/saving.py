@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from graphtrain.checks.data_flow import Before
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.slots import SavePoints, Slots

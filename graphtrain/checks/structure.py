@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from graphtrain.checks.codes import CODES, can_be_allowed
 from graphtrain.checks.guards import no_node
-from graphtrain.graph.elements import END, NESTED, Node
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import END, NESTED, Node, Problem
 from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM

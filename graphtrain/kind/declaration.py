@@ -12,7 +12,7 @@ import enum
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -146,25 +146,6 @@ class Roles:
     follows: str = ""
 
 
-def roles_of(
-    parameters: Mapping[str, Parameter], reads: Sequence[Read], setup_reads: Sequence[Read], writes: Sequence[str]
-) -> Roles:
-    """The roles of parameters, given what a kind reads and writes."""
-    metrics = {name: parameter.metric for name, parameter in parameters.items() if parameter.metric is not None}
-    monitor = next((name for name, metric in metrics.items() if not metric.followed), "")
-    types = {name: (each.annotation, *get_args(each.annotation)) for name, each in parameters.items()}
-    makes_again = any(read.name == "renewals" for read in setup_reads)
-    returns_slots = any(read.is_step_function for read in reads) and not any(read.is_repeated for read in reads)
-    return Roles(
-        records=next((name for name in writes if name in parameters), ""),
-        renews="resource" if makes_again and "resource" in parameters else "",
-        keeps="keep" if returns_slots and "keep" in parameters else "",
-        monitor=monitor,
-        mode=next((name for name, members in types.items() if monitor and Mode in members), ""),
-        follows=next((name for name, metric in metrics.items() if metric.followed), ""),
-    )
-
-
 @dataclass(frozen=True)
 class Kind:
     """The declaration of a kind, read off its signature; `implementation` is what does the work.
@@ -197,7 +178,6 @@ class Kind:
     reads_at_end: bool
     releases: bool
     hears_rows: bool
-    roles: Roles
 
     @property
     def activity(self) -> str:
@@ -218,6 +198,24 @@ class Kind:
             if name in self.parameters and is_trigger(self.parameters[name].annotation):
                 return name
         return None
+
+    @functools.cached_property
+    def roles(self) -> Roles:
+        """Which of its parameters the engine knows."""
+        metrics = {name: each.metric for name, each in self.parameters.items() if each.metric is not None}
+        monitor = next((name for name, metric in metrics.items() if not metric.followed), "")
+        modes = [
+            name for name, each in self.parameters.items() if Mode in (each.annotation, *get_args(each.annotation))
+        ]
+        makes_again = any(read.name == "renewals" for read in self.setup_reads or ())
+        return Roles(
+            records=next((name for name in self.writes if name in self.parameters), ""),
+            renews="resource" if makes_again and "resource" in self.parameters else "",
+            keeps="keep" if self.may_return_slots and "keep" in self.parameters else "",
+            monitor=monitor,
+            mode=modes[0] if monitor and modes else "",
+            follows=next((name for name, metric in metrics.items() if metric.followed), ""),
+        )
 
     @property
     def descriptions(self) -> dict[str, str]:

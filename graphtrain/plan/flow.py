@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
-from graphtrain.graph.elements import END, Node
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import END, Node, Problem
 from graphtrain.kind import Kind
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, walk
 from graphtrain.plan.plan import Plan, PlanAction, PlanNode

@@ -15,8 +15,7 @@ from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin
 
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Node, Place
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import END, Node, Place, Problem
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import Parameter, is_trigger
