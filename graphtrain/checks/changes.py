@@ -21,7 +21,7 @@ from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind import Field, Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Trigger
-from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, parts, rebuilt, walk
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.plan.flow import Flow, FlowPoint, changers
 from graphtrain.plan.solve import Ways, solve
 
@@ -200,7 +200,8 @@ class Changes:
                 return self._moves_of(operand)
             case Operation("-" | ">" | ">=", (greater, less)) | Operation("<" | "<=", (less, greater)):
                 return _all((self._moves_of(greater), self._moves_of(less).swapped))
-        return _all(map(self._moves_of, parts(expression))).either_way
+        operands = expression.operands if isinstance(expression, Operation) else ()
+        return _all(map(self._moves_of, operands)).either_way
 
     def _by(self, names: Iterable[str]) -> Moves:
         return Moves(frozenset(self._nodes[name] for name in names if name in self._nodes))
