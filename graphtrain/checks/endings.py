@@ -202,28 +202,19 @@ def check_at_end(scope: Scope) -> Iterator[Problem]:
     edges = [(name, edge) for name, leaving in scope.graph.edges.items() for edge in leaving if edge.target == END]
     unguarded = next((name for name, edge in edges if edge.when is None), None)
     for name in due_then:
-        thing, asked = f"nodes.{name}.every", f'{name}.every = "{AT_END}"'
+        code = "G104"
         if unguarded is not None or not edges:
-            yield scope.problem(
-                "G104",
-                thing,
-                f'{asked}: the edge from `{unguarded}` to "end" has no guard, so nothing tells that the end is coming',
-                f'guard the edge, as `finish` of the graph `fit` does; or put `{name}` before "end" instead',
-            )
+            reason = f'the edge from `{unguarded}` to "end" has no guard, so nothing tells that the end is coming'
+            hint = f'guard the edge, as `finish` of the graph `fit` does; or put `{name}` before "end" instead'
         elif slots := [part.name for part in walk(scope.ending) if isinstance(part, Name)]:
-            yield scope.problem(
-                "G104",
-                thing,
-                f"{asked}: what asks for the end reads `{slots[0]}`, which may have no value where `{name}` asks",
-                "let it read a field of a node, such as `agree.value`",
-            )
+            reason = f"what asks for the end reads `{slots[0]}`, which may have no value where `{name}` asks"
+            hint = "let it read a field of a node, such as `agree.value`"
         elif waited_for := _waited_for(scope, scope.ending, due_then):
-            yield scope.problem(
-                "G207",
-                thing,
-                f"{asked}: the end waits for `{waited_for}.due`, and `{waited_for}` for the end",
-                f"let the guard of the end read something else, such as {waited_for}.runs",
-            )
+            code, reason = "G207", f"the end waits for `{waited_for}.due`, and `{waited_for}` for the end"
+            hint = f"let the guard of the end read something else, such as {waited_for}.runs"
+        else:
+            continue
+        yield scope.problem(code, f"nodes.{name}.every", f'{name}.every = "{AT_END}": {reason}', hint)
 
 
 def _is_due_at_end(scope: Scope, node: Node) -> bool:

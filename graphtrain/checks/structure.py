@@ -176,21 +176,20 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
     units = scope.graph.units
     known = known_units(units)
     for term in trigger.terms:
+        if (COUNTS_RUN if term.unit == AT_END else term.unit) in known:
+            continue
         if term.unit == AT_END:
-            if COUNTS_RUN not in known:
-                message = f'{node.name}.{name} = "{AT_END}" is counted in `{COUNTS_RUN}`, which the clock does not have'
-                hint = f'name what they are, as in clock = "{COUNTS_RUN}", field = "step.steps"'
-                yield scope.problem("G106", f"nodes.{node.name}.{name}", message, hint)
-        elif term.unit not in known and term.per:
+            message = f'{node.name}.{name} = "{AT_END}" is counted in `{COUNTS_RUN}`, which the clock does not have'
+            hint = f'name what they are, as in clock = "{COUNTS_RUN}", field = "step.steps"'
+        elif term.per:
             hint = f'did you mean "{1 / term.amount} per {term.per[:-1]}"?' if term.per in known else ""
             hint = hint or unit_hint(term.unit, known)
             message = f'`{term.per}` in {node.name}.{name} = "{term}" is no single unit of the clock'
-            yield scope.problem("G106", f"nodes.{node.name}.{name}", message, hint)
-        elif term.unit not in known:
+        else:
             singular = f"{term.unit}s"
             hint = f"did you mean `{singular}`?" if singular in known else _unit_hint(scope, term, known)
             message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"'
-            yield scope.problem("G106", f"nodes.{node.name}.{name}", message, hint)
+        yield scope.problem("G106", f"nodes.{node.name}.{name}", message, hint)
 
 
 def _unit_hint(scope: Scope, term: Term, known: list[str]) -> str:
