@@ -22,7 +22,6 @@ tenths of a millisecond in 200,000 transitions.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from itertools import repeat
@@ -34,7 +33,7 @@ from transitions import Machine
 from graphtrain import Edge, Graph, Node, Trainer, node
 from graphtrain.graph.elements import END
 from graphtrain.kind import kind_of
-from graphtrain.language.evaluate import evaluate
+from graphtrain.language.closures import compile_guard, constant
 from graphtrain.language.syntax import parse
 
 TRANSITIONS = 200_000
@@ -129,7 +128,7 @@ def machine(graph: Graph) -> Callable[[], float]:
     machine = Machine(model, states=[END, *graph.nodes], initial=graph.start, auto_transitions=False)
     for source, leaving in graph.edges.items():
         for edge in leaving:
-            guards = [functools.partial(evaluate, parse(graph.guards[edge.when]), lambda name: 0)] if edge.when else []
+            guards = [compile_guard(parse(graph.guards[edge.when]), lambda part: constant(0))] if edge.when else []
             machine.add_transition("advance", source, edge.target, conditions=guards)
 
     def case() -> float:

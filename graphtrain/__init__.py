@@ -16,8 +16,8 @@ from graphtrain.kind import copy_of as copy_of
 from graphtrain.kind import derived_clock as derived_clock
 from graphtrain.kind import node as node
 from graphtrain.kind import progress as progress
-from graphtrain.kind.ask import END_EPOCH as END_EPOCH
-from graphtrain.kind.ask import STOP as STOP
+from graphtrain.kind.declaration import END_EPOCH as END_EPOCH
+from graphtrain.kind.declaration import STOP as STOP
 from graphtrain.kind.parameter import Above as Above
 from graphtrain.kind.parameter import Metric as Metric
 from graphtrain.kind.trigger import Trigger as Trigger
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from graphtrain.graph import Graph as Graph
     from graphtrain.graph.elements import Edge as Edge
     from graphtrain.graph.elements import Node as Node
-    from graphtrain.graph.problem import Problem as Problem
+    from graphtrain.graph.elements import Problem as Problem
     from graphtrain.nodes._optimizers import optimizers_of as optimizers_of
     from graphtrain.nodes._optimizers import parameters_of as parameters_of
     from graphtrain.nodes._training_step import CallsTrainingStep as CallsTrainingStep
@@ -67,7 +67,7 @@ _LATE = {
     "Min": "graphtrain.report.values",
     "Node": "graphtrain.graph.elements",
     "PlannedRun": "graphtrain.program.whole_run",
-    "Problem": "graphtrain.graph.problem",
+    "Problem": "graphtrain.graph.elements",
     "RunLogger": "graphtrain.report.logger",
     "Snapshot": "graphtrain.report.snapshot",
     "Sum": "graphtrain.report.values",

@@ -25,7 +25,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphtrain.graph.problem import Problem
+    from graphtrain.graph.elements import Problem
 
 
 class GraphtrainError(Exception):

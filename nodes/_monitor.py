@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from graphtrain.kind import progress
-from graphtrain.kind.mode import Mode
-from graphtrain.kind.parameter import Metric
+from graphtrain.kind.parameter import Metric, Mode
 
 
 class FollowsMetric:

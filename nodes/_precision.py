@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.data.batch import cast
 from graphtrain.errors import UsageError
-from graphtrain.kind.precision import MODEL_DTYPES, Precision
+from graphtrain.kind.parameter import MODEL_DTYPES, Precision
 from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import progress
-from graphtrain.kind.ask import Ask
-from graphtrain.kind.precision import Precision
+from graphtrain.kind.declaration import Ask
+from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around, around
 from graphtrain.report.values import check_metric, check_names, described, detached

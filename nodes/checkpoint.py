@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from graphtrain.kind import node, progress
-from graphtrain.kind.mode import Mode
-from graphtrain.kind.parameter import Above, Metric
+from graphtrain.kind.parameter import Above, Metric, Mode
 from graphtrain.kind.trigger import Trigger
 from graphtrain.program.requests import SavePolicy
 from graphtrain.storage.retention import Retention

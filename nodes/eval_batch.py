@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
-from graphtrain.kind.ask import Ask
-from graphtrain.kind.precision import Precision
+from graphtrain.kind.declaration import Ask
+from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around, around
 from graphtrain.nodes._training_step import count_and_metrics, metrics_of, without_ask

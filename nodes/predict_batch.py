@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
-from graphtrain.kind.precision import Precision
+from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around, around
 

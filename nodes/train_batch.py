@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from graphtrain.data.batch import cut
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
-from graphtrain.kind.ask import Ask
+from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of

@@ -6,11 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from graphtrain.checks.at_end import check_at_end
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
-from graphtrain.checks.endings import check_endings
-from graphtrain.checks.epochs import check_epochs
+from graphtrain.checks.endings import check_at_end, check_endings, check_epochs
 from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_bypassed, check_guards
@@ -21,8 +19,7 @@ from graphtrain.checks.saving import check_saving
 from graphtrain.checks.structure import check_structure
 from graphtrain.errors import GraphError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import Edge
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Edge, Problem
 from graphtrain.graph.read_toml import Draft, read_graph
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow
@@ -68,7 +65,12 @@ def check_graph(
             (by_path[path], _with_placement(problem, path, by_path))
             for path, problem in _along_paths(scopes[0], ranks, supplied)
         ]
-    return [problem for scope, problem in problems if not _is_allowed(problem, {*graph.allow, *scope.graph.allow})]
+    return [
+        problem
+        for scope, problem in problems
+        if problem.code not in (*graph.allow, *scope.graph.allow)
+        or (problem.severity == "error" and not can_be_allowed(problem.code))
+    ]
 
 
 def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[tuple[str, Problem]]:
@@ -125,10 +127,6 @@ def _with_placement(problem: Problem, path: str, scopes: Mapping[str, Scope]) ->
 def _sources(edges: Mapping[str, tuple[Edge, ...]], target: str) -> list[str]:
     """The nodes with an edge to `target`."""
     return [source for source, leaving in edges.items() if any(edge.target == target for edge in leaving)]
-
-
-def _is_allowed(problem: Problem, codes: set[str]) -> bool:
-    return problem.code in codes and (problem.severity == "warning" or can_be_allowed(problem.code))
 
 
 def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: Collection[str] | None = None) -> Graph:

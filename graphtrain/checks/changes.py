@@ -2,27 +2,32 @@
 
 Counts that grow (`runs`, and what a clock counts) bring ``>=`` about and never take it back. A trigger is due once its
 clock has moved, and not due once its node has run; that its `from` is reached is a field of its own, which only the
-clock of that changes. Bypassed nodes change nothing.
+clock of that changes. Bypassed nodes change nothing. Backward passes are counted: a guard that asks whether a window
+is full is written out as what that compares, and `Counting` knows the counts that are the same at every visit.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from graphtrain.checks.answers import ANY, Literal, Values, values_of
 from graphtrain.checks.gradients import Gradients, counters_of
-from graphtrain.kind import Kind
+from graphtrain.graph import Graph
+from graphtrain.graph.elements import Node
+from graphtrain.graph.registry import kind_of_node
+from graphtrain.kind import Field, Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Trigger
-from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, parts, walk
-from graphtrain.plan.facts import changers, changers_of_field
-from graphtrain.plan.flow import FlowPoint
-from graphtrain.plan.solve import Ways
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
+from graphtrain.plan.flow import Flow, FlowPoint, changers
+from graphtrain.plan.solve import Ways, solve
 
 Points = frozenset[FlowPoint]
+Targets = Mapping[FlowPoint, Sequence[FlowPoint | None]]
+"""Where the ways that can be taken lead; None out of the graph."""
 NOWHERE: Points = frozenset()
 
 
@@ -195,7 +200,8 @@ class Changes:
                 return self._moves_of(operand)
             case Operation("-" | ">" | ">=", (greater, less)) | Operation("<" | "<=", (less, greater)):
                 return _all((self._moves_of(greater), self._moves_of(less).swapped))
-        return _all(map(self._moves_of, parts(expression))).either_way
+        operands = expression.operands if isinstance(expression, Operation) else ()
+        return _all(map(self._moves_of, operands)).either_way
 
     def _by(self, names: Iterable[str]) -> Moves:
         return Moves(frozenset(self._nodes[name] for name in names if name in self._nodes))
@@ -203,7 +209,7 @@ class Changes:
     def _of_field(self, read: FieldOf) -> Moves:
         plan, scope = self.gradients.flow.plan, self._scope
         if read.node not in self._nodes:  # in a body
-            return self._by(changers_of_field(plan, scope, read)).either_way
+            return self._by(changers(plan, scope, read)).either_way
         kind = self._nodes[read.node].kind
         if kind is not None and read.field not in kind.parameters and (counted := self.counted(read)):
             return Moves(
@@ -211,7 +217,7 @@ class Changes:
                 frozenset(point for point, optimizers in self._whole.clearing.items() if optimizers & counted),
             )
         if kind is None or read.field not in ("due", FROM):
-            moves = self._by({read.node} if read.field == "runs" else changers_of_field(plan, scope, read))
+            moves = self._by({read.node} if read.field == "runs" else changers(plan, scope, read))
             only_up = read.field == "runs" or f"{read.node}.{read.field}" in self._grows
             return moves if only_up else moves.either_way
         planned = self._nodes[read.node].planned
@@ -224,7 +230,7 @@ class Changes:
         if planned.trigger is not None and planned.trigger.at_end:
             moves = _all((moves, self._moves_of(self._scope.ending)))
         for field in planned.also_due:
-            names = changers_of_field(plan, scope, FieldOf(read.node, field)) - {read.node}
+            names = changers(plan, scope, FieldOf(read.node, field)) - {read.node}
             moves = _all((moves, self._by(names).either_way))
         return _all((moves, self._by({read.node}).swapped)) if kind.trigger == "every" else moves
 
@@ -245,3 +251,92 @@ class Changes:
 def _restarts(kind: Kind | None, field: str) -> bool:
     """True if a field of a kind starts again at 0, or nobody knows."""
     return kind is None or field not in kind.fields or kind.fields[field].restarts is not None
+
+
+def by_count(graph: Graph, guard: Expression) -> Expression:
+    """A guard in which a full window is asked for by its count and its size.
+
+    >>> from graphtrain.language.syntax import parse
+    >>> by_count(Graph.load("fit"), parse("accumulate.full")) == parse("accumulate.count >= accumulate.every")
+    True
+    """
+    if isinstance(guard, FieldOf) and (node := graph.nodes.get(guard.node)) is not None:
+        kind = kind_of_node(node)
+        counter = kind.counter(guard.field) if kind is not None else None
+        if counter is not None and counter.window is not None and guard.field == counter.full:
+            count = FieldOf(guard.node, counter.name)
+            if _has_size(node, counter) and counter.target is not None:
+                return Operation(">=", (count, FieldOf(guard.node, counter.target)))
+            is_full = Operation(">=", (count, FieldOf(guard.node, counter.window)))
+            return Operation("and", (Operation(">", (count, Constant(0))), is_full))
+    return rebuilt(guard, lambda part: by_count(graph, part))
+
+
+def _has_size(node: Node, counter: Field) -> bool:
+    """True if the parameter that sizes the windows of a counter has a value, which no window of 0 has."""
+    kind, target = kind_of_node(node), counter.target
+    if kind is None or target is None or target not in kind.parameters or target in node.reads:
+        return False
+    size = node.parameters.get(target, kind.parameters[target].default)
+    return isinstance(size, int | float) and size > 0
+
+
+COUNTED = ("backward", "zero_grad")
+
+
+class Counting:
+    """Where backward passes are counted for some optimizers, in a graph and in its bodies."""
+
+    def __init__(self, flow: Flow, points: Sequence[FlowPoint], changes: Changes, optimizers: frozenset[str]) -> None:
+        acting = set(changes.acting.values())
+        bodies = {point: f"{point.path}/" for point in acting if point.node is not None and point.node.body is not None}
+        self._actions = {
+            point: doing
+            for point, actions in changes.gradients.actions.items()
+            if (point in acting or point.path.startswith(tuple(bodies.values())))
+            and (doing := [a for a in actions if a.effect in COUNTED and optimizers & set(a.optimizers)])
+        }
+        self._bodies = {
+            point: frozenset(inner for inner in flow.points if inner.path.startswith(prefix))
+            for point, prefix in bodies.items()
+            if any(inner.path.startswith(prefix) for inner in self._actions)
+        }
+        # The points after which the count begins at 0; and where a body is entered in which something counts.
+        self._clearing = [
+            point for point, doing in self._actions.items() if any(a.effect == "zero_grad" for a in doing)
+        ]
+        self._entries = {point for point in points for body in self._bodies if point.opens and point.path == body.path}
+
+    def _inside(self, points: Points) -> Points:
+        """The points of the bodies among some points."""
+        return NOWHERE.union(*(inner for body, inner in self._bodies.items() if body in points))
+
+    def _after(self, point: FlowPoint, count: int | None) -> int | None:
+        """The count after a visit, if it was `count` before; None where it varies."""
+        for action in self._actions.get(point, ()):
+            if action.effect == "zero_grad":
+                count = 0
+            elif count is not None:
+                count = None if action.is_reported else count + 1
+        return count
+
+    def counts(
+        self, targets: Targets, taken: Callable[[FlowPoint, int | None], Sequence[FlowPoint | None]]
+    ) -> Mapping[FlowPoint, int | None]:
+        """The backward passes since the gradients were cleared, after each point; None where it varies.
+
+        Arguments:
+            targets: the points that are followed, with where their ways lead.
+            taken: where the ways lead that can be taken from a point, with such a count.
+        """
+        inside = self._inside(frozenset(targets))
+
+        def transfer(point: FlowPoint, count: int | None) -> Iterator[tuple[FlowPoint, int | None]]:
+            is_within = point in inside or (inside and point.opens is not None and point in self._entries)
+            following = [arrow.target for arrow in point.arrows] if is_within else taken(point, count)
+            for after in following:
+                if after is not None and after not in start and (after in targets or after in inside):
+                    yield after, self._after(after, count)
+
+        start = {point: self._after(point, None) for point in self._clearing if point in targets or point in inside}
+        return solve(start, transfer, lambda one, other: one if one == other else None)

@@ -6,10 +6,10 @@ A forward analysis of what is written on all paths, and on some; a backward one 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import (
@@ -26,16 +26,11 @@ from graphtrain.plan.scope import (
 from graphtrain.plan.slots import Slots, alive
 from graphtrain.plan.solve import Ways, solve
 
+Before = Mapping[FlowPoint, tuple[int, int]]
+"""What is written when a point is reached: on all paths, and on some. A point that no path leads to is not in it.
 
-@dataclass
-class Before:
-    """What is written when a point is reached: on all paths, and on some. A point that no path leads to is in neither.
-
-    What was read on a path counts as written from there on, so that a slot is missed once and not at every reader.
-    """
-
-    always: dict[FlowPoint, int]
-    sometimes: dict[FlowPoint, int]
+What was read on a path counts as written from there on, so that a slot is missed once and not at every reader.
+"""
 
 
 def written_before(slots: Slots, until: FlowPoint | None = None) -> Before:
@@ -52,10 +47,7 @@ def written_before(slots: Slots, until: FlowPoint | None = None) -> Before:
             after = _surely_after(slots, point, always) | slots.guards[point], _written_after(slots, point, sometimes)
             yield from ((arrow.target, after) for arrow in point.arrows)
 
-    before = solve({slots.flow.start: (0, 0)}, transfer, lambda one, other: (one[0] & other[0], one[1] | other[1]))
-    return Before(
-        {point: bits for point, (bits, _) in before.items()}, {point: bits for point, (_, bits) in before.items()}
-    )
+    return solve({slots.flow.start: (0, 0)}, transfer, lambda one, other: (one[0] & other[0], one[1] | other[1]))
 
 
 def _written_after(slots: Slots, point: FlowPoint, before: int) -> int:
@@ -83,10 +75,13 @@ def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
     flow = slots.flow
     needs, _ = slots.set_up_with(flow.scope)
     for slot in slots.named(needs):
-        name = _set_up_with(flow, slot)
+        name = next(
+            planned.node.name
+            for planned in flow.plan.nodes_in(flow.scope)
+            if slot in slots_of(target for _, target in planned.setup_reads)
+        )
         yield flow.scope.problem(
             "G303",
-            flow.scope.graph.nodes[name].place,
             f"nodes.{name}",
             f"`{name}` is set up with `{slot}` before the graph runs, and only the graph writes it",
             "let it read the slot when it is called, not in `setup`",
@@ -121,19 +116,18 @@ def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Probl
             reading.met |= needed & sometimes
 
     for point in slots.flow.points:
-        if point not in before.always or point.node is None:
+        if point not in before or point.node is None:
             continue
-        needs = _needs(slots, point)
+        needs, (always, sometimes) = _needs(slots, point), before[point]
         verb = "reads" if point.node.body is None else "sets its nodes up with"
-        note(point, verb, needs, before.always[point], before.sometimes[point])
-        surely = _surely_after(slots, point, before.always[point])
-        maybe = _written_after(slots, point, before.sometimes[point])
+        note(point, verb, needs, always, sometimes)
+        surely, maybe = _surely_after(slots, point, always), _written_after(slots, point, sometimes)
         note(point, "guard", slots.guards[point], surely, maybe)
     for reading in readings.values():
         never, later = reading.missed & ~reading.met, reading.missed & reading.met
         missed.update(slots.named(never))
         first = later & ~_may_be_unread(slots, reading)
-        first &= ~written_before(slots, reading.point).sometimes[reading.point] if first else 0
+        first &= ~written_before(slots, reading.point)[reading.point][1] if first else 0
         for when, bits in (("never", never), ("first", first), ("sometimes", later & ~first)):
             if bits:
                 yield _missed(slots, reading, bits, when)
@@ -223,13 +217,6 @@ def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> 
     return []
 
 
-def _set_up_with(flow: Flow, slot: str) -> str:
-    for planned in flow.plan.nodes_in(flow.scope):
-        if slot in slots_of(target for _, target in planned.setup_reads):
-            return planned.node.name
-    raise AssertionError(slot)
-
-
 def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
     """Writes that no reader ever sees, of slots that have readers; those in `missed` are reported already."""
     flow, after = slots.flow, alive(slots).after
@@ -237,7 +224,7 @@ def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
     for point in flow.points:
         read_somewhere |= slots.uses[point].uses | slots.guards[point]
     for point in flow.points:
-        if point not in before.always or point.node is None or point.is_unknown:
+        if point not in before or point.node is None or point.is_unknown:
             continue
         unread = slots.uses[point].defines & read_somewhere & ~after[point]
         names = [name for name in slots.named(unread) if name not in missed]
@@ -305,7 +292,6 @@ def _recorded_twice(flow: Flow) -> Iterator[Problem]:
             new_name = around if around and around != name else f"{name}_2"
             yield planned.scope.problem(
                 "G307",
-                planned.node.place,
                 f"nodes.{planned.node.name}",
                 f"`{other.path}` and `{planned.path}` both record their metrics as `{name}/...`",
                 f'give one of them a name of its own, as in {planned.path}.{parameter} = "{new_name}"',

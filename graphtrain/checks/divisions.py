@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.kind import Field
 from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import FlowPoint

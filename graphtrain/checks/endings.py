@@ -1,23 +1,27 @@
-"""G504: a run has an end that can come, and no minimum of it is above its maximum. G505: no amount decides nothing.
+"""How a run, and an epoch, ends.
 
-Where `after` is "never" and nothing else ends the run it is a warning: a person may want to stop it.
+G504: a run has an end that can come, and no minimum of it is above its maximum; where `after` is "never" and nothing
+else ends the run it is a warning: a person may want to stop it. G505: no amount decides nothing. G506: the epoch of
+several sources of batches is closed by what its own batches say. And what ``every = "end"`` asks of a graph: its end is
+asked for by guards, of fields, that do not wait for the node.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
 from graphtrain.checks.answers import ANY, Table, Values
-from graphtrain.graph.elements import END
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import END, Node, Problem
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
-from graphtrain.kind.trigger import RUN, Trigger
-from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation, walk
+from graphtrain.kind.trigger import AT_END, RUN, Trigger
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, walk
+from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Scope
+from graphtrain.plan.scope import ExpressionTarget, Scope
+from graphtrain.plan.solve import Ways
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "=="}
 
@@ -80,7 +84,6 @@ class _Endings:
             node = never[0].node
             return scope.problem(
                 "G504",
-                node.place,
                 f"nodes.{node.name}.after",
                 f'`{node.name}.after` is "never", and nothing else ends the graph: `{names[0]}` cannot hold',
                 f'give it an amount, as in {node.name}.after = "10 epochs"; where a step function returns STOP, or a '
@@ -89,7 +92,6 @@ class _Endings:
             )
         return scope.problem(
             "G504",
-            scope.graph.places.get(f"guards.{names[0]}"),
             f"guards.{names[0]}",
             f"`{names[0]}`, which ends the graph, can never hold",
             "let it ask for something that comes, as `finish.due` does",
@@ -107,7 +109,6 @@ class _Endings:
             if (planned.path, "due") not in self._plan.fields_read:
                 yield self._scope.problem(
                     "G505",
-                    planned.node.place,
                     f"nodes.{name}.after",
                     f"no guard reads `{name}.due`, so {name}.after = {show_value(after)} ends nothing",
                     f'let the guard of an edge to "end" read it, or set {name}.after = "never"',
@@ -125,7 +126,6 @@ class _Endings:
                 name, field = planned.node.name, next(iter(amounts))
                 yield self._scope.problem(
                     "G505",
-                    planned.node.place,
                     f"nodes.{name}.{FROM}",
                     f'{name}.{FROM} = "{amounts[field][0]}" is after the end of the run, {ending[0].node.name}.after = '
                     f'"{most[field][0]}": `{name}` never does anything',
@@ -155,7 +155,6 @@ class _Endings:
                     node = planned.node
                     yield self._scope.problem(
                         "G504",
-                        node.place,
                         f"nodes.{node.name}.after",
                         f"the ending asks for at least {float(bound):g} `{field.node}.{field.field}`, and "
                         f'{node.name}.after = "{text}" is less: the minimum is above the maximum',
@@ -195,3 +194,91 @@ def _number(expression: Expression) -> Fraction | None:
     if not isinstance(expression, Constant) or type(expression.value) not in (int, float):
         return None
     return Fraction(expression.value) if math.isfinite(expression.value) else None  # type: ignore[arg-type]
+
+
+def check_at_end(scope: Scope) -> Iterator[Problem]:
+    """Every node of one graph that is to be due at an end of which nobody can tell that it comes."""
+    due_then = {name: node for name, node in scope.graph.nodes.items() if _is_due_at_end(scope, node)}
+    edges = [(name, edge) for name, leaving in scope.graph.edges.items() for edge in leaving if edge.target == END]
+    unguarded = next((name for name, edge in edges if edge.when is None), None)
+    for name in due_then:
+        code = "G104"
+        if unguarded is not None or not edges:
+            reason = f'the edge from `{unguarded}` to "end" has no guard, so nothing tells that the end is coming'
+            hint = f'guard the edge, as `finish` of the graph `fit` does; or put `{name}` before "end" instead'
+        elif slots := [part.name for part in walk(scope.ending) if isinstance(part, Name)]:
+            reason = f"what asks for the end reads `{slots[0]}`, which may have no value where `{name}` asks"
+            hint = "let it read a field of a node, such as `agree.value`"
+        elif waited_for := _waited_for(scope, scope.ending, due_then):
+            code, reason = "G207", f"the end waits for `{waited_for}.due`, and `{waited_for}` for the end"
+            hint = f"let the guard of the end read something else, such as {waited_for}.runs"
+        else:
+            continue
+        yield scope.problem(code, f"nodes.{name}.every", f'{name}.every = "{AT_END}": {reason}', hint)
+
+
+def _is_due_at_end(scope: Scope, node: Node) -> bool:
+    kind = scope.kinds[node.name]
+    if kind is None or kind.trigger != "every":
+        return False
+    parameter = kind.parameters["every"]
+    trigger = parameter.coerce(node.parameters.get("every", parameter.default))
+    return isinstance(trigger, Trigger) and trigger.at_end
+
+
+def _waited_for(scope: Scope, expression: Expression, names: Mapping[str, Node]) -> str | None:
+    """The first of some nodes for whose `due` an expression asks, itself or by a parameter that is another one."""
+    for part in walk(expression):
+        if isinstance(part, FieldOf):
+            if part.field == "due" and part.node in names:
+                return part.node
+            target = scope.field(part.node, part.field)
+            if isinstance(target, ExpressionTarget) and "/" not in part.node:
+                waited_for = _waited_for(scope, target.expression, names)
+                if waited_for is not None:
+                    return waited_for
+    return None
+
+
+def check_epochs(flow: Flow) -> Iterator[Problem]:
+    """Every source that closes epochs, and may be asked in one for the last batch that it gave in the one before."""
+    for begin in flow.points:
+        if not (begin.acts and begin.kind is not None and begin.kind.has_effect("forget") and begin.node is not None):
+            continue
+        runs = FieldOf(begin.node.name, "runs")
+        for name, kind in begin.scope.kinds.items():
+            if kind is None or (fields := kind.epoch_fields) is None:
+                continue
+            last, epoch = FieldOf(name, fields.last), FieldOf(name, fields.epoch)
+            arrows = [arrow for point in flow.points if point.scope is begin.scope for arrow in point.arrows]
+            closing = any(arrow.guard is not None and {last, runs} <= {*walk(arrow.guard)} for arrow in arrows)
+            way = _asked_before(begin, name, last, epoch) if closing else None
+            if way is None:
+                continue
+            path, guard_name = way
+            message = (
+                f"the guard `{guard_name}` reads `{name}.{last.field}` before `{name}` has fetched a batch of the "
+                "epoch: it is about the epoch before, whose end would close this one too"
+            )
+            hint = (
+                f"let `{begin.node.name}` lead to `{name}` first, and take the other turns after that; or ask whose "
+                f"epoch it is, as in `{name}.{last.field} and {name}.{epoch.field} == end_epoch.runs`"
+            )
+            yield path[-1].problem("G506", message, hint, thing="edges", path=path)
+
+
+def _asked_before(begin: FlowPoint, source: str, last: FieldOf, epoch: FieldOf) -> tuple[list[FlowPoint], str] | None:
+    """A shortest path from the beginning of an epoch, past no visit of a source, to a guard that asks for its last."""
+
+    def following(point: FlowPoint) -> Iterator[FlowPoint]:
+        for target in (arrow.target for arrow in point.arrows):
+            if not (target.scope is begin.scope and target.node is not None and target.node.name == source):
+                yield target
+
+    ways = Ways([begin], following)
+    for point in ways:
+        for arrow in point.arrows:
+            parts = {*walk(arrow.guard)} if arrow.guard is not None and point.scope is begin.scope else set()
+            if last in parts and epoch not in parts:
+                return ways.to(point), arrow.asks[0]
+    return None

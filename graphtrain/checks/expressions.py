@@ -6,18 +6,17 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from graphtrain.checks.guards import ValueTypeError, name_faults, syntax_hint, type_of
-from graphtrain.graph.elements import Node
-from graphtrain.graph.problem import Problem
+from graphtrain.checks.guards import ExpressionFault, ValueTypeError, name_faults, syntax_hint, type_of
+from graphtrain.graph.elements import Node, Problem
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import REQUIRED, show_value
-from graphtrain.language.evaluate import evaluate
+from graphtrain.language.closures import Cell, compile_guard
 from graphtrain.language.syntax import (
     Expression,
+    FieldOf,
     GuardCycleError,
     GuardSyntaxError,
     Name,
-    field_of,
     is_expression,
     walk,
 )
@@ -64,14 +63,14 @@ def _cannot_vary(scope: Scope, node: Node, kind: Kind, name: str) -> Problem | N
         hint = "an expression is one text"
     else:
         return None
-    return scope.problem("G211", node.place, f"nodes.{node.name}.reads.{name}", reason, hint)
+    return scope.problem("G211", f"nodes.{node.name}.reads.{name}", reason, hint)
 
 
 def _problem(scope: Scope, node: Node, name: str, code: str, message: str, hint: str = "") -> Problem:
     text = node.reads[name]
     shown = text if len(text) <= 120 else f"{text[:117]}..."
     where = f"nodes.{node.name}.reads.{name}"
-    return scope.problem(code, node.place, where, f'{node.name}.{name}: {message}\n    {name} = "{shown}"', hint)
+    return scope.problem(code, where, f'{node.name}.{name}: {message}\n    {name} = "{shown}"', hint)
 
 
 def _faults(scope: Scope, node: Node, name: str, target: ExpressionTarget) -> Iterator[Problem]:
@@ -82,30 +81,30 @@ def _faults(scope: Scope, node: Node, name: str, target: ExpressionTarget) -> It
         if target.parameter is None and "not an expression" in str(error):
             message = f"`{target.text}` is not a valid name for a slot"
             thing = f"nodes.{node.name}.reads.{name}"
-            yield scope.problem("G115", node.place, thing, message, "nor is it a field (`node.field`) or an expression")
+            yield scope.problem("G115", thing, message, "nor is it a field (`node.field`) or an expression")
         else:
             yield _problem(scope, node, name, "G201", str(error), syntax_hint(error))
         return
-    faults = [(fault.code, fault.message, fault.hint) for fault in name_faults(scope, target.text, parsed)]
+    faults = [*name_faults(scope, target.text, parsed)]
     faults += [] if faults else list(_not_saved(scope, parsed))
     if not faults:
         try:
             faults += _type_faults(target, type_of(scope, parsed, scope.graph.guards))
         except ValueTypeError as error:
-            faults.append(("G204", str(error), error.hint))
-    for code, message, hint in faults:
-        yield _problem(scope, node, name, code, message, hint)
+            faults.append(ExpressionFault("G204", str(error), error.hint))
+    for fault in faults:
+        yield _problem(scope, node, name, *fault)
 
 
-def _not_saved(scope: Scope, expression: Expression) -> Iterator[tuple[str, str, str]]:
+def _not_saved(scope: Scope, expression: Expression) -> Iterator[ExpressionFault]:
     for part in walk(expression):
         if isinstance(part, Name) and part.name not in scope.graph.guards and not scope.may_hold(part.name):
             known = sorted({*scope.written, *scope.graph.guards})
             message = f"no node writes a slot `{part.name}`: an expression reads saved state, no resources"
-            yield "G202", message, suggestion(part.name, known)
+            yield ExpressionFault("G202", message, suggestion(part.name, known))
 
 
-def _type_faults(target: ExpressionTarget, received: ValueType) -> list[tuple[str, str, str]]:
+def _type_faults(target: ExpressionTarget, received: ValueType) -> list[ExpressionFault]:
     if target.parameter is None or received == "unknown":
         return []
     wanted = value_type(target.parameter.annotation)
@@ -113,7 +112,8 @@ def _type_faults(target: ExpressionTarget, received: ValueType) -> list[tuple[st
         return []
     hint = "write `//`, or round with `floor` or `ceil`" if (received, wanted) == ("number", "integer") else ""
     article = "an" if received == "integer" else "a"
-    return [("G204", f"expected {target.parameter.type_name}, and the expression is {article} {received}", hint)]
+    message = f"expected {target.parameter.type_name}, and the expression is {article} {received}"
+    return [ExpressionFault("G204", message, hint)]
 
 
 # ---- circles, and the value at the beginning
@@ -130,18 +130,17 @@ def _values(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> 
             if circle:
                 continue
             _value(target)
-        except (GuardSyntaxError, GuardCycleError):  # of a guard that it names, which is reported there
+        except (GuardSyntaxError, GuardCycleError, _UnknownError):  # a faulty guard is reported where it is
             continue
-        except _UnknownError:
-            continue
-        except (ArithmeticError, TypeError) as error:
-            message = f"raises {type(error).__name__} where a run begins, all progress at its start: {error}"
-            yield _problem(
-                scope, node, name, "G212", message, "exclude that case: `... if ... else ...`, or `max(1, ...)`"
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raised, hint = (
+                f"raises {type(error).__name__}",
+                "exclude that case: `... if ... else ...`, or `max(1, ...)`",
             )
-        except ValueError as error:
-            message = f"has no value where a run begins, all progress at its start: {error}"
-            yield _problem(scope, node, name, "G212", message, "bound it, as in `max(1, ...)`")
+            if isinstance(error, ValueError):
+                raised, hint = "has no value", "bound it, as in `max(1, ...)`"
+            message = f"{raised} where a run begins, all progress at its start: {error}"
+            yield _problem(scope, node, name, "G212", message, hint)
 
 
 def _circle(target: ExpressionTarget, path: tuple[str, ...]) -> tuple[str, ...]:
@@ -166,17 +165,16 @@ def _value(target: ExpressionTarget) -> Any:
         _UnknownError: it reads a slot, or a node that nobody has declared.
         ArithmeticError, TypeError, ValueError: it has none, or one that the parameter cannot have.
     """
-    value = evaluate(target.expression, lambda name: _read(target.scope, name))
+    value = compile_guard(target.expression, lambda part: Cell(lambda: _read(target.scope, part)))()
     return value if target.parameter is None else target.parameter.evaluated(value)
 
 
-def _read(scope: Scope, name: str) -> Any:
-    owned = field_of(name)
-    inside = scope.inside(owned[0]) if owned is not None else None
-    if owned is None or inside is None:
+def _read(scope: Scope, part: Name | FieldOf) -> Any:
+    inside = scope.inside(part.node) if isinstance(part, FieldOf) else None
+    if isinstance(part, Name) or inside is None:
         raise _UnknownError
-    (inner, node), field = inside, owned[1]
-    target, kind = scope.field(*owned), inner.kinds[node.name]
+    (inner, node), field = inside, part.field
+    target, kind = scope.field(part.node, field), inner.kinds[node.name]
     if isinstance(target, ExpressionTarget):
         return _value(target)
     if kind is None:

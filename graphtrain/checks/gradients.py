@@ -24,13 +24,11 @@ from graphtrain.checks.gradient_rules import (
     State,
 )
 from graphtrain.graph import layers
-from graphtrain.graph.elements import END
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import END, Problem
 from graphtrain.kind import Field
 from graphtrain.language.syntax import Constant, Expression, FieldOf, walk
 from graphtrain.names import quoted
-from graphtrain.plan.facts import changers, conjuncts
-from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
+from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, changers, conjuncts
 from graphtrain.plan.plan import PlanAction
 from graphtrain.plan.scope import Scope, named_by
 from graphtrain.plan.solve import Ways
@@ -164,10 +162,8 @@ class Gradients:
                 does = "acts on the gradients" if point in self.actions else "counts the backward passes"
                 also = f" as {len(more)} more in `{name}` do," if more else ""
                 at = f" at `{name}`" if name != point.path else ""
-                node = self.flow.scope.graph.nodes[name]
                 yield self.flow.scope.problem(
                     "G410",
-                    node.place,
                     f"nodes.{name}",
                     f"`{point.path}` {does} of `{default}` by default,{also} and there are several optimizers: "
                     f"{several}",

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from graphtrain.graph.problem import Problem
-from graphtrain.language.evaluate import COMPARISONS, constant_value
+from graphtrain.graph.elements import Problem
+from graphtrain.language.closures import COMPARISONS, constant_value
 from graphtrain.language.syntax import (
     FUNCTIONS,
     NUMBERS,
@@ -37,7 +37,7 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
         try:
             guards[name] = scope.parse(text)
         except GuardSyntaxError as error:
-            yield _problem(scope, "G201", name, str(error), syntax_hint(error))
+            yield _problem(scope, name, "G201", str(error), syntax_hint(error))
     used = {edge.when for leaving in scope.graph.edges.values() for edge in leaving}
     expanded: dict[str, Expression] = {}
     circles: set[frozenset[str]] = set()  # each is reported once, at its first guard
@@ -48,25 +48,25 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
             whole = expand(expression, guards, (name,))
         except GuardCycleError as error:
             if name in error.path and frozenset(error.path) not in circles:
-                yield _problem(scope, "G207", name, f"defined by itself: {error}")
+                yield _problem(scope, name, "G207", f"defined by itself: {error}")
                 circles.add(frozenset(error.path))
             yield from problems
             continue
         except GuardSyntaxError as error:
             if not too_large.intersection(part.name for part in walk(expression) if isinstance(part, Name)):
-                yield _problem(scope, "G201", name, str(error))
+                yield _problem(scope, name, "G201", str(error))
             too_large.add(name)
             yield from problems
             continue
         if not problems and (constant := constant_value(whole)) is not None:
             hint = "an edge that is always taken needs no guard; one that is never taken can be removed"
-            problems.append(_problem(scope, "G205", name, f"is always {str(constant).lower()}, whatever happens", hint))
+            problems.append(_problem(scope, name, "G205", f"is always {str(constant).lower()}, whatever happens", hint))
         yield from problems
         expanded[name] = whole
     named = {part.name for guard in guards.values() for part in walk(guard) if isinstance(part, Name)}
     for name in guards:
         if name not in used and name not in named:
-            yield _problem(scope, "G209", name, "no edge and no other guard names it", severity="warning")
+            yield _problem(scope, name, "G209", "no edge and no other guard names it", severity="warning")
     yield from _duplicates(scope, expanded)
 
 
@@ -82,41 +82,36 @@ def check_bypassed(plan: Plan) -> Iterator[Problem]:
                 if left_out:
                     message = f"`{read.node}` is bypassed, so `{read.node}.{read.field}` never changes"
                     hint = f"set `{read.node}.{left_out[0]}`, or read another node"
-                    yield _problem(scope, "G210", name, message, hint, severity="warning")
+                    yield _problem(scope, name, "G210", message, hint, severity="warning")
 
 
 def _guard(scope: Scope, name: str, expression: Expression, guards: dict[str, Expression]) -> Iterator[Problem]:
     if name in scope.slots:
         message = f"a slot is called `{name}` too, so the name means two things"
-        yield _problem(scope, "G208", name, message, "rename the guard")
+        yield _problem(scope, name, "G208", message, "rename the guard")
     elif name in NUMBERS:
-        yield _problem(scope, "G208", name, f"`{name}` is the number in every expression", "rename the guard")
+        yield _problem(scope, name, "G208", f"`{name}` is the number in every expression", "rename the guard")
     sound = True
     for fault in name_faults(scope, scope.graph.guards[name], expression):
         sound = False
-        yield _problem(scope, *fault.at(name))
+        yield _problem(scope, name, *fault)
     if sound:
         try:
             value_type = type_of(scope, expression, guards)
         except ValueTypeError as problem:
-            yield _problem(scope, "G204", name, str(problem), problem.hint)
+            yield _problem(scope, name, "G204", str(problem), problem.hint)
         else:
             if value_type not in ("boolean", "unknown"):
                 message = f"a guard is true or false; this is a {_word(value_type)}"
-                yield _problem(scope, "G204", name, message, "compare it with something, as in `> 0`")
+                yield _problem(scope, name, "G204", message, "compare it with something, as in `> 0`")
 
 
-@dataclass(frozen=True)
-class ExpressionFault:
+class ExpressionFault(NamedTuple):
     """What is wrong with an expression, wherever that is."""
 
     code: str
     message: str
     hint: str = ""
-
-    def at(self, name: str) -> tuple[str, str, str, str]:
-        """The arguments of a problem of a guard."""
-        return self.code, name, self.message, self.hint
 
 
 def syntax_hint(error: GuardSyntaxError) -> str:
@@ -283,7 +278,7 @@ def _duplicates(scope: Scope, expanded: dict[str, Expression]) -> Iterator[Probl
             first = seen.setdefault(expanded[edge.when], str(edge))
             if first != str(edge):
                 message = f'"{edge}" is never taken: "{first}" is evaluated before it and has the same guard'
-                yield scope.problem("G206", edge.place, f"edges.{source}", message)
+                yield scope.problem("G206", f"edges.{source}", message, place=edge.place)
 
 
 def spell(expression: Expression) -> str:
@@ -307,9 +302,8 @@ def spell(expression: Expression) -> str:
     raise AssertionError(expression)
 
 
-def _problem(scope: Scope, code: str, name: str, message: str, hint: str = "", *, severity: str = "error") -> Problem:
-    place = scope.graph.places.get(f"guards.{name}")
+def _problem(scope: Scope, name: str, code: str, message: str, hint: str = "", *, severity: str = "error") -> Problem:
     text = scope.graph.guards[name]
     shown = text if len(text) <= 120 else text[:117] + "..."
     text = f'guard `{name}`: {message}\n    {name} = "{shown}"'
-    return scope.problem(code, place, f"guards.{name}", text, hint, severity=severity)  # type: ignore[arg-type]
+    return scope.problem(code, f"guards.{name}", text, hint, severity=severity)  # type: ignore[arg-type]

@@ -13,23 +13,74 @@ Tarjan, "Depth-first search and linear graph algorithms", 1972.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from graphtrain.checks.answers import NO_ANSWERS, Answers, Table, together
-from graphtrain.checks.changes import NOWHERE, Changes, Points
+from graphtrain.checks.changes import COUNTED, NOWHERE, Changes, Counting, Points, Targets, by_count
 from graphtrain.checks.gradients import Gradients
-from graphtrain.checks.loop_counts import COUNTED, Counting
-from graphtrain.checks.trap import Targets, Trap, circle, within
-from graphtrain.checks.windows import by_count
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.trigger import AT_END
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, rebuilt, walk
-from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
-from graphtrain.plan.plan import PlanNode
+from graphtrain.names import quoted
+from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves
-from graphtrain.plan.solve import Ways
+from graphtrain.plan.solve import Ways, circle, components, within
+
+
+@dataclass(eq=False)
+class Trap:
+    """Points that a run may never leave.
+
+    Attributes:
+        targets: where the ways lead that can be taken.
+        closed: the points with a way out, and the guards that keep it closed.
+        is_still: nothing that a guard in it reads changes.
+    """
+
+    points: list[FlowPoint]
+    targets: Mapping[FlowPoint, list[FlowPoint]]
+    closed: list[tuple[FlowPoint, tuple[str, ...]]]
+    is_still: bool
+
+    def problem(self, scope: Scope, without: Sequence[str] = ()) -> Problem:
+        """What is wrong, without some resources."""
+        nodes = list(dict.fromkeys(point.path for point in self.points))
+        names = quoted(nodes, most=16)
+        way = circle(self.points[0], self.targets)
+        path = names_on(way)
+        absent = f"without {quoted(without)} " if without else ""
+        hint = ""
+        if without:
+            hint = "; or, if it is always supplied, take it out of the `optional` of the body or the kind"
+        if self.is_still:
+            node = self.points[0].node
+            assert node is not None
+            around = f"stay at {names}" if len(nodes) == 1 else f"go round {names}"
+            return scope.problem(
+                "G501",
+                f"nodes.{node.name}",
+                f"{absent}the run can {around} forever: no guard there reads anything that changes on the way",
+                "route the loop through a node whose progress a guard in it reads, such as `next_batch`, or guard an "
+                f"edge that leads back by something that changes{hint}",
+                path=path if len(path) > 1 else path * 2,
+            )
+        asks = list(dict.fromkeys(name for _, names in self.closed for name in names))
+        point = next((point for point, names in self.closed if names), self.points[0])
+        node = point.node
+        assert node is not None
+        decide = "decides" if len(asks) == 1 else "decide"
+        return scope.problem(
+            "G502",
+            f"edges.{node.name}",
+            f"{absent}the loop of {names} can be left only as {quoted(asks)} {decide}, and nothing in the loop brings "
+            "about the answer that leads out",
+            f"let the guard read progress of a node of the loop, such as `runs`{hint}",
+            path=path if len(path) > 1 else path * 2,
+            place=node.place,
+        )
+
 
 MOST_SETS = 20_000
 # Points in all of those sets: a set of a thousand takes as long as fifty of twenty.
@@ -78,7 +129,6 @@ def _of_scope(
         node = scope.graph.nodes[scope.graph.start]
         yield scope.problem(
             "G503",
-            node.place,
             f"nodes.{node.name}",
             f"not checked whether the loops around `{node.name}` end: they are too entangled",
             "guard fewer of the edges in them by several answers at once, or put a part into a nested graph",
@@ -104,9 +154,6 @@ def _bypassed(flow: Flow, scope: Scope, supplied: Collection[str]) -> tuple[froz
     return frozenset(idle), optional
 
 
-_AnswersOfGuard = dict[tuple[int | None, ...], dict[bool, tuple[Answers, ...] | None]]
-
-
 @dataclass(eq=False)
 class _Way:
     """A way to leave a point.
@@ -116,14 +163,12 @@ class _Way:
         target: None if it leads out of the graph.
         asks: the names of the guards that decide.
         counters: the counts of backward passes that the guard reads.
-        answers: the ways in which the guard can have an answer, where those counts are known, by both.
     """
 
     guard: Expression | None
     target: FlowPoint | None
     asks: tuple[str, ...] = ()
     counters: tuple[FieldOf, ...] = ()
-    answers: _AnswersOfGuard = field(default_factory=dict)
 
 
 Exit = tuple[FlowPoint, int]
@@ -174,12 +219,17 @@ class _Search:
         self._graph = points[0].scope.graph
         self._unchanged = Changes(points, gradients)
         self._changes = self._unchanged
-        self._guards: dict[int, tuple[Expression, tuple[FieldOf, ...], _AnswersOfGuard]] = {}  # the plan keeps them
+        self._guards: dict[int, tuple[Expression, tuple[FieldOf, ...]]] = {}  # by `id`: the plan keeps them
+        # How a guard can have an answer, by its `id` and the counts of backward passes that it reads.
+        self._answered: dict[tuple[int | None, ...], dict[bool, tuple[Answers, ...] | None]] = {}
         self._reads: set[FieldOf | Name] = set()
-        self._at_end = {
-            point.node.name for point in points if point.node and point.planned and _is_due_at_end_alone(point.planned)
+        nodes = [(point.node.name, point.planned) for point in points if point.node is not None and point.planned]
+        self._at_end = {  # the nodes that are due at the end alone
+            name
+            for name, planned in nodes
+            if planned.trigger is not None and planned.trigger.texts == [AT_END] and not planned.also_due
         }
-        self._delayed = {point.node.name for point in points if point.node and point.planned and point.planned.start}
+        self._delayed = {name for name, planned in nodes if planned.start is not None}
         self._order = {point: number for number, point in enumerate(points)}
         self._acting = {point.node.name: point for point in points if point.acts and point.node is not None}
         self._ways = {point: self._ways_of(point) for point in points}
@@ -202,8 +252,7 @@ class _Search:
         changes = self._unchanged.without(bypassed)
         if changes.growing != self._changes.growing:  # so that a count is 0, or is not
             self._taken.clear()
-            for way in (way for ways in self._ways.values() for way in ways):
-                way.answers.clear()
+            self._answered.clear()
         self._changes = changes
         self._always = NO_ANSWERS
         for read in self._where_entered():
@@ -239,9 +288,8 @@ class _Search:
         entries = self._flow.entries[point.path]
         if len(entries) == 2 and point is entries[0]:  # where the trigger is asked
             due, skipped = point.arrows
-            guard, counters, answers = self._read_guard(FieldOf(point.node.name, "due"))
-            asks = (f"{point.node.name}.due",)
-            return [_Way(guard, due.target, asks, counters, answers), _Way(None, skipped.target)]
+            guard, counters = self._read_guard(FieldOf(point.node.name, "due"))
+            return [_Way(guard, due.target, (f"{point.node.name}.due",), counters), _Way(None, skipped.target)]
         return [self._way(arrow) for arrow in point.arrows]
 
     def _way(self, arrow: FlowEdge) -> _Way:
@@ -250,16 +298,16 @@ class _Search:
             return _Way(None, target, arrow.asks)
         if id(arrow.guard) not in self._guards:
             self._guards[id(arrow.guard)] = self._read_guard(arrow.guard)
-        guard, counters, answers = self._guards[id(arrow.guard)]
-        return _Way(guard, target, arrow.asks, counters, answers)
+        guard, counters = self._guards[id(arrow.guard)]
+        return _Way(guard, target, arrow.asks, counters)
 
-    def _read_guard(self, asked: Expression) -> tuple[Expression, tuple[FieldOf, ...], _AnswersOfGuard]:
-        """What a guard means, the counts of backward passes in it, and its answers, of which none is known so far."""
+    def _read_guard(self, asked: Expression) -> tuple[Expression, tuple[FieldOf, ...]]:
+        """What a guard means, and the counts of backward passes in it."""
         guard = self._meaning(asked)
         reads = dict.fromkeys(part for part in walk(guard) if isinstance(part, FieldOf | Name))
         self._reads |= reads.keys()
         counters = tuple(read for read in reads if isinstance(read, FieldOf) and self._unchanged.counted(read))
-        return guard, counters, {}
+        return guard, counters
 
     def _meaning(self, guard: Expression) -> Expression:
         """A guard that asks of windows what they count; of what is due, that its `from`, or the end, is reached too."""
@@ -381,7 +429,7 @@ class _Search:
     def _taken_back_by(self, answers: Answers) -> Points:
         """The points that may change one of some answers."""
         if answers.literals not in self._breaking:
-            literals = self._table.in_answers(answers)
+            literals = (each for bit, each in enumerate(self._table.literals) if answers.literals >> bit & 1)
             self._breaking[answers.literals] = NOWHERE.union(*map(self._changes.breaking, literals))
         return self._breaking[answers.literals]
 
@@ -394,7 +442,7 @@ class _Search:
             for part in self._parts(candidate.points - clearing, self._every_way):
                 if adding & part:
                     first = min(adding & part, key=self._order.__getitem__)
-                    around = circle([first, *(part - {first})], within(part, self._every_way))
+                    around = circle(first, within(part, self._every_way))
                     for on_circle in around[1:]:
                         if on_circle is not point:
                             yield from self._without(candidate.points, frozenset({on_circle}), frozenset({point}))
@@ -450,10 +498,10 @@ class _Search:
 
     def _answers(self, way: _Way, answer: bool, counts: Counts) -> tuple[Answers, ...] | None:
         assert way.guard is not None
-        key = tuple(counts.get(read) for read in way.counters)
-        if key not in way.answers:
-            way.answers[key] = self._table.ways_to_answer(way.guard, self._changes.known(counts))
-        return way.answers[key][answer]
+        key = (id(way.guard), *(counts.get(read) for read in way.counters))  # the ways keep the guards
+        if key not in self._answered:
+            self._answered[key] = self._table.ways_to_answer(way.guard, self._changes.known(counts))
+        return self._answered[key][answer]
 
     def _acting_on(self, optimizers: frozenset[str], effect: str) -> Points:
         """The points of which a visit adds to the gradients of some optimizers, or clears them."""
@@ -503,40 +551,4 @@ class _Search:
 
     def _parts(self, points: Points, targets: Targets) -> list[Points]:
         """The strongly connected parts in which a run can go round, in the order of the graph."""
-        lowest: dict[FlowPoint, int] = {}  # of each point that was met, the first on the path that it leads back to
-        path: list[FlowPoint] = []  # the points whose part is not known so far
-        parts: list[Points] = []
-        for root in points:
-            if root in lowest:
-                continue
-            lowest[root] = 0
-            path.append(root)
-            visits = [(root, 0, iter(targets[root]))]
-            while visits:
-                point, position, following = visits[-1]
-                for after in following:
-                    if after is None or after not in points:
-                        continue
-                    if after not in lowest:
-                        lowest[after] = len(path)
-                        visits.append((after, len(path), iter(targets[after])))
-                        path.append(after)
-                        break
-                    if lowest[after] < lowest[point]:
-                        lowest[point] = lowest[after]
-                else:
-                    visits.pop()
-                    if lowest[point] == position:
-                        part = frozenset(path[position:])
-                        del path[position:]
-                        lowest |= dict.fromkeys(part, len(points))  # nothing leads back to it any more
-                        if len(part) > 1 or point in targets[point]:
-                            parts.append(part)
-                    elif lowest[point] < lowest[visits[-1][0]]:
-                        lowest[visits[-1][0]] = lowest[point]
-        return sorted(parts, key=lambda part: min(map(self._order.__getitem__, part)))
-
-
-def _is_due_at_end_alone(planned: PlanNode) -> bool:
-    trigger = planned.trigger
-    return trigger is not None and trigger.texts == [AT_END] and not planned.also_due
+        return sorted(components(points, targets), key=lambda part: min(map(self._order.__getitem__, part)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import optimizers_of
 from graphtrain.plan.solve import Ways
@@ -20,18 +20,16 @@ _State = tuple[FlowPoint, tuple[bool, ...]]
 
 def check_modes(flow: Flow) -> Iterator[Problem]:
     """Every backward pass in evaluation mode, and every body that leaves it on."""
-    models = {point: _models(point) for point in flow.points if point.acts and point.kind is not None}
+    models = {  # what the slot `model` of a node holds, by the names of the resources
+        point: optimizers_of(point.scope, point.node, "model")
+        for point in flow.points
+        if point.acts and point.kind is not None and "model" in point.kind.slots
+        if point.node is not None and point.node.body is None
+    }
     for model in dict.fromkeys(
         name for point, names in models.items() if point.kind and point.kind.has_effect("eval") for name in names
     ):
         yield from _followed(flow, model, {point for point, names in models.items() if model in names})
-
-
-def _models(point: FlowPoint) -> tuple[str, ...]:
-    """What the slot `model` of a node holds, by the names of the resources."""
-    if point.node is None or point.kind is None or point.node.body is not None or "model" not in point.kind.slots:
-        return ()
-    return optimizers_of(point.scope, point.node, "model")
 
 
 def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Problem]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.kind.fields import IDLE, ROUND, Field
-from graphtrain.language.syntax import Expression, FieldOf, walk
+from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
@@ -25,7 +25,7 @@ from graphtrain.plan.scope import (
     leaves,
     outputs_of,
 )
-from graphtrain.plan.solve import Ways
+from graphtrain.plan.solve import Ways, circle, components, within
 
 # Fields that the engine counts, alike on every rank.
 _OF_ENGINE = ("runs", "due", "fired")
@@ -105,7 +105,7 @@ class _Differing:
         if kind.synchronises or planned.body is not None:
             return
         if (of := self._first(target for _, target in planned.visit_reads)) is not None:
-            fields = [name for name, field in kind.fields.items() if name not in _OF_ENGINE and not _is_counted(field)]
+            fields = [name for name, field in kind.fields.items() if name not in _OF_ENGINE and field.counts is None]
             self._add([*planned.writes, *(f"{planned.path}.{name}" for name in fields)], _Origin(planned.path, of))
 
     def _way(self, name: str) -> tuple[str, ...]:
@@ -146,7 +146,6 @@ class _Differing:
         how = 'how="sum"), and count `agree.value`' if is_clock else 'how="mean"), and read `agreed`'
         return scope.problem(
             "G701",
-            scope.graph.places.get(where) if node is None else node.place,
             where,
             f"{does} `{shown}`, which differs between ranks: it is made of a batch, and each rank has its own",
             f'make one value of it: insert("agree", after="{writer}", reads={{"value": "{shown}"}}, {how}',
@@ -164,11 +163,6 @@ def _named(leaf: Target) -> str:
     return ""
 
 
-def _is_counted(field: Field) -> bool:
-    """True for what the engine counts, alike on every rank."""
-    return field.counts is not None
-
-
 # ---- G705: circles in which ranks do not synchronise
 
 
@@ -178,52 +172,42 @@ def _never_synchronising(flow: Flow) -> Iterator[Problem]:
     Where ranks synchronise they agree on signals, on time, and on requests for checkpoints. A way round that is left by
     what counts the backward passes of a window is over when that is full.
     """
-    import networkx
-
     if flow.scope.has_unknown:
         return
-    apart = [point for point in flow.points if not (point.acts and point.kind is not None and point.kind.synchronises)]
-    network = networkx.DiGraph()
-    network.add_nodes_from(apart)
-    inside = set(apart)
-    network.add_edges_from((point, arrow.target) for point in apart for arrow in point.arrows if arrow.target in inside)
+    ways = {
+        point: [arrow.target for arrow in point.arrows]
+        for point in flow.points
+        if not (point.acts and point.kind is not None and point.kind.synchronises)
+    }
     reached = {*Ways([flow.start], lambda point: (arrow.target for arrow in point.arrows))}
-    for part in networkx.strongly_connected_components(network):
+    for part in components(ways, ways):
         trained = [point for point in flow.points if point in part and {"backward", "step"} & {*point.effects}]
-        within = network.subgraph(part)
-        if not trained or not within.number_of_edges() or trained[0] not in reached or _is_left_by_a_window(part):
+        if not trained or trained[0] not in reached or _is_left_by_a_window(part):
             continue
         point = trained[0]
-        back = min((networkx.shortest_path(within, after, point) for after in within.successors(point)), key=len)
+        way = circle(point, within(part, ways))
         yield point.problem(
             "G705",
             "the run can keep training while ranks never synchronise: they would not agree on a signal to stop, or on "
             "a checkpoint",
             "put a node on the way in which ranks synchronise, such as `next_batch`, `agree` or `exchange`",
-            path=[point, *back],
+            path=way,
         )
 
 
-def _is_left_by_a_window(part: Iterable[FlowPoint]) -> bool:
+def _is_left_by_a_window(points: frozenset[FlowPoint]) -> bool:
     """True if a guard on the count of backward passes leads out of a part in which nothing clears them."""
-    points = set(part)
     if any("zero_grad" in point.effects for point in points):
         return False
-    return any(
-        arrow.target not in points and arrow.guard is not None and _reads_a_window(point.scope, arrow.guard)
+    asked = (
+        kind.counter(part.field)
         for point in points
         for arrow in point.arrows
+        if arrow.target not in points and arrow.guard is not None
+        for part in walk(arrow.guard)
+        if isinstance(part, FieldOf) and (kind := kind_at(point.scope, part.node)) is not None
     )
-
-
-def _reads_a_window(scope: Scope, guard: Expression) -> bool:
-    return any(
-        isinstance(part, FieldOf)
-        and (kind := kind_at(scope, part.node)) is not None
-        and (counter := kind.counter(part.field)) is not None
-        and counter.counts == "backward"
-        for part in walk(guard)
-    )
+    return any(counter is not None and counter.counts == "backward" for counter in asked)
 
 
 # ---- G706: windows
@@ -241,7 +225,6 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                     size = f"{owner.path.removeprefix(planned.scope.path)}.{counter.window}"
                     yield planned.scope.problem(
                         "G706",
-                        planned.node.place,
                         f"nodes.{planned.node.name}.reads.{read.name}",
                         f"`{planned.path}` reads `{owner.path}.{counter.target}` as `{read.name}`: the backward passes "
                         "of one rank, while the gradients of all are summed",
@@ -256,7 +239,6 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                     continue
                 yield scope.problem(
                     "G706",
-                    scope.graph.places.get(f"guards.{name}"),
                     f"guards.{name}",
                     f"`{name}` compares `{asked.node}.{counter.name}`, the backward passes of all ranks, with "
                     f"`{asked.node}.{asked.field}`, those of one",

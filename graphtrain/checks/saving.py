@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Iterator
 
 from graphtrain.checks.data_flow import Before
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.names import quoted
-from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
-from graphtrain.plan.save_points import SavePoints
-from graphtrain.plan.slots import Slots
+from graphtrain.plan.flow import Flow, FlowPoint
+from graphtrain.plan.slots import SavePoints, Slots
+from graphtrain.plan.solve import circle, components, within
 
 
 def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
@@ -18,32 +18,28 @@ def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
     if slots.transient:
         flow = slots.flow
         points = SavePoints(slots)
-        reached = [point for point in flow.points if point in before.always]
+        reached = [point for point in flow.points if point in before]
         yield from _without_save_points(flow, points, reached)
         for point in reached:
-            if _asks(point):
+            reads = point.planned.setup_reads if point.acts and point.planned is not None else ()
+            if any(read.name == "checkpoints" for read, _ in reads):
                 yield from _late(point, points)
 
 
 def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint]) -> Iterator[Problem]:
-    import networkx
-
-    network = networkx.DiGraph()
-    network.add_nodes_from(flow.points)
-    network.add_edges_from(
-        (point, arrow.target) for point in reached for arrow in point.arrows if _cannot_save(points, point, arrow)
-    )
-    for part in networkx.strongly_connected_components(network):
-        inside = network.subgraph(part)
-        trained = [point for point in flow.points if point in part and "backward" in point.effects]
-        if trained and inside.number_of_edges():
-            point = trained[0]
-            # In a part that has edges every point is on a circle.
-            back = min((networkx.shortest_path(inside, after, point) for after in inside.successors(point)), key=len)
-            circle = [point, *back]
+    ways = {  # within a visit a run stands nowhere
+        point: [
+            arrow.target for arrow in point.arrows if not points.is_position(arrow, point) or points.late(arrow, point)
+        ]
+        for point in reached
+    }
+    for part in components(ways, ways):
+        point = next((point for point in flow.points if point in part and "backward" in point.effects), None)
+        if point is not None:
+            path = circle(point, within(part, ways))
             arrows = [
                 (before, arrow)
-                for before, after in itertools.pairwise(circle)
+                for before, after in itertools.pairwise(path)
                 for arrow in before.arrows
                 if arrow.target is after
             ]
@@ -53,13 +49,8 @@ def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint
                 f"the run can keep training without ever reaching a save point: {quoted(names)} cannot "
                 "be saved and is always still needed",
                 "read it before the loop closes, or keep it as progress of its node",
-                path=circle,
+                path=path,
             )
-
-
-def _cannot_save(points: SavePoints, source: FlowPoint, arrow: FlowEdge) -> bool:
-    """True if the run cannot be saved where an arrow leads: within a visit it stands nowhere."""
-    return not points.is_position(arrow, source) or bool(points.late(arrow, source))
 
 
 def _late(point: FlowPoint, points: SavePoints) -> Iterator[Problem]:
@@ -75,12 +66,3 @@ def _late(point: FlowPoint, points: SavePoints) -> Iterator[Problem]:
                 path=[point, arrow.target],
             )
             return
-
-
-def _asks(point: FlowPoint) -> bool:
-    """True for a node that asks for checkpoints."""
-    return (
-        point.acts
-        and point.planned is not None
-        and any(read.name == "checkpoints" for read, _ in point.planned.setup_reads)
-    )

@@ -8,13 +8,11 @@ from collections.abc import Iterator
 
 from graphtrain.checks.codes import CODES, can_be_allowed
 from graphtrain.checks.guards import no_node
-from graphtrain.graph.elements import END, NESTED, Node
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import END, NESTED, Node, Problem
 from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
-from graphtrain.kind.mode import known_mode
-from graphtrain.kind.parameter import REQUIRED, is_trigger
+from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode
 from graphtrain.kind.trigger import AT_END, COUNTS_RUN, ONCE, Term, Trigger, known_units, unit_hint
 from graphtrain.language.syntax import field_of, is_expression
 from graphtrain.names import nearest, suggestion
@@ -42,36 +40,30 @@ def check_structure(scope: Scope, *, all_kinds_known: bool) -> Iterator[Problem]
 
 
 def _allowed(scope: Scope) -> Iterator[Problem]:
-    place = scope.graph.places.get("allow")
     for code in scope.graph.allow:
         if code not in CODES:
             hint = suggestion(code, CODES) or "codes are three digits after a G, as in G403"
-            yield scope.problem(
-                "G117", place, "allow", f"`{code}` is not the code of a check", hint, severity="warning"
-            )
+            yield scope.problem("G117", "allow", f"`{code}` is not the code of a check", hint, severity="warning")
         elif not can_be_allowed(code):
             message = f"`{code}` cannot be allowed: {CODES[code]}"
             hint = "fix the graph; warnings can be allowed, and errors from G3 on"
-            yield scope.problem("G117", place, "allow", message, hint, severity="warning")
+            yield scope.problem("G117", "allow", message, hint, severity="warning")
 
 
 def _names(scope: Scope) -> Iterator[Problem]:
-    for name, node in scope.graph.nodes.items():
+    for name in scope.graph.nodes:
         if name in RESERVED:
             message = f"`{name}` cannot be the name of a node"
             hint = (
                 "it is the reserved target that ends the graph" if name == END else f"write [{name}] at the top level"
             )
-            yield scope.problem("G114", node.place, f"nodes.{name}", message, hint)
+            yield scope.problem("G114", f"nodes.{name}", message, hint)
         elif not _is_name(name):
-            yield scope.problem("G114", node.place, f"nodes.{name}", f"`{name}` is not a valid name for a node", _NAME)
+            yield scope.problem("G114", f"nodes.{name}", f"`{name}` is not a valid name for a node", _NAME)
     for section, thing, names in (("guards", "guard", scope.graph.guards), ("clock", "unit", scope.graph.units)):
         for name in names:
             if not _is_name(name):
-                place = scope.graph.places.get(f"{section}.{name}")
-                yield scope.problem(
-                    "G114", place, f"{section}.{name}", f"`{name}` is not a valid name for a {thing}", _NAME
-                )
+                yield scope.problem("G114", f"{section}.{name}", f"`{name}` is not a valid name for a {thing}", _NAME)
 
 
 _NAME = "letters, digits and underscores, not starting with a digit, and no word of Python's"
@@ -85,8 +77,7 @@ def _is_name(name: str) -> bool:
 def _start(scope: Scope) -> Iterator[Problem]:
     if scope.graph.start not in scope.graph.nodes:
         hint = suggestion(scope.graph.start, scope.graph.nodes)
-        place = scope.graph.places.get("start")
-        yield scope.problem("G101", place, "start", f"unknown node `{scope.graph.start}`", hint)
+        yield scope.problem("G101", "start", f"unknown node `{scope.graph.start}`", hint)
 
 
 def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Problem]:
@@ -96,25 +87,28 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
         return  # reported as G114
     if kind is None:
         as_body = f'`{node.use}` is a graph: give it as graph = "{node.use}"' if find_graph(node.use) else ""
-        if all_kinds_known or _misspelt(node.use):
+        alike = nearest(node.use, known_kinds())
+        # A slip of the fingers; a name that is merely alike may be one that a script declares.
+        is_misspelt = alike is not None and _distance(node.use.casefold(), alike) <= max(1, len(node.use) // 4)
+        if all_kinds_known or is_misspelt:
             hint = as_body or suggestion(node.use, known_kinds())
-            yield scope.problem("G102", node.place, thing, f"unknown kind `{node.use}`", hint)
+            yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
         else:
             message = (
                 f"not checked: no kind `{node.use}` is known here, so nothing that depends on `{node.name}` is judged"
             )
             hint = as_body or "name the script that declares it with @node: graphtrain check ... --script SCRIPT"
-            yield scope.problem("G118", node.place, thing, message, hint, severity="warning")
+            yield scope.problem("G118", thing, message, hint, severity="warning")
         return
     if node.use == NESTED and node.body is None:
         message = f"`{node.name}.graph` is missing: a node of kind `{NESTED}` has a graph as its body"
-        yield scope.problem("G104", node.place, thing, message, f'write graph = "NAME" instead of use = "{NESTED}"')
+        yield scope.problem("G104", thing, message, f'write graph = "NAME" instead of use = "{NESTED}"')
         return
     for name, value in node.parameters.items():
         if name not in kind.parameters:
             hint = _inside(scope, node, name) or suggestion(name, kind.parameters)
             message = f"unknown parameter `{node.name}.{name}` of kind `{kind.name}`"
-            yield scope.problem("G103", node.place, f"{thing}.{name}", message, hint)
+            yield scope.problem("G103", f"{thing}.{name}", message, hint)
             continue
         parameter = kind.parameters[name]
         try:
@@ -123,7 +117,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
             hint = ""
             if name in kind.varying and isinstance(value, str) and (is_expression(value) or field_of(value)):
                 hint = f'an expression is what it reads: reads = {{ {name} = "..." }}'
-            yield scope.problem("G104", node.place, f"{thing}.{name}", f"{node.name}.{name}: {error}", hint)
+            yield scope.problem("G104", f"{thing}.{name}", f"{node.name}.{name}: {error}", hint)
             continue
         if is_trigger(parameter.annotation) and isinstance(coerced, Trigger):
             yield from _units(scope, node, name, coerced)
@@ -133,7 +127,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
             continue
         if parameter.default is REQUIRED and name not in node.reads:
             message = f"`{node.name}.{name}` is missing: {parameter.type_name}"
-            yield scope.problem("G104", node.place, f"{thing}.{name}", message)
+            yield scope.problem("G104", f"{thing}.{name}", message)
         elif is_trigger(parameter.annotation) and parameter.default is not None:
             yield from _units(scope, node, name, parameter.coerce(parameter.default))
     yield from _mode(scope, node, kind)
@@ -162,13 +156,7 @@ def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
     if isinstance(metric, str) and known_mode(metric) is None:
         message = f"`{node.name}.{mode}` is missing: the name `{metric}` does not tell whether large values are good"
         hint = f'write {mode} = "max" if the largest is the best, {mode} = "min" if the smallest is'
-        yield scope.problem("G104", node.place, f"nodes.{node.name}.{mode}", message, hint)
-
-
-def _misspelt(name: str) -> bool:
-    """True for a slip of the fingers; a name that is merely alike may be one that a script declares."""
-    known = nearest(name, known_kinds())
-    return known is not None and _distance(name.casefold(), known) <= max(1, len(name) // 4)
+        yield scope.problem("G104", f"nodes.{node.name}.{mode}", message, hint)
 
 
 def _distance(name: str, other: str) -> int:
@@ -188,21 +176,20 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
     units = scope.graph.units
     known = known_units(units)
     for term in trigger.terms:
+        if (COUNTS_RUN if term.unit == AT_END else term.unit) in known:
+            continue
         if term.unit == AT_END:
-            if COUNTS_RUN not in known:
-                message = f'{node.name}.{name} = "{AT_END}" is counted in `{COUNTS_RUN}`, which the clock does not have'
-                hint = f'name what they are, as in clock = "{COUNTS_RUN}", field = "step.steps"'
-                yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
-        elif term.unit not in known and term.per:
+            message = f'{node.name}.{name} = "{AT_END}" is counted in `{COUNTS_RUN}`, which the clock does not have'
+            hint = f'name what they are, as in clock = "{COUNTS_RUN}", field = "step.steps"'
+        elif term.per:
             hint = f'did you mean "{1 / term.amount} per {term.per[:-1]}"?' if term.per in known else ""
             hint = hint or unit_hint(term.unit, known)
             message = f'`{term.per}` in {node.name}.{name} = "{term}" is no single unit of the clock'
-            yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
-        elif term.unit not in known:
+        else:
             singular = f"{term.unit}s"
             hint = f"did you mean `{singular}`?" if singular in known else _unit_hint(scope, term, known)
             message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"'
-            yield scope.problem("G106", node.place, f"nodes.{node.name}.{name}", message, hint)
+        yield scope.problem("G106", f"nodes.{node.name}.{name}", message, hint)
 
 
 def _unit_hint(scope: Scope, term: Term, known: list[str]) -> str:
@@ -226,13 +213,13 @@ def _moments(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) 
         message = (
             f'{node.name}.{name}: "{repeated[0]}" tells how often, and `{name}` takes an amount that is reached once'
         )
-        yield scope.problem("G104", node.place, thing, message, f'write an amount, as in {name} = "5 epochs"')
+        yield scope.problem("G104", thing, message, f'write an amount, as in {name} = "5 epochs"')
     elif name == FROM and trigger.is_never:
         message = f'{node.name}.{FROM}: "never" would keep the node from being due at all'
-        yield scope.problem("G104", node.place, thing, message, 'leave it out; or write every = "never"')
+        yield scope.problem("G104", thing, message, 'leave it out; or write every = "never"')
     elif name == FROM and "every" not in node.parameters and kind.parameters["every"].default is None:
         message = f"{node.name}.{FROM} stands beside `every`, and `{node.name}` has none: it runs at every visit"
-        yield scope.problem("G104", node.place, thing, message, 'add one, as in every = "1 epochs"')
+        yield scope.problem("G104", thing, message, 'add one, as in every = "1 epochs"')
 
 
 def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
@@ -254,82 +241,75 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
                 if verb == "writes" and node.body is None and kind.repeats_step:
                     hint = "it calls its step function several times a visit: what that returns cannot go to a slot"
                 message = f"`{node.name}` {verb} no slot `{slot}`"
-                yield scope.problem("G115", node.place, f"nodes.{node.name}.{verb}", message, hint)
+                yield scope.problem("G115", f"nodes.{node.name}.{verb}", message, hint)
     kept = node.parameters.get(kind.roles.keeps, ()) if kind.roles.keeps else ()
     for name in kept if isinstance(kept, list | tuple) else ():
         if name not in (returned := scope.returned_by(node)):
             keeps = f"{node.name}.{kind.roles.keeps}"
             message = f"`{keeps}` names `{name}`, which the node does not write for its step function"
             hint = suggestion(str(name), returned) or f'write it: writes = {{ {name} = "{name}" }}'
-            yield scope.problem("G115", node.place, f"nodes.{keeps}", message, hint)
+            yield scope.problem("G115", f"nodes.{keeps}", message, hint)
     for slot, written in node.writes.items():
         if not written.isidentifier():
             message = f"`{written}` is not a valid name for a slot"
-            yield scope.problem("G115", node.place, f"nodes.{node.name}.writes.{slot}", message)
+            yield scope.problem("G115", f"nodes.{node.name}.writes.{slot}", message)
     for slot, target in node.reads.items():
         if target == ():
             message = f"`{node.name}` reads `{slot}` from an empty list"
-            yield scope.problem(
-                "G115", node.place, f"nodes.{node.name}.reads.{slot}", message, "name a slot, or leave it out"
-            )
+            yield scope.problem("G115", f"nodes.{node.name}.reads.{slot}", message, "name a slot, or leave it out")
         for name in (target,) if isinstance(target, str) else target:
             thing = f"nodes.{node.name}.reads.{slot}"
             if (field := field_of(name)) is not None:
                 if slot not in parameters or slot in kind.slots:
-                    yield from _field(scope, node, thing, *field)
+                    yield from _field(scope, thing, *field)
             elif is_expression(name) and not isinstance(target, str):
                 message = f"`{name}` is not a valid name for a slot"
-                yield scope.problem("G115", node.place, thing, message, "a list is of slots and fields")
+                yield scope.problem("G115", thing, message, "a list is of slots and fields")
 
 
-def _field(scope: Scope, node: Node | None, thing: str, owner: str, field: str) -> Iterator[Problem]:
-    place = node.place if node is not None else scope.graph.places.get(thing)
+def _field(scope: Scope, thing: str, owner: str, field: str) -> Iterator[Problem]:
     if scope.inside(owner) is None:
         message, hint = no_node(scope, owner, f"`{owner}.{field}`")
-        yield scope.problem("G101", place, thing, message, hint)
+        yield scope.problem("G101", thing, message, hint)
     elif field_type(scope, owner, field) is None:
         hint = suggestion(field, readable_fields(scope, owner))
-        yield scope.problem("G116", place, thing, f"`{owner}` has no field `{field}`", hint)
+        yield scope.problem("G116", thing, f"`{owner}` has no field `{field}`", hint)
 
 
 def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     graph, thing = scope.graph, f"edges.{source}"
     leaving = graph.edges.get(source, ())
-    place = graph.places.get(thing)
     if source not in graph.nodes:
-        yield scope.problem("G101", place, thing, f"unknown node `{source}`", suggestion(source, graph.nodes))
+        yield scope.problem("G101", thing, f"unknown node `{source}`", suggestion(source, graph.nodes))
         return
     if source in RESERVED:
         return  # reported as G114
     if not leaving:
         message = f"`{source}` has no edge: the run could not continue from it"
-        yield scope.problem(
-            "G113", place or graph.nodes[source].place, thing, message, f'add {source} = ["..."] to [edges]'
-        )
+        yield scope.problem("G113", thing, message, f'add {source} = ["..."] to [edges]')
         return
     seen: set[tuple[str, str | None]] = set()
     for number, edge in enumerate(leaving):
-        where = edge.place or place
         if edge.target != END and edge.target not in graph.nodes:
             hint = suggestion(edge.target, [*graph.nodes, END])
-            yield scope.problem("G101", where, thing, f"unknown node `{edge.target}`", hint)
+            yield scope.problem("G101", thing, f"unknown node `{edge.target}`", hint, place=edge.place)
         if edge.when is not None and edge.when not in graph.guards:
             hint = suggestion(edge.when, graph.guards) or "define it under [guards]"
             if not _is_name(edge.when):
                 hint = "an edge names its guard; define the expression as a guard"
-            yield scope.problem("G105", where, thing, f"unknown guard `{edge.when}`", hint)
+            yield scope.problem("G105", thing, f"unknown guard `{edge.when}`", hint, place=edge.place)
         if (edge.target, edge.when) in seen:
-            yield scope.problem("G111", where, thing, f'the edge "{edge}" is listed twice')
+            yield scope.problem("G111", thing, f'the edge "{edge}" is listed twice', place=edge.place)
         elif edge.when is None and any(later != edge for later in leaving[number + 1 :]):
             after = ", ".join(f'"{later}"' for later in leaving[number + 1 :])
             message = f'"{edge}" has no guard, so what follows it is never taken: {after}'
-            yield scope.problem("G110", where, thing, message, "move it to the end, or give it a guard")
+            yield scope.problem("G110", thing, message, "move it to the end, or give it a guard", place=edge.place)
         seen.add((edge.target, edge.when))
     last = leaving[-1]
     if all(edge.when is not None for edge in leaving):
         message = f'the last edge, "{last}", has a guard: if none holds, the run could not continue'
         hint = f'add a last edge without a guard, or write "{last.target}"'
-        yield scope.problem("G109", last.place or place, thing, message, hint)
+        yield scope.problem("G109", thing, message, hint, place=last.place)
 
 
 def _clock(scope: Scope) -> Iterator[Problem]:
@@ -337,21 +317,19 @@ def _clock(scope: Scope) -> Iterator[Problem]:
         thing = f"clock.{unit}"
         owner, dot, field = text.rpartition(".")
         if not dot:
-            place = scope.graph.places.get(thing)
-            yield scope.problem("G116", place, thing, f'expected "node.field", got "{text}"')
+            yield scope.problem("G116", thing, f'expected "node.field", got "{text}"')
             continue
-        problems = list(_field(scope, None, thing, owner, field))
+        problems = list(_field(scope, thing, owner, field))
         yield from problems
         if not problems and not is_countable(scope, owner, field):
-            place = scope.graph.places.get(thing)
-            yield scope.problem("G116", place, thing, f"`{text}` is not a number, so no unit can count it")
+            yield scope.problem("G116", thing, f"`{text}` is not a number, so no unit can count it")
 
 
 def _outputs(scope: Scope) -> Iterator[Problem]:
     for slot in outputs_of(scope.graph):
         if slot not in scope.written and None not in scope.kinds.values():
             hint = suggestion(slot, scope.written)
-            yield scope.problem("G115", None, "outputs", f"no node writes the output `{slot}`", hint)
+            yield scope.problem("G115", "outputs", f"no node writes the output `{slot}`", hint)
 
 
 def _reachability(scope: Scope) -> Iterator[Problem]:
@@ -371,14 +349,14 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
         not following or set(following) - network.nodes.keys() for name, following in targets.items() if name in reached
     )
     ending = networkx.ancestors(network, END)
-    for name, node in graph.nodes.items():
+    for name in graph.nodes:
         if name in RESERVED or not targets[name] or (incomplete and name not in reached):
             continue
         if name not in reached:
             message = f"no path leads from the start, `{graph.start}`, to `{name}`"
             hint = f'connect it, or remove it with remove = "{name}"'
-            yield scope.problem("G107", node.place, f"nodes.{name}", message, hint)
+            yield scope.problem("G107", f"nodes.{name}", message, hint)
         elif name not in ending:
             path = tuple(networkx.shortest_path(network, graph.start, name))
             message = f"no path leads from `{name}` to `end`, so the run could not finish"
-            yield scope.problem("G108", node.place, f"nodes.{name}", message, "add an edge that leads out", path=path)
+            yield scope.problem("G108", f"nodes.{name}", message, "add an edge that leads out", path=path)

@@ -39,7 +39,7 @@ from graphtrain.storage.saved_graph import graph_of, holds_a_graph, saved_graph
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from graphtrain.plan.save_points import SavePoint
+    from graphtrain.plan.slots import SavePoint
 
 ON_GRAPHS = """
 Arguments:
@@ -200,7 +200,7 @@ def show(
         _show(shown, shown.name, console())
         return
     from graphtrain.checks import checked_graph
-    from graphtrain.plan.save_points import save_points_of
+    from graphtrain.plan.slots import save_points_of
 
     points = {point.path: point for point in save_points_of(checked_graph(shown))}
     printed = console()

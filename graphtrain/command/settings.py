@@ -16,9 +16,8 @@ from graphtrain.errors import EditError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import NESTED, Node
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.kind.docstring import descriptions_of
-from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value, show_value
+from graphtrain.kind.signatures import descriptions_of, hints_of
 from graphtrain.names import suggestion
 
 # What an argument of `setup` is called that is given the run.

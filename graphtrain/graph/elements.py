@@ -1,12 +1,12 @@
-"""The elements of a graph: nodes and edges, as plain values."""
+"""The elements of a graph, and what is wrong with it, as plain values: nodes, edges, problems."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import show_value
@@ -154,3 +154,40 @@ class Edge:
 
     def __str__(self) -> str:
         return self.target if self.when is None else f"{self.target} if {self.when}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem of a graph.
+
+    Arguments:
+        code: stable, such as ``"G101"``; listed in `allow` of a graph if the problem is intended.
+        severity: ``"error"`` stops a run, ``"warning"`` does not.
+        where: file and line, as far as they are known, then the place in the graph.
+        message: the value received, and what was expected.
+        hint: what to do; empty if the message is enough.
+        path: an example, node by node, if the problem is about paths.
+
+    >>> print(Problem("G101", "error", "my.toml:12", "unknown node `stp`", "did you mean `step`?"))
+    my.toml:12: error G101: unknown node `stp`
+        did you mean `step`?
+    """
+
+    code: str
+    severity: Literal["error", "warning"]
+    where: str
+    message: str
+    hint: str = ""
+    path: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.where}: {self.severity} {self.code}: {self.message}"]
+        if self.path:
+            lines.append(f"    path: {' -> '.join(self.path)}")
+        if self.hint:
+            lines.append(f"    {self.hint}")
+        return "\n".join(lines)
+
+    def as_plain(self) -> dict[str, Any]:
+        """The problem as plain data, for ``--json``."""
+        return {**asdict(self), "path": list(self.path)}

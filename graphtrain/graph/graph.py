@@ -24,7 +24,7 @@ from graphtrain.names import quoted
 from graphtrain.printable import one_line
 
 if TYPE_CHECKING:
-    from graphtrain.graph.problem import Problem
+    from graphtrain.graph.elements import Problem
 
 PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".mmd")  # the formats of `Graph.render`
 

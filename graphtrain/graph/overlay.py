@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.errors import EditError, GraphError, UsageError
 from graphtrain.graph import layers as of
 from graphtrain.graph.edits import VERBS, Edit, edge_text, node_at, placed
-from graphtrain.graph.elements import Place
+from graphtrain.graph.elements import Place, Problem
 from graphtrain.graph.layers import Touch
-from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import effects_of
 from graphtrain.kind.parameter import show_value
 from graphtrain.names import quoted

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.graph.canonical import FORMAT, decoded
 from graphtrain.graph.edits import Edit, edit_of
-from graphtrain.graph.elements import NESTED, Edge, Node, Place, slots_of
+from graphtrain.graph.elements import NESTED, Edge, Node, Place, Problem, slots_of
 from graphtrain.graph.layers import Layers, layers_of
 from graphtrain.graph.overlay import Overlay, with_overlays
-from graphtrain.graph.problem import Problem
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, find_graph
 from graphtrain.graph.sources import MAX_NESTING, GraphReading, TextSource, bounded
 from graphtrain.kind.parameter import show_value

@@ -26,14 +26,30 @@ from importlib.resources.abc import Traversable
 from types import FunctionType
 
 from graphtrain.graph.elements import NESTED, Node
-from graphtrain.kind import DECLARED, Kind, kind_of
+from graphtrain.kind import DECLARED, Kind, kind_of, node
 from graphtrain.kind.declaration import drawn_family
 from graphtrain.kind.fields import action_of
-from graphtrain.kind.nested import Nested
+from graphtrain.kind.trigger import Trigger
 from graphtrain.names import nearest
 
 # What a graph has at the top of its text, and an overlay has not.
 _EXTENDS_OR_NODES = re.compile(r"^(?:extends\b|nodes\.|\[nodes)", re.MULTILINE)
+
+
+@node(name=NESTED)
+class Nested:
+    """Run a whole graph as one node.
+
+    Entering resets the progress inside; the node counts a run, and its trigger a firing, when the graph inside ends.
+
+    Arguments:
+        every: when to run the body. Default: at every visit.
+    """
+
+    every: Trigger | None = None
+
+    def __call__(self) -> None:
+        raise AssertionError("the compiler replaces a nested node by its body")
 
 
 def _package() -> Traversable:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from graphtrain.errors import UsageError
 from graphtrain.graph.canonical import FORMAT
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, Texts
 from graphtrain.printable import shorten
 

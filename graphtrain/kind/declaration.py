@@ -8,17 +8,17 @@ the slots it reads, keyword-only ones (or the annotated attributes of a class) a
 from __future__ import annotations
 
 import copy
+import enum
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from graphtrain.kind.docstring import descriptions_of
 from graphtrain.kind.fields import ON_GRADIENTS, Action, EpochFields, Field, action_of
-from graphtrain.kind.mode import Mode
-from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
+from graphtrain.kind.parameter import REQUIRED, Mode, Parameter, is_trigger
+from graphtrain.kind.signatures import descriptions_of
 
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "ranks", "other"]
 FAMILIES: tuple[str, ...] = get_args(Family)
@@ -146,25 +146,6 @@ class Roles:
     follows: str = ""
 
 
-def roles_of(
-    parameters: Mapping[str, Parameter], reads: Sequence[Read], setup_reads: Sequence[Read], writes: Sequence[str]
-) -> Roles:
-    """The roles of parameters, given what a kind reads and writes."""
-    metrics = {name: parameter.metric for name, parameter in parameters.items() if parameter.metric is not None}
-    monitor = next((name for name, metric in metrics.items() if not metric.followed), "")
-    types = {name: (each.annotation, *get_args(each.annotation)) for name, each in parameters.items()}
-    makes_again = any(read.name == "renewals" for read in setup_reads)
-    returns_slots = any(read.is_step_function for read in reads) and not any(read.is_repeated for read in reads)
-    return Roles(
-        records=next((name for name in writes if name in parameters), ""),
-        renews="resource" if makes_again and "resource" in parameters else "",
-        keeps="keep" if returns_slots and "keep" in parameters else "",
-        monitor=monitor,
-        mode=next((name for name, members in types.items() if monitor and Mode in members), ""),
-        follows=next((name for name, metric in metrics.items() if metric.followed), ""),
-    )
-
-
 @dataclass(frozen=True)
 class Kind:
     """The declaration of a kind, read off its signature; `implementation` is what does the work.
@@ -197,12 +178,6 @@ class Kind:
     reads_at_end: bool
     releases: bool
     hears_rows: bool
-    roles: Roles
-
-    @property
-    def begins_epoch(self) -> bool:
-        """True if what step functions of the graph have written to slots is forgotten at a visit."""
-        return self.has_effect("forget")
 
     @property
     def activity(self) -> str:
@@ -223,6 +198,24 @@ class Kind:
             if name in self.parameters and is_trigger(self.parameters[name].annotation):
                 return name
         return None
+
+    @functools.cached_property
+    def roles(self) -> Roles:
+        """Which of its parameters the engine knows."""
+        metrics = {name: each.metric for name, each in self.parameters.items() if each.metric is not None}
+        monitor = next((name for name, metric in metrics.items() if not metric.followed), "")
+        modes = [
+            name for name, each in self.parameters.items() if Mode in (each.annotation, *get_args(each.annotation))
+        ]
+        makes_again = any(read.name == "renewals" for read in self.setup_reads or ())
+        return Roles(
+            records=next((name for name in self.writes if name in self.parameters), ""),
+            renews="resource" if makes_again and "resource" in self.parameters else "",
+            keeps="keep" if self.may_return_slots and "keep" in self.parameters else "",
+            monitor=monitor,
+            mode=modes[0] if monitor and modes else "",
+            follows=next((name for name, metric in metrics.items() if metric.followed), ""),
+        )
 
     @property
     def descriptions(self) -> dict[str, str]:
@@ -248,15 +241,10 @@ class Kind:
         """True if a visit returns, last, whether it ran backward."""
         return any(action.is_reported for action in self.actions)
 
-    @functools.cached_property
-    def calls_step_function(self) -> bool:
-        """True if it is given a user's step function."""
-        return any(read.is_step_function for read in self.reads)
-
     @property
     def may_return_slots(self) -> bool:
-        """True if that may return what a node writes to slots of its own."""
-        return self.calls_step_function and not self.repeats_step
+        """True if it is given a user's step function that may return what a node writes to slots of its own."""
+        return any(read.is_step_function for read in self.reads) and not self.repeats_step
 
     @property
     def repeats_step(self) -> bool:
@@ -347,3 +335,27 @@ def drawn_family(effects: str | Collection[str] = (), observer: bool = False, fa
     if names & {"clip", "divide", "scale", "unscale", "use", "zero_grad"}:
         return "gradient"
     return "bookkeeping" if names or observer else "other"
+
+
+class Ask(enum.Enum):
+    """What a step function returns as the second of two, ``return loss, graphtrain.STOP``.
+
+    >>> Ask.STOP, str(Ask.END_EPOCH)
+    (STOP, 'the end of the epoch')
+    """
+
+    STOP = "the end of the run"
+    END_EPOCH = "the end of the epoch"
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __str__(self) -> str:
+        return self.value
+
+
+STOP = Ask.STOP
+"""The run ends as at its `finish.after`: the open window is closed first."""
+
+END_EPOCH = Ask.END_EPOCH
+"""The epoch ends as if its data had no further batch; in an evaluation, that of the evaluation does."""

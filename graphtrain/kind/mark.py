@@ -23,11 +23,10 @@ from graphtrain.kind.declaration import (
     StepFunction,
     WrittenBatches,
     drawn_family,
-    roles_of,
 )
 from graphtrain.kind.fields import EFFECTS, Field, action_of
-from graphtrain.kind.hints import hints_of
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
+from graphtrain.kind.signatures import hints_of
 from graphtrain.kind.trigger import Trigger
 
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
@@ -198,7 +197,6 @@ def _declare(
         fields=MappingProxyType(fields),
         optional=tuple(each for each in optional if each not in parameters),
         idle_without=tuple(each for each in optional if each in parameters),
-        roles=roles_of(parameters, reads, setup_reads or (), declared["writes"]),
         varying=_names(varying),
         description=inspect.cleandoc(target.__doc__ or ""),
         keeps_state=has("state_dict") and has("load_state_dict"),

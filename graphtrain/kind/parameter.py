@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime
 import math
 import numbers
+import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from graphtrain.kind.trigger import Trigger
@@ -256,3 +258,24 @@ def show_value(value: Any) -> str:
     except ValueError:  # Python writes out no integer of more than 4300 digits
         text = "an integer of thousands of digits"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+Mode = Literal["min", "max"]
+
+_SMALL = frozenset({"loss", "error", "perplexity", "bits"})
+
+
+def known_mode(metric: str) -> Mode | None:
+    """ "min" for a metric whose last part says that it is a loss or the like; None where its name does not tell.
+
+    >>> known_mode("val/loss"), known_mode("val/top1_error"), known_mode("val/accuracy"), known_mode("loss/f1")
+    ('min', 'min', None, None)
+    """
+    words = re.split(r"[^a-z]+", metric.rpartition("/")[2].casefold())
+    return "min" if not _SMALL.isdisjoint(words) else None
+
+
+Precision = Literal["32-true", "64-true", "bf16-true", "bf16-mixed", "16-mixed"]
+
+# The types that `Trainer` gives models before they are trained; those of other precisions stay as they are.
+MODEL_DTYPES: Mapping[str, str] = MappingProxyType({"64-true": "float64", "bf16-true": "bfloat16"})

@@ -94,7 +94,7 @@ class PlanNode:
     @property
     def kills(self) -> frozenset[str]:
         """The slots, by path, that are not written any more after a visit."""
-        return self.scope.forgotten if self.kind is not None and self.kind.begins_epoch else frozenset()
+        return self.scope.forgotten if self.kind is not None and self.kind.has_effect("forget") else frozenset()
 
     @property
     def visit_reads(self) -> tuple[tuple[Read, Target], ...]:
@@ -226,10 +226,6 @@ class Plan:
     def nodes_in(self, scope: Scope) -> list[PlanNode]:
         """The nodes of one graph, without those of the bodies in it."""
         return [self.by_path[f"{scope.path}{name}"] for name in scope.graph.nodes]
-
-    def start_of(self, scope: Scope) -> PlanNode:
-        """The node that a graph starts with."""
-        return self.by_path[f"{scope.path}{scope.graph.start}"]
 
     def around(self, scope: Scope) -> Iterator[Scope]:
         """A graph and those around it, the innermost first; without the outermost."""

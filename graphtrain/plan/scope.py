@@ -15,8 +15,7 @@ from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin
 
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Node, Place
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import END, Node, Place, Problem
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import Parameter, is_trigger
@@ -181,7 +180,7 @@ class Scope:
         return frozenset(name for name, node in self.graph.nodes.items() if node.body is not None)
 
     def parse(self, text: str) -> Expression:
-        """The expression that a text is in this graph, as `guards.syntax.parse` reads it."""
+        """The expression that a text is in this graph, as `language.syntax.parse` reads it."""
         return parse(text, self.bodies)
 
     def inside(self, path: str) -> tuple[Scope, Node] | None:
@@ -303,15 +302,24 @@ class Scope:
     def problem(
         self,
         code: str,
-        place: Place | None,
         thing: str,
         message: str,
         hint: str = "",
         *,
+        place: Place | None = None,
         severity: Literal["error", "warning"] = "error",
         path: tuple[str, ...] = (),
     ) -> Problem:
-        """A problem at `thing` (``"nodes.clip"``), with the file and line where they are known."""
+        """A problem at `thing` (``"nodes.clip"``), with the file and line where they are known.
+
+        Arguments:
+            place: the file and line. Default: those of the thing, or of its node.
+        """
+        section, name = (*thing.split("."), "")[:2]
+        if place is None and section != "nodes":
+            place = self.graph.places.get(thing)
+        if place is None and section in ("nodes", "edges") and name in self.graph.nodes:
+            place = self.graph.nodes[name].place
         where = f"{self.path}{thing}" if place is None else f"{place} {self.path}{thing}"
         return Problem(code, severity, where, message, hint, path)
 

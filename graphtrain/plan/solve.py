@@ -1,12 +1,13 @@
-"""The two ways in which a flow is analysed: values that settle, and states that can be reached.
+"""How a flow is analysed: values that settle, states that can be reached, and parts in which one can go round.
 
-Source: Kildall, "A unified approach to global program optimization", 1973.
+Sources: Kildall, "A unified approach to global program optimization", 1973; Tarjan, "Depth-first search and linear
+graph algorithms", 1972. The search for traps asks for the parts of many small sets: networkx would copy each.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar, final
 
 Point = TypeVar("Point", bound=Hashable)
@@ -79,3 +80,58 @@ class Ways(Generic[State]):
         while (before := self._came_from[way[-1]]) is not None:
             way.append(before)
         return way[::-1]
+
+
+def within(points: Collection[Point], targets: Mapping[Point, Iterable[Point | None]]) -> dict[Point, list[Point]]:
+    """Where the ways lead that stay among some points."""
+    return {point: [target for target in targets[point] if target is not None and target in points] for point in points}
+
+
+def circle(start: Point, targets: Mapping[Point, Iterable[Point]]) -> list[Point]:
+    """A shortest way from a point back to itself; there must be one.
+
+    >>> circle(2, {1: [2], 2: [3, 1], 3: [4], 4: [2]})
+    [2, 1, 2]
+    """
+    ways = Ways([start], targets.__getitem__)
+    return [*next(ways.to(point) for point in ways if start in targets[point]), start]
+
+
+def components(points: Collection[Point], targets: Mapping[Point, Iterable[Point | None]]) -> list[frozenset[Point]]:
+    """The strongly connected parts of some points in which one can go round.
+
+    >>> components([1, 2, 3, 4], {1: [2], 2: [1, 3], 3: [4], 4: [4, None]})
+    [frozenset({4}), frozenset({1, 2})]
+    """
+    lowest: dict[Point, int] = {}  # of each point that was met, the first on the path that it leads back to
+    path: list[Point] = []  # the points whose part is not known so far
+    parts: list[frozenset[Point]] = []
+    for root in points:
+        if root in lowest:
+            continue
+        lowest[root] = 0
+        path.append(root)
+        visits = [(root, 0, iter(targets[root]))]
+        while visits:
+            point, position, following = visits[-1]
+            for after in following:
+                if after is None or after not in points:
+                    continue
+                if after not in lowest:
+                    lowest[after] = len(path)
+                    visits.append((after, len(path), iter(targets[after])))
+                    path.append(after)
+                    break
+                if lowest[after] < lowest[point]:
+                    lowest[point] = lowest[after]
+            else:
+                visits.pop()
+                if lowest[point] == position:
+                    part = frozenset(path[position:])
+                    del path[position:]
+                    lowest |= dict.fromkeys(part, len(points))  # nothing leads back to it any more
+                    if len(part) > 1 or point in targets[point]:
+                        parts.append(part)
+                elif lowest[point] < lowest[visits[-1][0]]:
+                    lowest[visits[-1][0]] = lowest[point]
+    return parts

@@ -15,8 +15,7 @@ import torch
 from graphtrain.data.loaders import are_loaders, own_data
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import Node
-from graphtrain.graph.problem import Problem
+from graphtrain.graph.elements import Node, Problem
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.kind.trigger import RUN, Term, Trigger, exactly

@@ -16,9 +16,8 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.names import quoted, suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.save_points import SavePoints
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves, slots_of
-from graphtrain.plan.slots import Slots
+from graphtrain.plan.slots import SavePoints, Slots
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock

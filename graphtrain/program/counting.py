@@ -23,8 +23,7 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock
 from graphtrain.kind.fields import ROUND, EpochFields
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.language.closures import Cell, compile_guard
-from graphtrain.language.evaluate import COMPARISONS, operation
+from graphtrain.language.closures import COMPARISONS, Cell, compile_guard, operation
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation
 from graphtrain.plan.counted import Counted, epoch_fields_of
 from graphtrain.plan.scope import ExpressionTarget

@@ -15,7 +15,7 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.kind.precision import MODEL_DTYPES
+from graphtrain.kind.parameter import MODEL_DTYPES
 from graphtrain.plan.scope import ResourceTarget, Scope, resources_of
 
 

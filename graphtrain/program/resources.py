@@ -11,7 +11,7 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import Read
-from graphtrain.kind.ask import Ask
+from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import REQUIRED
 from graphtrain.names import nearest, quoted
 from graphtrain.report.values import described

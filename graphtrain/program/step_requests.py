@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import final
 
 from graphtrain.errors import UsageError
-from graphtrain.kind.ask import Ask
+from graphtrain.kind.declaration import Ask
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.rounds import source_of_batches

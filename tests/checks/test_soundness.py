@@ -23,7 +23,7 @@ import graphtrain.checks
 import graphtrain.checks.data_flow
 import graphtrain.checks.gradients
 import graphtrain.checks.loops
-import graphtrain.plan.facts
+import graphtrain.plan.flow
 import graphtrain.plan.plan
 import graphtrain.plan.slots
 from graphtrain import Edge, Graph, Node, Problem, Trainer, Trigger, progress
@@ -722,7 +722,7 @@ MUTATIONS: dict[str, tuple[Patch, str]] = {
         _attribute(graphtrain.checks.loops._Search, "_add_known_counts", lambda *_: None), "goes round forever"),
     "no node is skipped": (
         _attribute(graphtrain.plan.plan.PlanNode, "can_be_skipped", False), "goes round forever"),
-    "nothing is forgotten": (_attribute(graphtrain.plan.facts, "changers", lambda *_: set()), "unwritten"),
+    "nothing is forgotten": (_attribute(graphtrain.plan.flow, "changers", lambda *_: set()), "unwritten"),
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import torch
 
 from graphtrain import Graph, Trainer
 from graphtrain.kind import DECLARED
-from graphtrain.plan.save_points import save_points_of
+from graphtrain.plan.slots import save_points_of
 from tests.command.conftest import Command
 from tests.command.running import Result
 

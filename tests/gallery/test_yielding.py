@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, GraphError, Trainer, UsageError
-from graphtrain.plan.save_points import save_points_of
+from graphtrain.plan.slots import save_points_of
 from graphtrain.ranks import Ranks
 from tests.docs.blocks import read_blocks
 from tests.gallery.procedures import yielding

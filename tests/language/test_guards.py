@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from graphtrain import Graph
 from graphtrain.checks.guards import spell
-from graphtrain.language.closures import Cell, compile_guard, constant, stored
-from graphtrain.language.evaluate import FUNCTIONS, constant_value, evaluate
+from graphtrain.language.closures import FUNCTIONS, Cell, compile_guard, constant, constant_value, stored
 from graphtrain.language.syntax import (
     MAX_CHARACTERS,
     MAX_DEPTH,
@@ -29,6 +28,7 @@ from graphtrain.language.syntax import (
     parse,
     walk,
 )
+from tests.language.reference import evaluate
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain import END_EPOCH, STOP, Graph, Loader, Outcome, Trainer, UsageError
-from graphtrain.kind.ask import Ask
+from graphtrain.kind.declaration import Ask
 from tests.resume.rank_runs import run
 
 FIT = Graph.load("fit").set("log", every="1 steps").set("checkpoint", every="never").set("accumulate", every=2)

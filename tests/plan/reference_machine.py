@@ -14,10 +14,10 @@ from transitions import Machine
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END
-from graphtrain.language.evaluate import evaluate
 from graphtrain.language.syntax import Expression
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ListTarget, ResourceTarget, Scope, SlotTarget, Target
+from tests.language.reference import evaluate
 
 
 def to_machine(graph: Graph, read: Callable[[str], Any]) -> Machine:
@@ -66,7 +66,9 @@ def _add(machine: Machine, plan: Plan, scope: Scope, read: Callable[[str], Any],
     for planned in nodes:
         path = planned.path
         if planned.body is not None:
-            machine.add_transition("advance", path, plan.start_of(planned.body).path, conditions=[_due(path, read)])
+            machine.add_transition(
+                "advance", path, f"{planned.body.path}{planned.body.graph.start}", conditions=[_due(path, read)]
+            )
         for when, target in exits(planned):
             machine.add_transition("advance", path, target, conditions=[] if when is None else [when])
         if planned.body is not None:

@@ -11,7 +11,7 @@ import torch
 import graphtrain
 from graphtrain import Edge, Graph, Node, PlannedRun, UsageError, node
 from graphtrain.language.syntax import FieldOf
-from graphtrain.plan.facts import changers_of_field
+from graphtrain.plan.flow import changers
 from graphtrain.plan.plan import Plan
 from tests.program.cuts import assert_cuts_are_exact
 from tests.program.test_moments import FIT, Nudge, batches_at_runs, make_trainer, nudged
@@ -233,9 +233,9 @@ def test_what_is_shown_at_the_start(every: Any, text: str) -> None:
 def test_what_asks_for_the_end_may_make_it_due() -> None:
     """The count of steps, the end that `finish` and the data reach, and the window that is open."""
     plan = Plan(nudged("end"))
-    names = changers_of_field(plan, plan.main, FieldOf("nudge", "due"))
+    names = changers(plan, plan.main, FieldOf("nudge", "due"))
     assert names == {"nudge", "step", "next_batch", "train_batch", "zero_grad", "validate"}  # a body may run backward
-    assert changers_of_field(plan, plan.main, FieldOf("schedule", "due")) == {"schedule", "step"}
+    assert changers(plan, plan.main, FieldOf("schedule", "due")) == {"schedule", "step"}
 
 
 def test_until_is_an_amount() -> None:

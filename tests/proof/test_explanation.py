@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from graphtrain import Edge, Graph, GuardError, Node, Outcome, Trainer, node, progress
 from graphtrain.kind import kind_of
-from graphtrain.language.evaluate import evaluate
 from graphtrain.language.syntax import expand, parse
 from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import Every
@@ -28,6 +27,7 @@ from graphtrain.proof import tracing
 from graphtrain.proof.explanation import Explanation, GuardReading, Reading
 from graphtrain.proof.tracing import Explainer
 from tests.checks.sound_graphs import SOUND, Sound
+from tests.language.reference import evaluate
 from tests.program.oracle import Event, Setting, trainer_of
 from tests.program.small_run import small_graph, small_trainer
 

@@ -1,0 +1,81 @@
+"""What functions and classes say of themselves: the types that annotations name, and what docstrings describe."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import typing
+from types import SimpleNamespace
+from typing import Any
+
+
+def hints_of(target: Any) -> dict[str, Any]:
+    """The resolved annotations; one that names what cannot be imported here counts as Any, and the others do not."""
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except (NameError, AttributeError, TypeError):
+        owners = reversed(target.__mro__) if inspect.isclass(target) else (target,)
+        return {
+            name: _hint(owner, name, annotation)
+            for owner in owners
+            for name, annotation in inspect.get_annotations(owner).items()
+        }
+
+
+def _hint(owner: Any, name: str, annotation: Any) -> Any:
+    # A class made by `exec` may be of no module that is imported; its own methods know where it was written.
+    functions = [owner]
+    if inspect.isclass(owner):
+        own = f"{owner.__qualname__}."
+        functions = [value for value in vars(owner).values() if getattr(value, "__qualname__", "").startswith(own)]
+    spaces = (getattr(function, "__globals__", None) for function in functions)
+    space = next(filter(None, spaces), None) or vars(sys.modules.get(owner.__module__, typing))
+    annotations = {"__annotations__": {name: annotation}}
+    alone = type("_", (), annotations) if inspect.isclass(owner) else SimpleNamespace(**annotations)  # for ClassVar
+    try:
+        return typing.get_type_hints(alone, globalns=space, include_extras=True)[name]
+    except (NameError, AttributeError, TypeError):
+        return Any
+
+
+_SECTION = re.compile(r"^(?:Arguments|Args|Parameters):\s*$")
+
+
+def descriptions_of(documented: Any) -> dict[str, str]:
+    """The first sentence of the description of each argument in the docstring of a function or a class.
+
+    >>> def setup(lr, b):
+    ...     '''Make things.
+    ...
+    ...     Arguments:
+    ...         lr: learning rate
+    ...             of AdamW. Default: 1.
+    ...         b: other.
+    ...
+    ...     More.
+    ...     '''
+    >>> descriptions_of(setup)
+    {'lr': 'learning rate of AdamW.', 'b': 'other.'}
+    """
+    descriptions: dict[str, list[str]] = {}
+    indent, current, inside = 0, "", False
+    for line in (inspect.getdoc(documented) or "").splitlines():
+        text = line.strip()
+        if _SECTION.match(text):
+            inside, indent = True, -1
+            continue
+        if not inside or not text:
+            continue
+        depth = len(line) - len(line.lstrip())
+        if depth == 0 and indent > 0:
+            break
+        indent = depth if indent < 0 else indent
+        head, colon, rest = text.partition(":")
+        if depth == indent and colon:
+            for current in head.split(","):
+                descriptions[current.partition("(")[0].strip()] = [rest.strip()]
+            current = head.split(",")[-1].partition("(")[0].strip()
+        elif current:
+            descriptions[current].append(text)
+    return {name: re.split(r"(?<=\.)\s", " ".join(lines))[0] for name, lines in descriptions.items()}
