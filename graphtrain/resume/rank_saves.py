@@ -26,10 +26,9 @@ from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import reason_of, write_checkpoint, write_folder
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest
-from graphtrain.storage.rank_files import manifest_of, write_files
+from graphtrain.storage.rank_files import Slim, manifest_of, write_files
 from graphtrain.storage.run_files import Written
 from graphtrain.storage.sharing import Digests, MustBeEqual, RankState, Sharing, differences, differing
-from graphtrain.storage.slim import Slim
 from graphtrain.storage.state_files import StagedState
 
 _SLICE_SECONDS = 0.5

@@ -18,12 +18,19 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.printable import shorten
 from graphtrain.state.category import category_of
-from graphtrain.state.codec import Owner, StateReader, StateWriter, is_plain_key
+from graphtrain.state.codec import (
+    CHANGED_IN_PLACE,
+    MALFORMED,
+    Owner,
+    StateReader,
+    StateWriter,
+    is_plain_key,
+    shown_path,
+)
 from graphtrain.state.content import content_hash
 from graphtrain.state.contents import MOST_COMPARED
 from graphtrain.state.memory import Lie, Spans, lie_of, overlapping, view_beside, view_within
 from graphtrain.state.nested import at, replaced
-from graphtrain.state.references import CHANGED_IN_PLACE, MALFORMED, shown_path
 
 Reference = Any
 """As a manifest has it: ["at", path], ["new", part, number], ["place", place], ["item", path, keys], or ["memory", one

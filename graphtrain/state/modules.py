@@ -12,9 +12,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
-from graphtrain.state.equality import is_identical
+from graphtrain.state.content import is_identical
 from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
-from graphtrain.storage.collector import uncollected
+from graphtrain.storage.background import uncollected
 from graphtrain.storage.strides import without_repeats
 
 NO_RESUME = "so a resume is refused"

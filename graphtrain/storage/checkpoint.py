@@ -15,14 +15,13 @@ import msgpack
 
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.names import quoted
-from graphtrain.storage.collector import uncollected
+from graphtrain.storage.background import uncollected
 from graphtrain.storage.encoding import Tensors
 from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest
 from graphtrain.storage.manifest import read_manifest as read_manifest
-from graphtrain.storage.own_files import temporary_name
-from graphtrain.storage.rank_files import manifest_of, read_state, write_file, write_files
+from graphtrain.storage.rank_files import Slim, manifest_of, read_state, write_file, write_files
+from graphtrain.storage.regular import temporary_name
 from graphtrain.storage.sharing import RankState, Sharing
-from graphtrain.storage.slim import Slim
 from graphtrain.storage.state_files import PROGRESS_FILE, Sections, StagedState
 from graphtrain.storage.tensor_files import Layout, TensorFile
 

@@ -8,8 +8,8 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -242,6 +242,45 @@ class Manifest:
 
 
 _EMPTY = vars(Manifest())
+
+
+OWN = ""
+"""The name of a checkpoint in its own manifest, which is written before it has one."""
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Where a run can go back to: in the manifest of each checkpoint, so that a run that is cut knows it too.
+
+    Attributes:
+        saved: path of a node -> name of the last checkpoint that it has asked for, in the run directory.
+        returns: how often the run went back.
+    """
+
+    saved: Mapping[str, str] = field(default_factory=dict)
+    returns: int = 0
+
+    @classmethod
+    def of(cls, manifest: Manifest, name: str) -> Lineage:
+        """That of a run which is where a checkpoint of this name was made."""
+        return cls({path: other or name for path, other in manifest.saved_by.items()}, manifest.returns)
+
+    def with_saved(self, name: str, askers: Collection[str]) -> Lineage:
+        """The same after a checkpoint of this name, for which these nodes have asked."""
+        return replace(self, saved={**self.saved, **dict.fromkeys(sorted(askers), name)}) if askers else self
+
+    def savers_of(self, name: str) -> list[str]:
+        """The nodes whose last checkpoint has this name."""
+        return [path for path, other in self.saved.items() if other == name]
+
+    def forgotten(self) -> Lineage:
+        """The same where the run is changed: it does not go back to what was saved before."""
+        return replace(self, saved={})
+
+
+def names_kept(manifest: Manifest) -> list[str]:
+    """The names of the checkpoints to which a run can go back that is where a checkpoint was made, without that one."""
+    return [name for name in Lineage.of(manifest, OWN).saved.values() if name != OWN]
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -19,21 +19,20 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import msgpack
 import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
-from graphtrain.storage.manifest import Manifest, read_files
+from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.regular import HashedReader
 from graphtrain.storage.sharing import Digests, RankState, Sharing
-from graphtrain.storage.slim import EarlierFiles, Slim
 from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, joined
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, TensorFile, file_of, read_tensors
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, TensorFile, file_of, holds, read_tensors
 
 _PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors)")
@@ -43,6 +42,52 @@ OF_RANKS = ("gradients", "metrics", "progress", "slots")
 
 Written = dict[str, list[Any]]
 """Name of a file -> its size and its checksum."""
+
+
+@dataclass(frozen=True)
+class Slim:
+    """How a checkpoint is divided into files, so that what stays the same is stored once.
+
+    Attributes:
+        frozen: file -> the names of the tensors that are not trained, which go to a file of their own.
+        previous: the name of the checkpoint before, beside this one; empty for none.
+    """
+
+    frozen: Mapping[str, Collection[str]] = field(default_factory=dict)
+    previous: str = ""
+
+    def as_plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@final
+class EarlierFiles:
+    """The files of the checkpoint before. Of one that cannot be read there are none."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            self._files: Mapping[str, Sequence[Any]] = read_manifest(folder).files
+        except CheckpointError:
+            self._files = {}
+
+    def link(self, path: Path, pieces: Sequence[Bytes]) -> list[Any] | None:
+        """Make a file a hard link to the earlier one of its name, if that holds the same bytes.
+
+        Returns:
+            Its size and its checksum; None if it has to be written.
+        """
+        size, checksum = self._files.get(path.name, (None, ""))
+        if size != sum(map(len, pieces)):
+            return None
+        try:
+            # Its bytes and not only its checksum: what is damaged on the disk is written again.
+            if not holds(self._folder / path.name, size, pieces):
+                return None
+            os.link(self._folder / path.name, path, follow_symlinks=False)
+        except OSError:  # a file system without links, or the checkpoint is gone
+            return None
+        return [size, checksum]
 
 
 def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, slim: Slim | None = None) -> Written:

@@ -16,7 +16,7 @@ import msgpack
 import torch
 
 from graphtrain.printable import one_line
-from graphtrain.storage.collector import uncollected
+from graphtrain.storage.background import uncollected
 from graphtrain.storage.decoding import Decoder
 from graphtrain.storage.encoding import Memo, Tensors, pack
 from graphtrain.storage.tensor_files import (

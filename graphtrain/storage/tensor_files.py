@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, TypeVar, final
 import numpy
 import torch
 
-from graphtrain.storage.background import largest_first
-from graphtrain.storage.collector import uncollected
+from graphtrain.storage.background import largest_first, uncollected
 from graphtrain.storage.encoding import RESERVED, TYPES, Tensors, UnsaveableError
 from graphtrain.storage.manifest import is_file_name
 from graphtrain.storage.regular import HashedReader, NotAsAgreedError, opened_regular
