@@ -23,7 +23,7 @@ from graphtrain.storage.rank_files import Slim, manifest_of, read_state, write_f
 from graphtrain.storage.regular import temporary_name
 from graphtrain.storage.sharing import RankState, Sharing
 from graphtrain.storage.state_files import PROGRESS_FILE, Sections, StagedState
-from graphtrain.storage.tensor_files import Layout, TensorFile
+from graphtrain.storage.tensor_files import Layout
 
 _NUMBERS = itertools.count(1)
 
@@ -35,7 +35,6 @@ class Checkpoint:
     Attributes:
         manifest: what is known of it without loading tensors: position, digest, graph, versions, ...
         sections: the state: section -> name -> state.
-        tensor_files: by name.
         rank: the one whose state it is, of those that have written it.
         others: where it is resumed by another number of ranks: of each that has written it, and that this one needs,
             what is not restored as it is: gradients, running means, values in transit.
@@ -44,7 +43,6 @@ class Checkpoint:
     path: Path
     manifest: Manifest
     sections: Sections
-    tensor_files: Mapping[str, TensorFile] = field(default_factory=dict)
     rank: int = 0
     others: Mapping[int, Sections] = field(default_factory=dict)
 
@@ -64,11 +62,8 @@ class Checkpoint:
 
         The file is compared with them, which takes a tenth of the time that hashing does.
         """
-        size, checksum = self.manifest.files.get(name, (None, None))
-        layout = self.tensor_files[name].layout_of(tensors) if name in self.tensor_files else Layout.of(tensors)
-        if layout is None or size != layout.size:
-            return None
-        return checksum if layout.is_in(self.path / name) else None
+        layout, (size, checksum) = Layout.of(tensors), self.manifest.files.get(name, (None, None))
+        return checksum if size == layout.size and layout.is_in(self.path / name) else None
 
 
 def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim | None = None) -> Manifest:
@@ -152,7 +147,7 @@ def read_checkpoint(
         own = [*range(saved)]
     else:
         own = sorted({0, min(rank, saved - 1)})
-    states, files = read_state(path, manifest, own)
+    states = read_state(path, manifest, own)
     for state in states.values():
         if strange := [name for name, nodes in state.get("progress", {}).items() if not isinstance(nodes, dict)]:
             raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is no table")
@@ -162,7 +157,7 @@ def read_checkpoint(
             manifest, **{name: manifest.own[first][name] for name in OWN_FACTS & manifest.own[first].keys()}
         )
     others = states if world_size not in (None, saved) else {}
-    return Checkpoint(path, manifest, states[first], tensor_files=files, rank=first, others=others)
+    return Checkpoint(path, manifest, states[first], rank=first, others=others)
 
 
 def flush_folder(path: Path) -> None:

@@ -79,12 +79,8 @@ def _is_file(value: Any) -> bool:
     return _is_count(size) and _is_text(checksum) and _HASH.fullmatch(checksum) is not None
 
 
-def _is_place(value: Any) -> bool:
-    if not (isinstance(value, list) and len(value) == 3):
-        return False
-    file, shape, offset = value
-    sizes = isinstance(shape, list) and isinstance(offset, list) and len(shape) == len(offset)
-    return _is_text(file) and file.endswith(".safetensors") and sizes and all(map(_is_count, [*shape, *offset]))
+def _is_tensor_file(value: Any) -> bool:
+    return _is_text(value) and value.endswith(".safetensors")
 
 
 def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -158,7 +154,7 @@ class Manifest:
         hyper_parameters: what was set up, by resource and field; None if that is not known, and so for those in force.
         window_ranks: by how many ranks the open window of gradients was begun.
         ranks: how many processes have written it; if several, `digests` and `own` facts of each.
-        tensors: file -> tensor -> the file that it is in, its global shape, and where in it this piece begins.
+        tensors: file -> tensor -> the file that it is in, where that is another one.
         aliases: which values are at several places.
         not_state: what a person said is no state.
         data_content: what data held, by name.
@@ -195,7 +191,7 @@ class Manifest:
     ranks: int = _field(_is_number_of_ranks, 1, omitted=True)
     digests: Sequence[str] = _field(_are_texts, [], omitted=True)
     own: Sequence[Mapping[str, Any]] = _field(_list_of(_table_with(**OWN_FACTS)), [], omitted=True)
-    tensors: Mapping[str, Mapping[str, Sequence[Any]]] = _field(_table_of(_table_of(_is_place), is_file_name), {})
+    tensors: Mapping[str, Mapping[str, str]] = _field(_table_of(_table_of(_is_tensor_file), is_file_name), {})
     aliases: Mapping[str, Any] = _field(OWN_FACTS["aliases"], {})
     not_state: Sequence[str] = _field(_are_texts, [])
     data_content: Mapping[str, Mapping[str, Any]] = _field(OWN_FACTS["data_content"], {})
