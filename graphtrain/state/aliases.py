@@ -28,9 +28,8 @@ from graphtrain.state.codec import (
     shown_path,
 )
 from graphtrain.state.content import content_hash
-from graphtrain.state.contents import MOST_COMPARED
+from graphtrain.state.contents import MOST_COMPARED, at, replaced
 from graphtrain.state.memory import Lie, Spans, lie_of, overlapping, view_beside, view_within
-from graphtrain.state.nested import at, replaced
 
 Reference = Any
 """As a manifest has it: ["at", path], ["new", part, number], ["place", place], ["item", path, keys], or ["memory", one

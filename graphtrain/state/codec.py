@@ -25,11 +25,10 @@ from torch.nn.utils.rnn import PackedSequence
 
 from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_constant, is_users
-from graphtrain.state.contents import FORMS
+from graphtrain.state.contents import CONSTANTS, FORMS, replaced
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
 from graphtrain.state.graphs import keeps_graph
 from graphtrain.state.memory import Spans, lie_of, overlapping, owner_of
-from graphtrain.state.nested import CONSTANTS, replaced
 from graphtrain.state.reachable import REMEDY, Reachable, Reached
 from graphtrain.storage.decoding import Decoder
 from graphtrain.storage.encoding import FACTORIES, Found, Instance, Memo, Packed, Tensors, UnsaveableError, pack

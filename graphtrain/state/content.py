@@ -23,9 +23,8 @@ import torch
 import xxhash
 
 from graphtrain.state.category import NOT_STATE, category_of, slots_of
-from graphtrain.state.contents import FORMS, SAMPLES
+from graphtrain.state.contents import CONSTANTS, FORMS, SAMPLES
 from graphtrain.state.generators import any_generator
-from graphtrain.state.nested import CONSTANTS
 from graphtrain.storage.strides import is_usual
 
 MOST_BYTES = 2**30

@@ -452,7 +452,7 @@ def views_of_arrays() -> dict[str, Any]:
     return stepped(Window().update)
 
 
-@row("window shares memory with")
+@row("window shares memory with", bound="the window is bound again before it is used")
 def views_of_tensors() -> dict[str, Any]:
     class Window:
         def __init__(self) -> None:
