@@ -42,6 +42,7 @@ class InitialState:
         structures: of modules, by path.
         globals: module -> name -> value, of those that functions of the user's own use.
         graphs: what tensors were computed by, by the identity of the tensor.
+        imported: the names of all modules; None without code.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class InitialState:
         self.marks = {id(reached.value): mark_of(reached) for reached in by_path.values() if is_marked(reached)}
         tensors = [reached.value for reached in by_path.values() if reached.category == "tensor"]
         self.graphs = {id(tensor): tensor.grad_fn for tensor in tensors if not tensor.is_leaf}
-        self._modules = frozenset(sys.modules) if with_code else None
+        self.imported = frozenset(sys.modules) if with_code else None
         self.structures = {
             path: structure_of(reached.value, is_data=reached.is_data)
             for path, reached in by_path.items()
@@ -122,10 +123,6 @@ class InitialState:
         if data is not None:
             return sorted(self._globals_of_data[data].items())
         return [(module, self.reachable.globals[module][1]) for module in sorted(self.globals)]
-
-    def imported_since(self) -> list[str]:
-        """A line for each module of the user's own that was imported since, and that has variables."""
-        return lines_about_modules(self._modules) if self._modules is not None else []
 
     def listed_data(self) -> dict[str, list[Reached]]:
         """By the name of data that does not save itself: what was reachable from it, all but what is left out."""

@@ -21,7 +21,7 @@ from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest
 from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, read_state, write_file, write_files
 from graphtrain.storage.regular import temporary_name
-from graphtrain.storage.sharing import RankState, Sharing
+from graphtrain.storage.sharing import Sharing
 from graphtrain.storage.state_files import PROGRESS_FILE, Sections, StagedState
 from graphtrain.storage.tensor_files import Layout
 
@@ -82,9 +82,8 @@ def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim
     """
 
     def write(folder: Path) -> Manifest:
-        whole = RankState(state)
-        sharing = Sharing.alone(whole, slim.frozen if slim is not None else ())
-        return manifest_of(facts, whole, sharing, [], [{"files": write_files(folder, 0, whole, sharing, slim)}], slim)
+        sharing = Sharing.alone(state, slim.frozen if slim is not None else ())
+        return manifest_of(facts, state, sharing, [], [{"files": write_files(folder, 0, state, sharing, slim)}], slim)
 
     return write_folder(path, write, state.given_up)
 

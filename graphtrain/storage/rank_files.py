@@ -29,8 +29,8 @@ from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.regular import HashedReader
-from graphtrain.storage.sharing import Digests, RankState, Sharing
-from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, joined
+from graphtrain.storage.sharing import Sharing
+from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, holds, read_tensors
 
 _PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
@@ -89,7 +89,7 @@ class EarlierFiles:
         return [size, checksum]
 
 
-def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, slim: Slim | None = None) -> Written:
+def write_files(folder: Path, rank: int, state: StagedState, sharing: Sharing, slim: Slim | None = None) -> Written:
     """Write and flush the files of one rank.
 
     Arguments:
@@ -100,7 +100,7 @@ def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, sli
     """
     contents: dict[str, Sequence[Bytes]] = {}
     if rank == 0:
-        contents |= {file + TENSOR_SUFFIX: [state.whole(file)] for file in sharing.whole}
+        contents |= {file + TENSOR_SUFFIX: [state.tensor_files[file]] for file in sharing.whole}
         contents[PROGRESS_FILE] = [
             state.progress if sharing.parts is None else msgpack.packb(_parts(state, sharing.parts, are_shared=True))
         ]
@@ -112,7 +112,7 @@ def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, sli
         contents |= {physical: file_of(share) for physical, share in shares.items()}
     own = {
         f"{file}/{name}": tensor
-        for file in state.files
+        for file in state.tensor_files
         if file not in sharing.whole
         for name, tensor in state.tensors(file).items()
         if name not in sharing.tensors.get(file, {})
@@ -129,7 +129,9 @@ def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, sli
     return written
 
 
-def _parts(state: RankState, shared: Mapping[str, Collection[str]], *, are_shared: bool) -> dict[str, dict[str, bytes]]:
+def _parts(
+    state: StagedState, shared: Mapping[str, Collection[str]], *, are_shared: bool
+) -> dict[str, dict[str, bytes]]:
     """What is packed and the same on all ranks; or what is not, of the sections that have any."""
     parts = {
         section: {name: part for name, part in parts.items() if (name in shared[section]) is are_shared}
@@ -140,7 +142,7 @@ def _parts(state: RankState, shared: Mapping[str, Collection[str]], *, are_share
 
 def manifest_of(
     facts: Manifest,
-    state: RankState,
+    state: StagedState,
     sharing: Sharing,
     summaries: Sequence[Digests],
     told: Sequence[Mapping[str, Mapping[str, Any]]],

@@ -163,11 +163,11 @@ class StagingBuffers:
 
 
 def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryview]:
-    """The bytes of every file of tensors by its name, in memory that the run does not write to.
+    """The bytes of every file of tensors, in memory that the run does not write to; by name, without the suffix.
 
     >>> files = [Tensors("model", {"weight": torch.ones(2, 3)})]
     >>> {name: len(data) for name, data in stage(files, StagingBuffers()).items()}
-    {'model.safetensors': 96}
+    {'model': 96}
     """
     layouts = {tensors.file: Layout.of(tensors) for tensors in files}
     memory.keep_only(layouts.__contains__)
@@ -176,7 +176,7 @@ def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryv
         for name, layout in layouts.items():
             block = memory.block(name, layout.size, pinned=layout.on_device())
             layout.copy_to(block)
-            staged[name + TENSOR_SUFFIX] = block.numpy().data
+            staged[name] = block.numpy().data
     return staged
 
 
@@ -234,7 +234,7 @@ def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
     """The tensors in the bytes of a file that `stage` has made, by name; they share its memory.
 
     >>> staged = stage([Tensors("model", {"weight": torch.ones(2, 3)})], StagingBuffers())
-    >>> staged_tensors(staged["model.safetensors"])["weight"].shape
+    >>> staged_tensors(staged["model"])["weight"].shape
     [2, 3]
     """
     (length,) = struct.unpack("<Q", data[:8])
@@ -250,7 +250,7 @@ def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
     """The bytes of a file with some staged tensors, by the names that they have in it, in pieces.
 
     >>> staged = stage([Tensors("model", {"weight": torch.ones(2)})], StagingBuffers())
-    >>> len(b"".join(file_of({"of/rank": staged_tensors(staged["model.safetensors"])["weight"]}))) % 8
+    >>> len(b"".join(file_of({"of/rank": staged_tensors(staged["model"])["weight"]}))) % 8
     0
     """
     ordered = sorted(tensors.items(), key=lambda item: (-_BY_TYPE[item[1].dtype].itemsize, item[0]))

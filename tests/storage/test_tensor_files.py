@@ -53,7 +53,7 @@ def every_type() -> Tensors:
 def test_the_library_reads_what_was_laid_out() -> None:
     tensors = every_type()
     image = stage([tensors], StagingBuffers())
-    loaded = safetensors.torch.load(bytes(image["odd.safetensors"]))
+    loaded = safetensors.torch.load(bytes(image["odd"]))
     assert loaded.keys() == tensors.named.keys()
     for name, tensor in tensors.named.items():
         assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape), name
@@ -62,16 +62,18 @@ def test_the_library_reads_what_was_laid_out() -> None:
 
 def test_the_checksum_without_a_copy_is_that_of_the_file() -> None:
     image = stage([every_type()], StagingBuffers())
-    assert checksums([every_type()]) == {name: hashlib.sha256(data).hexdigest() for name, data in image.items()}
+    assert checksums([every_type()]) == {
+        f"{name}.safetensors": hashlib.sha256(data).hexdigest() for name, data in image.items()
+    }
 
 
 def test_an_image_is_a_copy_and_its_memory_is_used_again() -> None:
     memory, weight = StagingBuffers(), torch.zeros(1000)
-    first = stage([Tensors("model", {"weight": weight})], memory)["model.safetensors"]
+    first = stage([Tensors("model", {"weight": weight})], memory)["model"]
     before = bytes(first)
     weight.fill_(1)
     assert bytes(first) == before, "what the run does later is not in it"
-    again = stage([Tensors("model", {"weight": weight})], memory)["model.safetensors"]
+    again = stage([Tensors("model", {"weight": weight})], memory)["model"]
     assert first.obj is not None and again.obj is not None
     assert first.obj.ctypes.data == again.obj.ctypes.data, "no further memory"
     assert bytes(first) == bytes(again) != before
@@ -129,7 +131,7 @@ def test_what_was_laid_out_is_read_into_memory_of_its_own(tmp_path: Path) -> Non
     tensors = every_type()
     tensors.named |= {f"small/{number}": torch.full((number % 5,), number) for number in range(50)}
     tensors.named["large"] = torch.randn(3, 100_000)
-    (tmp_path / "file").write_bytes(stage([tensors], StagingBuffers())["odd.safetensors"])
+    (tmp_path / "file").write_bytes(stage([tensors], StagingBuffers())["odd"])
     loaded = read(tmp_path / "file")
     assert loaded.keys() == tensors.named.keys()
     for name, tensor in tensors.named.items():
