@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event, Thread
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 T = TypeVar("T")
 _SECONDS = 1.0
@@ -67,52 +67,36 @@ class Background(Generic[T]):
         return self._answer[0]
 
 
-def side_by_side(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of jobs, as many at a time as there are cores: for jobs that release the GIL for long.
-
-    Raises:
-        BaseException: what one of the jobs raised; no further ones are begun.
-
-    >>> side_by_side([lambda: 6 * 7, lambda: 2])
-    [42, 2]
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    waiting, results, is_over = iter(enumerate(jobs)), dict[int, T](), Event()
-
-    def work() -> None:
-        try:
-            for number, job in waiting:
-                results[number] = job()
-                if is_over.is_set():
-                    break
-        except BaseException:
-            is_over.set()
-            raise
-
-    others = [Background(work) for _ in range(min(len(jobs), cores) - 1)]
-    try:
-        work()
-        for other in others:
-            other.result()
-    finally:
-        is_over.set()
-    return [results[number] for number in range(len(jobs))]
-
-
 def largest_first(sizes: Mapping[str, int], work: Callable[[str], T], *, in_threads: bool = True) -> dict[str, T]:
-    """The result of a function for each name: the largest is begun first, and all side by side where that is worth it.
+    """The result of a function for each name: the largest is begun first, and as many at a time as there are cores.
+
+    In this thread alone, where they are small. The function should release the GIL for long.
 
     Arguments:
         sizes: in bytes, by name.
         in_threads: False where all have to be made in this thread.
 
     Raises:
-        BaseException: as for `side_by_side`.
+        BaseException: what the function raised; no further ones are begun.
+
+    >>> largest_first({"a": 1, "b": 2}, str.upper)
+    {'b': 'B', 'a': 'A'}
     """
     names = sorted(sizes, key=lambda name: -sizes[name])
-    jobs = [functools.partial(work, name) for name in names]
-    are_worth_it = in_threads and sum(sizes.values()) >= _WORTH_A_THREAD
-    return dict(zip(names, side_by_side(jobs) if are_worth_it else [job() for job in jobs], strict=True))
+    if not in_threads or sum(sizes.values()) < _WORTH_A_THREAD:
+        return {name: work(name) for name in names}
+    has_failed = Event()
+
+    def begin(name: str) -> Any:
+        try:
+            return work(name) if not has_failed.is_set() else None
+        except BaseException:
+            has_failed.set()
+            raise
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with ThreadPoolExecutor(cores) as pool:
+        return dict(zip(names, pool.map(begin, names), strict=True))
 
 
 @contextmanager
