@@ -21,7 +21,6 @@ from graphtrain.state.category import category_of
 from graphtrain.state.codec import (
     CHANGED_IN_PLACE,
     MALFORMED,
-    Owner,
     StateReader,
     StateWriter,
     is_plain_key,
@@ -154,8 +153,10 @@ def _sharing_memory(
     alone = []
     for part in parts:
         near = [owner for owner, lie in owners if lie.overlaps(part.lie)]
-        if (reference := next(filter(None, (_in_memory(part, owner) for owner in near)), None)) is not None:
-            yield part, reference
+        views = ((each, view_within(part.value, each.value, beyond=each.is_as_set_up)) for each in near)
+        owner, view = next(((owner, view) for owner, view in views if view is not None), (None, None))
+        if owner is not None:
+            yield part, ["memory", owner.reference, view]
         elif paths := [*(owner.path for owner in near), *(path for path, lie in further if lie.overlaps(part.lie))]:
             if part.place[0] not in quiet:
                 unknown.append(_UNKNOWN.format(_shown(part.place), shown_path(paths[0])))
@@ -167,12 +168,6 @@ def _sharing_memory(
             for number in rest
             if alone[number].place[0] not in quiet
         ]
-
-
-def _in_memory(part: _Part, owner: Owner) -> Reference | None:
-    """How a part lies in the memory of another; None where that cannot be said."""
-    view = view_within(part.value, owner.value, beyond=owner.is_as_set_up)
-    return ["memory", owner.reference, view] if view is not None else None
 
 
 def _plain_keys(value: Any, keys: tuple[Any, ...]) -> list[Any]:
