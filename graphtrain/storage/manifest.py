@@ -42,20 +42,15 @@ _NAME = re.compile(r"(\d{6,})-step-(\d+)")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _of(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) in kinds
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+_is_text, _is_flag, _is_number = _of(str), _of(bool), _of(int, float)
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return type(value) is int and value >= 0
 
 
 def _is_amount(value: Any) -> bool:

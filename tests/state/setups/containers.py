@@ -280,7 +280,7 @@ class Counts:
         return 7
 
 
-@row()
+@row("is the method `")
 def class_methods_that_are_exchanged() -> dict[str, Any]:
     state = {"call": Counts.first}
 
