@@ -33,11 +33,8 @@ from graphtrain.report.display.choose import display_for
 from graphtrain.report.numbers import metric
 from graphtrain.report.values import ROW_POSITION
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
-from graphtrain.storage.named import BEST, NEWEST
-from graphtrain.storage.own_files import replace_file
-from graphtrain.storage.ranking import BEST_FILE
-from graphtrain.storage.regular import NotAsAgreedError, parsed_json, read_regular
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, readable_failure
+from graphtrain.storage.regular import NotAsAgreedError, parsed_json, read_regular, replace_file
+from graphtrain.storage.run_directory import BEST, BEST_FILE, CHECKPOINTS_FOLDER, NEWEST, STATUS_FILE, readable_failure
 from graphtrain.storage.run_files import named_folder
 from graphtrain.storage.saved_graph import graph_of
 from graphtrain.trainer.trainer import Trainer

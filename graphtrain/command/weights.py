@@ -17,9 +17,8 @@ from graphtrain.errors import UsageError
 from graphtrain.names import quoted, suggestion
 from graphtrain.state.weights import dtype_and_shape, misfits
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.named import checkpoint_folder
-from graphtrain.storage.own_files import replace_file
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+from graphtrain.storage.regular import replace_file
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, checkpoint_folder
 from graphtrain.storage.run_files import named_checkpoint
 
 _SUFFIX = ".safetensors"

@@ -35,12 +35,11 @@ from graphtrain.report.recorder import Recorder
 from graphtrain.state.aliases import aliases_of, share
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users
-from graphtrain.state.codec import StateReader, StateWriter
+from graphtrain.state.codec import StateReader, StateWriter, parts_in, shown_path
+from graphtrain.state.contents import CONSTANTS
 from graphtrain.state.data_content import DataContent
 from graphtrain.state.drift import NO_DRIFT, Drift
-from graphtrain.state.nested import CONSTANTS
 from graphtrain.state.objects import SavedObjects
-from graphtrain.state.references import parts_in, shown_path
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import state_digest

@@ -15,8 +15,7 @@ import torch
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.ranks import current_ranks
 from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.lineage import Lineage
-from graphtrain.storage.manifest import Manifest, SkippedCheckpoints
+from graphtrain.storage.manifest import Lineage, Manifest, SkippedCheckpoints
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,

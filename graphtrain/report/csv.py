@@ -11,7 +11,7 @@ from typing import final
 from graphtrain.errors import UsageError
 from graphtrain.report.logger import Beginning, RunLogger
 from graphtrain.report.rows import joined
-from graphtrain.storage.own_files import replace_file
+from graphtrain.storage.regular import replace_file
 from graphtrain.storage.run_directory import readable_failure
 
 _NAME = "metrics.csv"

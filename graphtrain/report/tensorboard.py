@@ -15,8 +15,7 @@ from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.plain import json_value
 from graphtrain.report.logger import Beginning, Histogram, RunLogger, Shown, Text
 from graphtrain.report.png import png_of
-from graphtrain.storage.own_files import replace_file
-from graphtrain.storage.regular import parsed_json, read_regular
+from graphtrain.storage.regular import parsed_json, read_regular, replace_file
 
 # The hash and step of the last description in a folder. TensorBoard reads only files with "tfevents" in their names.
 DESCRIBED_FILE = "described.json"

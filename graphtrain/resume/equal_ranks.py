@@ -27,7 +27,7 @@ from graphtrain.graph import Graph
 from graphtrain.plain import json_value
 from graphtrain.program.agreement import Agreement
 from graphtrain.state.content import content_hash
-from graphtrain.storage.own_files import temporary_name
+from graphtrain.storage.regular import temporary_name
 from graphtrain.storage.run_directory import readable_failure
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.version import __version__

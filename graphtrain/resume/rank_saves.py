@@ -26,11 +26,10 @@ from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import reason_of, write_checkpoint, write_folder
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest
-from graphtrain.storage.rank_files import manifest_of, write_files
+from graphtrain.storage.rank_files import Slim, manifest_of, write_files
 from graphtrain.storage.run_files import Written
-from graphtrain.storage.sharing import Digests, MustBeEqual, RankState, Sharing, differences, differing
-from graphtrain.storage.slim import Slim
-from graphtrain.storage.state_files import StagedState
+from graphtrain.storage.sharing import MustBeEqual, Sharing, differences, differing
+from graphtrain.storage.state_files import Digests, StagedState
 
 _SLICE_SECONDS = 0.5
 # For so long ranks wait for others in a save once the run has failed: they may be dead.
@@ -234,9 +233,9 @@ class RankSave:
 
         return write_folder(path, write, staged.given_up)
 
-    def _write_files(self, folder: Path) -> tuple[RankState, Sharing, list[Digests]]:
+    def _write_files(self, folder: Path) -> tuple[StagedState, Sharing, list[Digests]]:
         """Write this rank's files, once all ranks know what they have in common."""
-        state = RankState(self._staged)
+        state = self._staged
         summaries = [Digests(**told) for told in self._all("summary", state.summary.as_plain())]
         files = differing([summary.files for summary in summaries])
         leaves: list[Mapping[str, Mapping[str, str]]] = [{} for _ in summaries]

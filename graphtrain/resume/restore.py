@@ -20,10 +20,10 @@ from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.capture import Resumable
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, difference_error
+from graphtrain.state.codec import MALFORMED
 from graphtrain.state.data_content import ComparedData
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.state.reachable import is_within
-from graphtrain.state.references import MALFORMED
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.run_directory import STATUS_SECONDS

@@ -22,11 +22,10 @@ from graphtrain.state.modules import NO_RESUME
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.encoding import UnsaveableError
-from graphtrain.storage.lineage import OWN, Lineage
-from graphtrain.storage.manifest import Manifest
+from graphtrain.storage.manifest import OWN, Lineage, Manifest
+from graphtrain.storage.rank_files import Slim
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written
-from graphtrain.storage.slim import Slim
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
 

@@ -18,24 +18,26 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.printable import shorten
 from graphtrain.state.category import category_of
-from graphtrain.state.codec import MOST_BYTES, Owner, StateReader, StateWriter, is_plain_key
+from graphtrain.state.codec import (
+    CHANGED_IN_PLACE,
+    MALFORMED,
+    StateReader,
+    StateWriter,
+    is_plain_key,
+    shown_path,
+)
 from graphtrain.state.content import content_hash
-from graphtrain.state.contents import MOST_COMPARED
-from graphtrain.state.memory import Lie, Spans, lie_of, overlapping, put, view_beside, view_in, view_of, view_within
-from graphtrain.state.nested import at, replaced
-from graphtrain.state.references import CHANGED_IN_PLACE, MALFORMED, shown_path
+from graphtrain.state.contents import MOST_COMPARED, at, replaced
+from graphtrain.state.memory import Lie, Spans, lie_of, overlapping, view_beside, view_within
 
 Reference = Any
 """As a manifest has it: ["at", path], ["new", part, number], ["place", place], ["item", path, keys], or ["memory", one
-of these or ["span", number], how it lies there].
+of these, how it lies there].
 """
 
 _MOST_SHOWN = 100
 _UNKNOWN = "{} shares memory with {}, which a resume cannot restore: clone it"
 _MALFORMED = "what values in transit share is described as {}, which no checkpoint has"
-# What values in transit share with each other alone may lie apart.
-_MOST_SPREAD = 4
-_MOST_SPREAD_BYTES = 64 * 2**10
 # In an item of a large container, levels at which a value in transit may be.
 _MOST_LEVELS = 3
 
@@ -151,37 +153,21 @@ def _sharing_memory(
     alone = []
     for part in parts:
         near = [owner for owner, lie in owners if lie.overlaps(part.lie)]
-        if (reference := next(filter(None, (_in_memory(part, owner) for owner in near)), None)) is not None:
-            yield part, reference
+        views = ((each, view_within(part.value, each.value, beyond=each.is_as_set_up)) for each in near)
+        owner, view = next(((owner, view) for owner, view in views if view is not None), (None, None))
+        if owner is not None:
+            yield part, ["memory", owner.reference, view]
         elif paths := [*(owner.path for owner in near), *(path for path, lie in further if lie.overlaps(part.lie))]:
             if part.place[0] not in quiet:
                 unknown.append(_UNKNOWN.format(_shown(part.place), shown_path(paths[0])))
         else:
             alone.append(part)
-    groups = overlapping(dict(enumerate(part.lie for part in alone)))
-    for number, group in enumerate([alone[index] for index in indices] for indices in groups):
-        leads = [view[3] for part in group if (view := view_in(part.value, 0)) is not None]
-        start = min(part.lie.start - lead for part, lead in zip(group, leads, strict=False)) if leads else 0
-        size = max(part.lie.end for part in group) - start
-        if len(leads) == len(group) and size <= _most_bytes(part.value for part in group):
-            for part in group:  # parts of one new memory
-                yield part, ["memory", ["span", number], view_in(part.value, start)]
-        else:
-            unknown += [
-                _UNKNOWN.format(_shown(part.place), _shown(group[0].place))
-                for part in group[1:]
-                if part.place[0] not in quiet
-            ]
-
-
-def _in_memory(part: _Part, owner: Owner) -> Reference | None:
-    """How a part lies in the memory of another; None where that cannot be said."""
-    view = view_within(part.value, owner.value, beyond=owner.is_as_set_up)
-    return ["memory", owner.reference, view] if view is not None else None
-
-
-def _most_bytes(values: Iterable[Any]) -> int:
-    return min(max(_MOST_SPREAD * sum(int(value.nbytes) for value in values), _MOST_SPREAD_BYTES), MOST_BYTES)
+    for first, *rest in overlapping(dict(enumerate(part.lie for part in alone))):
+        unknown += [
+            _UNKNOWN.format(_shown(alone[number].place), _shown(alone[first].place))
+            for number in rest
+            if alone[number].place[0] not in quiet
+        ]
 
 
 def _plain_keys(value: Any, keys: tuple[Any, ...]) -> list[Any]:
@@ -239,83 +225,48 @@ def share(values: dict[str, Any], aliases: Any, reader: StateReader, name_now: C
                 case _:
                     raise CheckpointError(_MALFORMED.format(shorten(repr(place), _MOST_SHOWN)))
     reader.look_again()
-    sharing = _Sharing(values, checked, reader)
-    return [line for name in checked if name in values for line in sharing.share(name)]
+    return [line for name, places in checked.items() if name in values for line in _share(values, name, places, reader)]
 
 
-class _Sharing:
-    """Puts objects into values, once."""
-
-    def __init__(
-        self, values: dict[str, Any], aliases: Mapping[str, list[tuple[list[Any], Reference]]], reader: StateReader
-    ) -> None:
-        self._values, self._aliases, self._reader = values, aliases, reader
-        self._spans: dict[int, torch.Tensor] = {}
-
-    def share(self, name: str) -> list[str]:
-        """Put them into one value; a line for each part that stays."""
-        value, stay = self._values[name], []
-        places: dict[tuple[Any, ...], Any] = {}
-        for plain, reference in self._aliases[name]:
-            keys = _keys_in(value, plain)
-            part = at(value, keys)
-            try:
-                other = self._find(reference, part)
-                is_found = type(part) is type(other) and content_hash(part) == content_hash(other)
-            except (CheckpointError, *MALFORMED):
-                is_found = False
-            if is_found:
-                places[keys] = other
-            else:
-                stay.append(f"{_shown((name, keys))} does not share any more what it shared when it was saved")
-        # Containers stay the same ones, which nodes may have been set up with; a tuple cannot. Looked up before
-        # anything is put there: what a stranger has written must not lead into what is found.
-        holders = {keys: at(value, keys[:-1]) for keys in places if keys}
-        for keys, holder in holders.items():
-            if isinstance(holder, list | dict | collections.deque):
-                holder[keys[-1]] = places.pop(keys)
-        if places:
-            self._values[name] = replaced(value, lambda part, keys: places.get(keys, part))
-        return stay
-
-    def _find(self, reference: Reference, part: Any) -> Any:
-        match reference:
-            case ["at", str(path)]:
-                return self._reader.at(path)
-            case ["new", str(path), int(number)]:
-                return self._reader.met(path, number)
-            case ["place", list(place)]:
-                return self._reader.in_state(tuple(place))
-            case ["item", str(path), list(keys)]:
-                return at(self._reader.at(path), tuple(keys))
-            case ["memory", ["span", int(number)], list(view)]:
-                return view_of(self._span(number, part), view, part)
-            case ["memory", list(owner), list(view)]:
-                return view_beside(self._find(owner, None), view, part)
-        raise CheckpointError(f"what is shared is referred to as {shorten(str(reference), _MOST_SHOWN)}")
-
-    def _span(self, number: int, part: Any) -> torch.Tensor:
-        """The memory of parts that share it with each other alone, with their values."""
-        if number not in self._spans:
-            listed = [
-                (at(self._values.get(name), _keys_in(self._values.get(name), keys)), reference[2])
-                for name, places in self._aliases.items()
-                for keys, reference in places
-                if isinstance(reference, list) and reference[:2] == ["memory", ["span", number]]
-            ]
-            members = [(value, view) for value, view in listed if isinstance(value, torch.Tensor | numpy.ndarray)]
-            size = max(_end_of(value, view) for value, view in members)
-            if not 0 < size <= _most_bytes(value for value, _ in members):
-                raise CheckpointError(f"what is shared takes {size} bytes")
-            device = part.device if isinstance(part, torch.Tensor) else None
-            whole = torch.zeros(size, dtype=torch.uint8, device=device)
-            for value, view in members:
-                put(view_of(whole, view, value), value)
-            self._spans[number] = whole
-        return self._spans[number]
+def _share(
+    values: dict[str, Any], name: str, aliases: Iterable[tuple[list[Any], Reference]], reader: StateReader
+) -> list[str]:
+    """Put what it shares into one value; a line for each part that stays."""
+    value, stay = values[name], []
+    places: dict[tuple[Any, ...], Any] = {}
+    for plain, reference in aliases:
+        keys = _keys_in(value, plain)
+        part = at(value, keys)
+        try:
+            other = _find(reference, part, reader)
+            is_found = type(part) is type(other) and content_hash(part) == content_hash(other)
+        except (CheckpointError, *MALFORMED):
+            is_found = False
+        if is_found:
+            places[keys] = other
+        else:
+            stay.append(f"{_shown((name, keys))} does not share any more what it shared when it was saved")
+    # Containers stay the same ones, which nodes may have been set up with; a tuple cannot. Looked up before
+    # anything is put there: what a stranger has written must not lead into what is found.
+    holders = {keys: at(value, keys[:-1]) for keys in places if keys}
+    for keys, holder in holders.items():
+        if isinstance(holder, list | dict | collections.deque):
+            holder[keys[-1]] = places.pop(keys)
+    if places:
+        values[name] = replaced(value, lambda part, keys: places.get(keys, part))
+    return stay
 
 
-def _end_of(value: Any, view: list[Any]) -> int:
-    shape, strides, offset, *_ = view
-    steps = ((length - 1) * step for length, step in zip(shape, strides, strict=True))
-    return int(offset) + sum(int(step) for step in steps if step > 0) + int(value.itemsize)
+def _find(reference: Reference, part: Any, reader: StateReader) -> Any:
+    match reference:
+        case ["at", str(path)]:
+            return reader.at(path)
+        case ["new", str(path), int(number)]:
+            return reader.met(path, number)
+        case ["place", list(place)]:
+            return reader.in_state(tuple(place))
+        case ["item", str(path), list(keys)]:
+            return at(reader.at(path), tuple(keys))
+        case ["memory", list(owner), list(view)]:
+            return view_beside(_find(owner, None, reader), view, part)
+    raise CheckpointError(f"what is shared is referred to as {shorten(str(reference), _MOST_SHOWN)}")

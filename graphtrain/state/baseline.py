@@ -1,19 +1,32 @@
 """The state beside the resources: what was reachable when a run began, what has changed since, and putting it back.
 
 A baseline lists what is reachable when a run begins (`InitialState`). At a save it is compared with what is there then
-(`DriftFinder`); a resume puts the drift over what another process set up (`Restorer`).
+(`DriftFinder`); a resume puts the drift over what another process set up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
-from graphtrain.state.codec import StateReader
+import numpy
+import torch
+
+from graphtrain.errors import CheckpointError
+from graphtrain.state.category import is_left_alone, is_value
+from graphtrain.state.codec import MALFORMED, StateReader, StateWriter, UnknownStateError, shown_path
+from graphtrain.state.content import is_identical
+from graphtrain.state.contents import FORMS, MOST_COMPARED
 from graphtrain.state.drift import NO_DRIFT, Drift, DriftFinder
+from graphtrain.state.generators import any_generator
 from graphtrain.state.initial import InitialState, States
-from graphtrain.state.restorer import Restorer
+from graphtrain.state.reachable import Reached, parts_of
+from graphtrain.storage.strides import placement_of, without_repeats
+
+# How a change of what is changed where it is, is described.
+_VALUES = ("tensor", "array", "bytes", "state")
 
 
 @final
@@ -66,12 +79,101 @@ class Baseline(InitialState):
         Raises:
             CheckpointError: something that had changed does not exist now, or cannot be made.
         """
-        restorer = Restorer(self, {})
-        reader = restorer.restore(section, data)
-        self.not_restored += (*restorer.not_restored,)
+        with _naming("the state beside the resources"):
+            changed, reader = dict(section), StateReader(self.reachable, self.stateful, section)
+        self._back_to_the_beginning(data)
+        for path, change in changed.items():
+            if self.is_excluded(path):
+                continue
+            with _naming(f"the state of `{shown_path(path)}`"):
+                if path.endswith(":"):
+                    self._restore_globals(path.removesuffix(":"), change, reader)
+                elif path not in self.reachable.by_path:
+                    self._is_missing(path)
+                else:
+                    _overwrite(self.reachable.by_path[path], self._without_left_out(path, change), reader)
         if data is None:
             self._restored = dict(section)
         return reader
+
+    def _without_left_out(self, path: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not isinstance(change.get("set"), Mapping):
+            return change
+        described = {name: part for name, part in change["set"].items() if not self.is_excluded(f"{path}.{name}")}
+        removed = [name for name in change.get("removed", ()) if not self.is_excluded(f"{path}.{name}")]
+        return {"set": described, "removed": removed}
+
+    def _is_missing(self, path: str) -> None:
+        """Note what has no object to be restored into because `setup` put a plain value, such as None, in its place.
+
+        Raises:
+            CheckpointError: not even the place exists.
+        """
+        if any(
+            place == path and is_value(part)
+            for reached in self.reachable.by_path.values()
+            if path.startswith(reached.path)
+            for place, part, _ in parts_of(reached)
+        ):
+            self.not_restored += (f"{path} is not what it was when it was saved: `setup` puts a plain value there",)
+            return
+        raise CheckpointError(
+            "it does not exist now",
+            f'make it again in `setup`; or leave it out, if nothing depends on it: Trainer(..., not_state=["{path}"])',
+        )
+
+    def _back_to_the_beginning(self, data: str | None) -> None:
+        """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
+        states: States = {}
+        for reached in self.listed(data):
+            if _holds(reached) and reached.is_entered:
+                self._put_contents(reached, reached.keys, reached.parts, states)
+        for module, names in self.names_of_globals(data):
+            held = {name: part for name, part in self.globals[module].items() if name in names}
+            self._put_globals(module, names, held)
+
+    def _put_globals(self, module: str, names: Collection[str], held: Mapping[str, Any]) -> None:
+        """Let the globals of some names be what they were; those that were not there are removed."""
+        namespace = self.reachable.globals[module][0]
+        namespace.update({name: part for name, part in held.items() if namespace.get(name) is not part})
+        for name in (names & namespace.keys()) - held.keys():
+            if not is_left_alone(namespace[name]):
+                del namespace[name]
+
+    def _put_contents(self, reached: Reached, keys: tuple[Any, ...], parts: tuple[Any, ...], states: States) -> None:
+        """Let an object hold what it held before: the very same objects.
+
+        What data holds that has no plain form, such as an iterator over itself, stays: it is where drawing has left it.
+        """
+        form = FORMS[reached.category]
+        keys_now, parts_now = form.contents(reached.value)
+        if is_identical(keys_now, keys) and is_identical(parts_now, parts):
+            return
+        if form.is_named:
+            ignored = self.ignored(reached, states)
+            now = dict(zip(keys_now, parts_now, strict=True))
+            before = dict(zip(keys, parts, strict=True))
+            if reached.is_data:
+                ignored |= {name for name, part in now.items() if not self._has_plain_form(part)}
+            changed = {
+                name: part
+                for name, part in before.items()
+                if name not in ignored and not (name in now and now[name] is part)
+            }
+            form.put(reached.value, changed, sorted(set(now) - set(before) - ignored))
+        elif reached.category == "mapping":
+            form.put(reached.value, dict(zip(keys, parts, strict=True)), ())
+        else:
+            form.put(reached.value, parts, ())
+
+    def _has_plain_form(self, value: Any) -> bool:
+        if is_value(value):
+            return True
+        try:
+            StateWriter(self.reachable, self.stateful).pack(value, "")
+        except UnknownStateError:
+            return False
+        return True
 
     @contextmanager
     def kept(self, data: str) -> Iterator[None]:
@@ -82,5 +184,122 @@ class Baseline(InitialState):
         """
         states: States = {}
         changed = DriftFinder(self, states, {}, self._redrawn).drift(data).section
-        with Restorer(self, states).kept(data, changed):
+        values = {
+            path: copy.deepcopy(change) for path, change in changed.items() if any(key in change for key in _VALUES)
+        }
+        held = [
+            (reached, FORMS[reached.category].contents(reached.value))
+            for reached in self.listed(data)
+            if _holds(reached)
+        ]
+        held_globals = []
+        for module, names in self.names_of_globals(data):
+            namespace = self.reachable.globals[module][0]
+            held_globals.append((module, names, {name: namespace[name] for name in names & namespace.keys()}))
+        try:
             yield
+        finally:
+            for path, change in values.items():
+                reached = self.reachable.by_path[path]
+                _overwrite(reached, change, StateReader(self.reachable, self.stateful, {}))
+            for reached, (keys, parts) in held:
+                self._put_contents(reached, keys, parts, states)
+            for module, names, parts_of_module in held_globals:
+                self._put_globals(module, names, parts_of_module)
+
+    def _restore_globals(self, module: str, change: Mapping[str, Any], reader: StateReader) -> None:
+        if module not in self.reachable.globals:
+            raise CheckpointError(f"no function of the module `{module}` is reached now")
+        namespace, names = self.reachable.globals[module]
+        for name, described in change["set"].items():
+            if self.is_excluded(f"{module}:{name}"):
+                continue
+            if name not in names:
+                raise CheckpointError(f"no function of the module `{module}` uses `{name}` now")
+            namespace[name] = reader.unpack(described)
+
+
+def _holds(reached: Reached) -> bool:
+    """True for what can be made to hold what it held before."""
+    if reached.category not in FORMS or isinstance(reached.value, tuple | frozenset) or reached.length > MOST_COMPARED:
+        return False
+    return not reached.is_covered or reached.category == "module"
+
+
+def _overwrite(reached: Reached, change: Mapping[str, Any], reader: StateReader) -> None:
+    """Put one change over an object."""
+    value, category = reached.value, reached.category
+    match change:
+        case {"state": state} if category == "generator":
+            any_generator(value).set_state(state)
+        case {"tensor": torch.Tensor() as saved} if category == "tensor":
+            _put_tensor(value, saved, change)
+        case {"array": numpy.ndarray() as saved} if category == "array":
+            if (value.shape, value.dtype) != (saved.shape, saved.dtype):
+                raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
+            value[...] = saved
+        case {"bytes": bytes(content)} if category == "buffer":
+            value[:] = content
+        case {"set": {**described}} if category in FORMS and FORMS[category].is_named:
+            removed = tuple(change.get("removed", ()))
+            for name in (*described, *removed):
+                if not isinstance(name, str) or name in reached.ignored | {"__class__", "__dict__"}:
+                    raise CheckpointError(f"`{name}` is no state of it")
+            parts = {name: reader.unpack(part) for name, part in described.items()}
+            FORMS[category].put(value, parts, removed)
+        case {"items": items} if category in ("list", "deque", "set", "cell", "mapping"):
+            parts = reader.unpack(items)
+            FORMS[category].put(value, dict(parts) if category == "mapping" else parts, ())
+        case _:
+            raise CheckpointError("it is of another type now")
+
+
+def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, Any]) -> None:
+    with torch.no_grad():
+        if tensor.layout is saved.layout is torch.sparse_coo and tensor.shape == saved.shape:
+            tensor.copy_(saved)
+        elif _has_form(tensor, saved):
+            _fill(tensor, saved)
+        else:
+            tensor.data = saved
+    if "requires_grad" in change and tensor.is_leaf:
+        tensor.requires_grad_(change["requires_grad"])
+    saved_gradient = change.get("grad")
+    if saved_gradient is not None and tensor.grad is not None and tensor.grad.shape == saved_gradient.shape:
+        tensor.grad.copy_(saved_gradient)  # which may be a part of a buffer of all gradients
+    elif "requires_grad" in change:
+        tensor.grad = saved_gradient
+
+
+def _has_form(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
+    """True if values can be put where a tensor has its own, which others may share."""
+    if (tensor.shape, tensor.dtype, tensor.layout) != (saved.shape, saved.dtype, saved.layout):
+        return False
+    # Not every stride is saved: not that of a narrow column of a wide matrix, for instance.
+    return tensor.stride() == saved.stride() or (placement_of(tensor) is None and placement_of(saved) is None)
+
+
+def _fill(tensor: torch.Tensor, saved: torch.Tensor) -> None:
+    target, values = without_repeats(tensor.detach()), without_repeats(saved)
+    if target.shape != values.shape:
+        target, values = tensor.detach(), saved
+    try:
+        target.copy_(values)
+    except RuntimeError:  # windows that overlap: element by element, some of them more than once
+        storage = tensor.untyped_storage()
+        memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        memory.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
+        numbers = torch.arange(memory.numel(), device=tensor.device)
+        numbers = numbers.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        memory[numbers.reshape(-1)] = saved.reshape(-1)
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """A span in which anything that goes wrong is an error that names what is restored."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"{what} cannot be restored: {error.message}", error.hint) from None
+    except MALFORMED as error:
+        raise CheckpointError(f"{what} cannot be restored: {error}") from None

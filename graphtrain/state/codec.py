@@ -1,7 +1,7 @@
 """Values with what they refer to: encoded as data that other objects are found by, and decoded in another process.
 
 An object that was reached from the roots is referred to by its path, a tensor in a `state_dict` by its place there, and
-what is met again by its number. So two places that held one object hold one again, and a view is a view again.
+what is met again by its number. So two places that held one object hold one again. What only overlaps is reported.
 
 What is decoded may come from a stranger. Nothing is imported and nothing is called: classes and functions are those
 that modules of the user's own, imported already, define themselves; objects are their attributes.
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import collections
 import enum
+import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
@@ -24,33 +25,28 @@ from torch.nn.utils.rnn import PackedSequence
 
 from graphtrain.errors import CheckpointError
 from graphtrain.state.category import category_of, is_constant, is_users
-from graphtrain.state.contents import FORMS
+from graphtrain.state.contents import CONSTANTS, FORMS, replaced
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
 from graphtrain.state.graphs import keeps_graph
-from graphtrain.state.marks import is_plain_array
-from graphtrain.state.memory import Spans, has_memory, lie_of, overlapping, owner_of, view_beside, view_within
-from graphtrain.state.nested import CONSTANTS
+from graphtrain.state.memory import Spans, lie_of, overlapping, owner_of
 from graphtrain.state.reachable import REMEDY, Reachable, Reached
-from graphtrain.state.references import (
-    TUPLES_OF_TORCH,
-    UnknownStateError,
-    found_by_name,
-    is_plain_class,
-    is_saveable,
-    name_of,
-    parts_in,
-    places,
-    shown_path,
-)
 from graphtrain.storage.decoding import Decoder
 from graphtrain.storage.encoding import FACTORIES, Found, Instance, Memo, Packed, Tensors, UnsaveableError, pack
-from graphtrain.storage.strides import placement_of
 
 MOST_BYTES = 256 * 2**20
 _SHARES = "shares memory with {}, which a resume cannot restore: clone it"
-# Of new tensors in one memory, in which a further one is looked for.
-_MOST_OWNERS = 16
 _NEW = (list, collections.deque, set, frozenset, dict, collections.OrderedDict, collections.Counter, bytearray)
+_MOST_SHOWN = 120
+
+# What can be changed in place, and be found again where others hold it too.
+CHANGED_IN_PLACE = frozenset({"tensor", "array", "list", "mapping", "deque", "set", "object", "buffer"})
+
+# What goes wrong where a description is not one that a `StateWriter` has made.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+
+TUPLES_OF_TORCH: Mapping[str, Any] = {
+    kind.__qualname__: kind for kind in (PackedSequence, *torch.return_types.all_return_types)
+}
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,6 @@ class StateWriter:
         self._reachable, self._stateful, self._is_left_out = reachable, stateful, is_left_out
         self._memo = Memo()
         self._new: dict[str, list[tuple[str, Any]]] = {}  # part -> path and value of new tensors and arrays
-        self._owners: dict[int, list[Any]] | None = None
         self._places: dict[int, tuple[Any, ...]] | None = None
         self._bytes, self._part = 0, ""
 
@@ -106,7 +101,7 @@ class StateWriter:
             data = pack(value, path, tensors, self._memo, with_gradients=True, describer=self)
         except (UnsaveableError, UnknownStateError) as error:
             self._memo.forget()
-            self._bytes, self._owners = bytes_before, None
+            self._bytes = bytes_before
             del self._new[part]
             if isinstance(error, UnknownStateError):
                 raise
@@ -153,7 +148,8 @@ class StateWriter:
             case "tensor":
                 return self._tensor(value, path)
             case "array" if is_plain_array(value):
-                return self._array(value, path)
+                self._note_new(value, value.nbytes, path)
+                return None
             case "tuple":
                 return _tuple(value, path)
             case "set" if kind in _NEW:
@@ -196,7 +192,7 @@ class StateWriter:
             return Found(("id", self._reachable.by_id[value].path))
         return None
 
-    def _tensor(self, tensor: torch.Tensor, path: str) -> Found | Instance | None:
+    def _tensor(self, tensor: torch.Tensor, path: str) -> Found | None:
         if self._places is None:
             self._places = {id(value): place for place, value in places(self._stateful)}
         # What an object with a `state_dict` holds may be encoded right now.
@@ -206,48 +202,12 @@ class StateWriter:
             raise UnknownStateError(path, f"is a new {type(tensor).__qualname__} ({tensor.layout}), which is not saved")
         # With its graph it could not be saved; whoever keeps one, as old weight_norm does, computes it again.
         self.note_graph(tensor, path)
-        if has_memory(tensor) and (view := self._view(tensor, tensor.untyped_storage()._cdata)) is not None:
-            owner, how = view
-            form = [tensor.dtype, tensor.is_leaf and tensor.requires_grad, type(tensor) is torch.nn.Parameter]
-            return Instance(("view", owner, how, *form), {"grad": tensor.grad} if tensor.is_leaf else {})
-        self.count(tensor.numel() * tensor.element_size(), path)
-        self._note_new(tensor, path)
+        self._note_new(tensor, tensor.numel() * tensor.element_size(), path)
         return None
 
-    def _array(self, array: Any, path: str) -> Instance | None:
-        view = self._view(array, id(owner_of(array)))
-        if view is not None and isinstance(numpy.lib.format.dtype_to_descr(array.dtype), str):
-            return Instance(("view of an array", *view, array.dtype), {})
-        self.count(array.nbytes, path)
-        self._note_new(array, path)
-        return None
-
-    def _note_new(self, value: Any, path: str) -> None:
+    def _note_new(self, value: Any, size: int, path: str) -> None:
+        self.count(size, path)
         self._new[self._part].append((path, value))
-        if lie_of(value) is not None and _keeps_form(value):
-            key = value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else id(owner_of(value))
-            owners = self._by_memory().setdefault(key, [])
-            if len(owners) < _MOST_OWNERS:
-                owners.append(value)
-
-    def _view(self, value: Any, key: int) -> tuple[Any, list[Any]] | None:
-        """What a tensor or an array is a view of, and how it lies there; None where that is not known."""
-        for owner in self._by_memory().get(key, ()):
-            is_as_set_up = self._reachable.find(owner) is not None
-            if (how := view_within(value, owner, beyond=is_as_set_up)) is not None:
-                return owner, how
-        return None
-
-    def _by_memory(self) -> dict[int, list[Any]]:
-        """The tensors and arrays in which others may lie, by the identity of their memory."""
-        if self._owners is None:
-            self._owners = {}
-            for reached in self._reachable.by_path.values():
-                if reached.category == "tensor" and has_memory(reached.value):
-                    self._owners.setdefault(reached.value.untyped_storage()._cdata, [reached.value])
-                elif reached.category == "array" and owner_of(reached.value) is reached.value:
-                    self._owners[id(reached.value)] = [reached.value]
-        return self._owners
 
     def lost_memory(self) -> list[str]:
         """A line for each new tensor and array that shares memory which a resume cannot let it share again."""
@@ -354,13 +314,6 @@ def shown_place(place: tuple[Any, ...]) -> str:
         path = f"{path}.{'state' if kind == 'state' else 'param_groups'}[{keys.pop(0)}]"
     name, *inner = keys
     return f"{path}.{name}" + "".join(f"[{key!r}]" for key in inner)
-
-
-def _keeps_form(value: Any) -> bool:
-    """True for a tensor or an array of which a part lies in it as before once it is decoded."""
-    if isinstance(value, torch.Tensor):
-        return value.is_contiguous() or placement_of(value) is not None
-    return bool(value.flags.forc)
 
 
 def _tuple(value: tuple[Any, ...], path: str) -> Found | None:
@@ -471,13 +424,6 @@ class StateReader:
                 kind = found_by_name(module, name)
                 if isinstance(kind, type) and is_plain_class(kind):
                     return object.__new__(kind)
-            case ["view", owner, list(view), torch.dtype() as dtype, bool(requires_grad), bool(is_parameter)]:
-                tensor = view_beside(owner, view, torch.empty(0, dtype=dtype))
-                if is_parameter:
-                    return torch.nn.Parameter(tensor, requires_grad)
-                return tensor.requires_grad_(requires_grad)
-            case ["view of an array", owner, list(view), numpy.dtype() as dtype] if not dtype.hasobject:
-                return view_beside(owner, view, numpy.empty(0, dtype))
         raise CheckpointError(f"an object described as {str(by)[:100]} cannot be made")
 
     def fill(self, made: Any, holds: Mapping[str, Any]) -> None:
@@ -485,10 +431,6 @@ class StateReader:
         match made:
             case types.SimpleNamespace():
                 vars(made).update(holds)
-            case torch.Tensor():
-                made.grad = holds.get("grad")
-            case numpy.ndarray():
-                pass
             case _ if category_of(type(made)) == "generator":
                 any_generator(made).set_state(holds["state"])
             case _:
@@ -502,3 +444,116 @@ def _packed_in(section: Any) -> Iterator[Packed]:
     elif isinstance(section, Mapping):
         for part in section.values():
             yield from _packed_in(part)
+
+
+class UnknownStateError(Exception):
+    """Something that cannot be described; the text says where it is and what."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(f"{shown_path(path)} {what}")
+
+
+def shown_path(path: str) -> str:
+    """A path for a message: what is in a variable is called like the variable, and the middle of a long one left out.
+
+    >>> shown_path("step<calls>.cell_contents.total")
+    'step<calls>.total'
+    """
+    shown = path.replace(".cell_contents", "")
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN // 2]}...{shown[-_MOST_SHOWN // 2 :]}"
+
+
+def places(stateful: Mapping[str, Any]) -> Iterable[tuple[tuple[Any, ...], Any]]:
+    """What a `state_dict` saves, and gradients, with the place of each: tensors, of other objects also containers."""
+    for path, value in stateful.items():
+        if isinstance(value, torch.nn.Module):
+            for name, parameter in value.named_parameters():
+                yield (path, "tensor", name), parameter
+                if parameter.grad is not None:
+                    yield (path, "grad", name), parameter.grad
+            for name, tensor in value.named_buffers():
+                yield (path, "tensor", name), tensor
+        elif isinstance(value, torch.optim.Optimizer):
+            for number, state in enumerate(value.state.values()):
+                for name, part in state.items():
+                    if isinstance(part, torch.Tensor):
+                        yield (path, "state", number, name), part
+                    elif type(part) not in CONSTANTS:  # such as the list of an L-BFGS
+                        yield from (((path, "state", number, name, *keys), part) for keys, part in parts_in(part))
+            for number, group in enumerate(value.param_groups):
+                for name, tensor in group.items():
+                    if isinstance(tensor, torch.Tensor):
+                        yield (path, "group", number, name), tensor
+        elif category_of(type(value)) == "object":
+            for name, part in zip(*FORMS["object"].contents(value), strict=True):
+                yield from (((path, "attribute", name, *keys), part) for keys, part in parts_in(part))
+
+
+def parts_in(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """A value, and the parts of nested containers that can be changed in place, with the keys that lead to each."""
+    parts: list[tuple[tuple[Any, ...], Any]] = []
+
+    def note(part: Any, keys: tuple[Any, ...]) -> Any:
+        if category_of(type(part)) in CHANGED_IN_PLACE:
+            parts.append((keys, part))
+        return part
+
+    replaced(value, note)
+    return parts
+
+
+def is_plain_class(kind: type) -> bool:
+    """True for an importable class of the user's own whose objects are their attributes, and nothing else."""
+    special = ("__new__", "__del__", "__setstate__", "__getstate__", "__reduce__", "__reduce_ex__")
+    return (
+        is_users(kind.__module__)
+        and "<" not in kind.__qualname__
+        and category_of(kind) == "object"
+        and not any(
+            name in vars(base) and not _is_generated(vars(base)[name]) for base in kind.__mro__[:-1] for name in special
+        )
+    )
+
+
+def _is_generated(method: Any) -> bool:
+    """True for a method that a decorator of classes made: that of frozen dataclasses, or of attrs."""
+    return getattr(method, "__globals__", {}).get("__name__") in ("dataclasses", "attr._make")
+
+
+def is_saveable(tensor: torch.Tensor) -> bool:
+    """True for tensors whose values a checkpoint can hold."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout in (torch.strided, torch.sparse_coo)
+        and not (tensor.is_meta or tensor.is_quantized or tensor.is_nested)
+    )
+
+
+def is_plain_array(array: Any) -> bool:
+    """True for an array whose values a checkpoint can hold."""
+    return type(array) in (numpy.ndarray, numpy.memmap) and not array.dtype.hasobject
+
+
+def name_of(value: Any, path: str, *, is_enum: bool = False) -> tuple[str, str]:
+    module, name = value.__module__, value.__qualname__
+    try:
+        if found_by_name(module, name, is_enum=is_enum) is value:
+            return module, name
+    except CheckpointError:
+        pass
+    raise UnknownStateError(path, f"is `{name}`, which cannot be found by its name: define it at the top of a module")
+
+
+def found_by_name(module: str, name: str, *, is_enum: bool = False) -> Any:
+    """A class or function that a module of the user's own defines, or a class of enumeration members, by name."""
+    value: Any = sys.modules.get(module)
+    if not isinstance(value, types.ModuleType) or not (is_users(module) or is_enum):
+        raise CheckpointError(f"there is no module `{module[:100]}` of yours")
+    for part in name.split("."):
+        value = vars(value).get(part)
+        if not isinstance(value, type | types.FunctionType):
+            raise CheckpointError(f"there is no `{name[:100]}` in the module `{module[:100]}`")
+    # Not what the module has only imported, as `from subprocess import run`.
+    if (value.__module__, value.__qualname__) != (module, name) or (is_enum and not issubclass(value, enum.Enum)):
+        raise CheckpointError(f"the module `{module[:100]}` does not define `{name[:100]}` itself")
+    return value

@@ -1,4 +1,4 @@
-"""One hash of values: equal values have equal hashes, in every process."""
+"""One hash of values, and equality: equal values have equal hashes, in every process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any, final
 
@@ -23,9 +23,8 @@ import torch
 import xxhash
 
 from graphtrain.state.category import NOT_STATE, category_of, slots_of
-from graphtrain.state.contents import FORMS, SAMPLES
+from graphtrain.state.contents import CONSTANTS, FORMS, SAMPLES
 from graphtrain.state.generators import any_generator
-from graphtrain.state.nested import CONSTANTS
 from graphtrain.storage.strides import is_usual
 
 MOST_BYTES = 2**30
@@ -272,6 +271,53 @@ def content_hash(value: Any, *, most_bytes: int = MOST_BYTES) -> str:
     content = ContentHash(most_bytes=most_bytes)
     content.add(value)
     return content.hexdigest()
+
+
+def is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
+    """True for the very same objects in the same order."""
+    return len(now) == len(before) and all(map(operator.is_, now, before))
+
+
+def are_equal(now: Iterable[Any], before: Iterable[Any]) -> bool:
+    now, before = tuple(now), tuple(before)
+    return len(now) == len(before) and all(map(is_equal, now, before))
+
+
+def hold_the_same(one: Any, other: Any) -> bool:
+    """True for what `is_equal` holds of, and for two containers of such values: of them one may be a copy.
+
+    >>> hold_the_same({"names": {"a", "b"}}, {"names": {"b", "a"}}), hold_the_same([0.0], [-0.0])
+    (True, False)
+    """
+    if is_equal(one, other):
+        return True
+    category = category_of(type(one))
+    if type(one) is not type(other) or category not in ("list", "tuple", "deque", "mapping", "set"):
+        return False
+    if category == "set":
+        return len(one) == len(other) and content_hash(one) == content_hash(other)
+    (keys, parts), (other_keys, other_parts) = (FORMS[category].contents(value) for value in (one, other))
+    return (
+        are_equal(keys, other_keys) and len(parts) == len(other_parts) and all(map(hold_the_same, parts, other_parts))
+    )
+
+
+def is_equal(before: Any, now: Any) -> bool:
+    """True for one object, and for plain values that are equal: 0.0 and -0.0 are not, and a NaN is itself."""
+    if before is now:
+        return True
+    if type(before) is not type(now) or isinstance(before, enum.Enum):
+        return False
+    match category_of(type(before)):
+        case "value":
+            return content_hash(before) == content_hash(now)
+        case "set" if isinstance(before, frozenset):
+            return len(before) == len(now) and content_hash(before) == content_hash(now)
+        case "tuple":
+            return len(before) == len(now) and all(map(is_equal, before, now))
+        case "method":
+            return before.__func__ is now.__func__ and before.__self__ is now.__self__
+    return False
 
 
 def _plain_form(parts: tuple[Any, ...]) -> Any:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from graphtrain.state.baseline import Baseline
+from graphtrain.state.codec import shown_path
 from graphtrain.state.content import ContentHash, content_hash
 from graphtrain.state.reachable import REMEDY, Reached
-from graphtrain.state.references import shown_path
 
 Contents = dict[str, dict[str, Any]]
 """By the name of data: `parts`, path -> hash; the `bytes` of them; `is_whole`, False if a sample was compared."""

@@ -15,16 +15,13 @@ from typing import Any, final
 import numpy
 
 from graphtrain.state.category import OF_A_RUN, is_left_alone, is_reopened, is_value
-from graphtrain.state.codec import StateWriter
-from graphtrain.state.content import content_hash
+from graphtrain.state.codec import StateWriter, UnknownStateError, is_plain_array, is_saveable, shown_path
+from graphtrain.state.content import are_equal, content_hash, is_equal, is_identical
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
-from graphtrain.state.equality import are_equal, is_equal, is_identical
 from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH
-from graphtrain.state.initial import InitialState, States, structure_of
-from graphtrain.state.marks import is_as_marked, is_plain_array
+from graphtrain.state.initial import InitialState, States, is_as_marked, lines_about_modules, structure_of
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Reached, calls_seek, position_of
-from graphtrain.state.references import UnknownStateError, is_saveable, shown_path
 
 Section = Mapping[str, Any]
 
@@ -91,8 +88,8 @@ class DriftFinder:
                 changed[f"{module}:"] = {"set": described}
         self._unknown += self._writer.lost_memory()
         self._unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in self._writer.graphs]
-        if data is None:
-            self._unknown += self._initial.imported_since()
+        if data is None and self._initial.imported is not None:
+            self._unknown += lines_about_modules(self._initial.imported)
         bounds = self._initial.reachable.bounds.items()
         self._unknown += [f"{shown_path(path)} {bound}" if path else bound for path, bound in bounds]
         return Drift(changed, self._unknown, self._writer)

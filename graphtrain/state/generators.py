@@ -16,7 +16,7 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.nested import CONSTANTS, at, replaced
+from graphtrain.state.contents import CONSTANTS, at, replaced
 
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
@@ -238,18 +238,19 @@ def new_generator(kind: str) -> Any:
     Raises:
         CheckpointError: there is no such kind.
     """
-    match kind:
-        case "torch":
-            return torch.Generator()
-        case "numpy.RandomState":
-            return numpy.random.RandomState()
-        case "numpy.SeedSequence":
-            return numpy.random.SeedSequence(0)
-        case "python":
-            return random.Random()  # noqa: S311 - its state is set at once
-        case _ if kind in _BIT_GENERATORS:
-            return numpy.random.Generator(getattr(numpy.random, kind)())
-    raise CheckpointError(f"a generator of the kind {str(kind)[:100]} cannot be made")
+    if kind in _BIT_GENERATORS:
+        return numpy.random.Generator(getattr(numpy.random, kind)())
+    if not isinstance(kind, str) or kind not in _NEW:
+        raise CheckpointError(f"a generator of the kind {str(kind)[:100]} cannot be made")
+    return _NEW[kind]()
+
+
+_NEW: Mapping[str, Callable[[], Any]] = {
+    "python": random.Random,
+    "torch": torch.Generator,
+    "numpy.RandomState": numpy.random.RandomState,
+    "numpy.SeedSequence": lambda: numpy.random.SeedSequence(0),
+}
 
 
 def without_generators(state: Any) -> Any:

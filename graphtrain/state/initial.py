@@ -10,15 +10,17 @@ from typing import Any
 import torch
 
 from graphtrain.state.category import category_of, is_constant, is_users
+from graphtrain.state.codec import is_plain_array, is_saveable
+from graphtrain.state.content import content_hash, hold_the_same
 from graphtrain.state.contents import FORMS
-from graphtrain.state.equality import hold_the_same
-from graphtrain.state.marks import is_marked, mark_of
 from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, is_within, names_in, parts_of, state_of
 
 States = dict[str, Mapping[Any, Any]]
 """Path -> the `state_dict` that an object has now: each is asked for once in a save, or a restore."""
 
 _MOST_NAMED = 3
+# Of larger ones a sample is compared before a save, so that training does not wait; all of data is, after the copy.
+_MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20, "buffer": 2 * 2**20}
 
 
 class InitialState:
@@ -40,6 +42,7 @@ class InitialState:
         structures: of modules, by path.
         globals: module -> name -> value, of those that functions of the user's own use.
         graphs: what tensors were computed by, by the identity of the tensor.
+        imported: the names of all modules; None without code.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class InitialState:
         self.marks = {id(reached.value): mark_of(reached) for reached in by_path.values() if is_marked(reached)}
         tensors = [reached.value for reached in by_path.values() if reached.category == "tensor"]
         self.graphs = {id(tensor): tensor.grad_fn for tensor in tensors if not tensor.is_leaf}
-        self._modules = frozenset(sys.modules) if with_code else None
+        self.imported = frozenset(sys.modules) if with_code else None
         self.structures = {
             path: structure_of(reached.value, is_data=reached.is_data)
             for path, reached in by_path.items()
@@ -120,10 +123,6 @@ class InitialState:
         if data is not None:
             return sorted(self._globals_of_data[data].items())
         return [(module, self.reachable.globals[module][1]) for module in sorted(self.globals)]
-
-    def imported_since(self) -> list[str]:
-        """A line for each module of the user's own that was imported since, and that has variables."""
-        return lines_about_modules(self._modules) if self._modules is not None else []
 
     def listed_data(self) -> dict[str, list[Reached]]:
         """By the name of data that does not save itself: what was reachable from it, all but what is left out."""
@@ -191,6 +190,36 @@ def structure_of(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[A
             if getattr(hook, "__name__", "") != "_infer_parameters"  # of a lazy module, until its first batch
         ),
     }
+
+
+# ---- marks: what shows that a tensor or an array has changed, where not all of them are saved
+
+
+def is_marked(reached: Reached) -> bool:
+    """True for what is saved only if it has changed: of data, or of a class that cannot be saved."""
+    if reached.is_covered or reached.category not in _MOST_BYTES:
+        return False
+    if reached.category == "tensor":
+        return reached.is_data or not is_saveable(reached.value)
+    return reached.is_data or (reached.category == "array" and not is_plain_array(reached.value))
+
+
+def mark_of(reached: Reached) -> tuple[Any, ...]:
+    """What changes when it does: a hash, and of a tensor the number of writes too, which tells of those beyond it."""
+    value = reached.value
+    if reached.category != "tensor":
+        return (content_hash(value, most_bytes=_MOST_BYTES[reached.category]),)
+    try:
+        content = content_hash(value, most_bytes=_MOST_BYTES["tensor"])
+    except (RuntimeError, NotImplementedError):  # of a class with other memory than torch's
+        content = str(value.shape)
+    return 0 if value.is_inference() else value._version, content
+
+
+def is_as_marked(reached: Reached, marks: Mapping[int, tuple[Any, ...]]) -> bool:
+    """True if it looks as it did when it was marked; False for what has no mark."""
+    before = marks.get(id(reached.value))
+    return before is not None and before == mark_of(reached)
 
 
 # ---- modules of the user's own that are imported for the first time during a run: their variables were not listed

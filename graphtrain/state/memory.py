@@ -10,7 +10,7 @@ from typing import Any, TypeVar, final
 import numpy
 import torch
 
-from graphtrain.storage.strides import CACHE_LINE_BYTES, without_repeats
+from graphtrain.storage.strides import CACHE_LINE_BYTES
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ def lie_of(value: Any) -> Lie | None:
 
 
 def memory_of(value: Any) -> Lie | None:
-    """Where all the memory lies that a tensor or an array is in, as far as `bytes_of` gives it."""
+    """Where all the memory lies that a tensor or an array is in, as far as `_bytes_of` gives it."""
     if isinstance(value, torch.Tensor):
         if not has_memory(value):
             return None
@@ -135,46 +135,58 @@ def memory_of(value: Any) -> Lie | None:
     return lie_of(owner) if owner.flags.forc and owner.flags.writeable else None
 
 
-def bytes_of(value: Any) -> torch.Tensor:
-    """All the memory that a tensor or an array is in."""
+def _bytes_of(value: Any) -> Any:
+    """All the memory that a tensor or an array is in, as a tensor or an array."""
     if isinstance(value, torch.Tensor):
         storage = value.untyped_storage()
         whole = torch.empty(0, dtype=torch.uint8, device=value.device)
         return whole.set_(storage, 0, (storage.nbytes(),), (1,))
-    return torch.from_numpy(owner_of(value).ravel(order="K").view(numpy.uint8))
+    return owner_of(value).ravel(order="K").view(numpy.uint8)
 
 
-def view_in(value: Any, start: int) -> list[Any] | None:
-    """How a tensor or an array lies in a memory, in bytes: shape, strides, offset, and that in its cache line.
+def view_within(value: Any, owner: Any, *, beyond: bool) -> list[Any] | None:
+    """How a tensor or an array lies in the memory of another, in bytes: shape, strides, offset, that in its cache line.
 
-    Followed by "conj" and "neg" for a tensor that is so when it is read. None for one of a class of its own.
+    The offset is from the first byte of the other. "conj" and "neg" follow for a tensor that is so when it is read.
+    None where that cannot be said, as of a class of its own.
 
     Arguments:
-        start: the address of the first byte of the memory.
+        beyond: True if it may lie beyond the other, in the same memory.
     """
-    if isinstance(value, torch.Tensor):
-        if type(value) is not torch.Tensor:
-            return None
+    lie, lie_of_owner, memory = lie_of(value), lie_of(owner), memory_of(owner)
+    if lie is None or lie_of_owner is None or memory is None:
+        return None
+    if not lie.is_within(memory if beyond else lie_of_owner):
+        return None
+    if type(value) is torch.Tensor:
         size = value.element_size()
         lead = int(value.storage_offset()) * size % CACHE_LINE_BYTES
         flags = ["conj"] * value.is_conj() + ["neg"] * value.is_neg()
         strides = [step * size for step in value.stride()]
-        return [list(value.shape), strides, int(value.data_ptr()) - start, lead, *flags]
+        return [list(value.shape), strides, lie.start - lie_of_owner.start, lead, *flags]
     if type(value) not in (numpy.ndarray, numpy.memmap):
         return None
-    return [list(value.shape), list(value.strides), address_of(value) - start, 0]
+    return [list(value.shape), list(value.strides), address_of(value) - lie_of_owner.start, 0]
 
 
-def view_of(whole: torch.Tensor, view: Sequence[Any], like: Any) -> Any:
-    """A view of a memory, of the type of another tensor or array.
+def view_beside(owner: Any, view: Sequence[Any], like: Any) -> Any:
+    """A view of the memory of a tensor or an array, as `view_within` describes it, of the type of another.
 
     Raises:
         one of `MALFORMED`: it does not lie within.
     """
-    shape, strides, offset, lead, *flags = view
+    lie, memory = lie_of(owner), memory_of(owner)
+    if lie is None or memory is None:
+        raise ValueError("what it is a view of has no memory now")
+    whole, (shape, strides, offset, lead, *flags) = _bytes_of(owner), view
+    offset += lie.start - memory.start
     if not isinstance(like, torch.Tensor):
-        # Which checks that it lies within.
-        return numpy.ndarray(tuple(shape), like.dtype, whole.numpy(), offset, tuple(strides))
+        if isinstance(whole, torch.Tensor):
+            whole = whole.numpy()
+        # Which checks that it lies within; NumPy knows it to be a view of an array.
+        return numpy.ndarray(tuple(shape), like.dtype, whole, offset, tuple(strides))
+    if isinstance(whole, numpy.ndarray):
+        whole = torch.from_numpy(whole)
     size = like.element_size()
     last = offset + sum((length - 1) * step for length, step in zip(shape, strides, strict=True)) + size
     if min(offset - lead, lead, *shape, *strides) < 0 or last > whole.numel():
@@ -190,43 +202,6 @@ def view_of(whole: torch.Tensor, view: Sequence[Any], like: Any) -> Any:
     if "neg" in flags:
         tensor = torch._neg_view(tensor)
     return tensor.requires_grad_(like.requires_grad)
-
-
-def view_beside(owner: Any, view: Sequence[Any], like: Any) -> Any:
-    """A view of the memory of a tensor or an array, of the type of another; the offset is from its first byte.
-
-    Raises:
-        one of `MALFORMED`: it does not lie within.
-    """
-    lie, memory = lie_of(owner), memory_of(owner)
-    if lie is None or memory is None:
-        raise ValueError("what it is a view of has no memory now")
-    shape, strides, offset, *rest = view
-    if isinstance(owner, numpy.ndarray) and isinstance(like, numpy.ndarray):  # so that NumPy knows it to be a view
-        flat = owner_of(owner).ravel(order="K").view(numpy.uint8)
-        return numpy.ndarray(tuple(shape), like.dtype, flat, offset + lie.start - memory.start, tuple(strides))
-    return view_of(bytes_of(owner), [shape, strides, offset + lie.start - memory.start, *rest], like)
-
-
-def view_within(value: Any, owner: Any, *, beyond: bool) -> list[Any] | None:
-    """How a tensor or an array lies in the memory of another, from whose first byte the offset is.
-
-    None where that cannot be said.
-
-    Arguments:
-        beyond: True if it may lie beyond the other, in the same memory.
-    """
-    lie, lie_of_owner, memory = lie_of(value), lie_of(owner), memory_of(owner)
-    if lie is None or lie_of_owner is None or memory is None:
-        return None
-    return view_in(value, lie_of_owner.start) if lie.is_within(memory if beyond else lie_of_owner) else None
-
-
-def put(view: Any, values: Any) -> None:
-    """Give the memory of a view the values of another tensor or array."""
-    if isinstance(view, torch.Tensor):
-        view, values = without_repeats(view.detach()), without_repeats(values.detach())
-    view[...] = values
 
 
 def has_memory(tensor: torch.Tensor) -> bool:

@@ -12,9 +12,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
-from graphtrain.state.equality import is_identical
+from graphtrain.state.content import is_identical
 from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
-from graphtrain.storage.collector import uncollected
+from graphtrain.storage.background import uncollected
 from graphtrain.storage.strides import without_repeats
 
 NO_RESUME = "so a resume is refused"
@@ -238,37 +238,6 @@ def _put(owner: torch.nn.Module, key: str, saved: torch.Tensor | None) -> None:
         owner._buffers[key] = saved
     else:
         without_repeats(now).copy_(without_repeats(saved))
-
-
-def capture_gradients(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Every gradient there is, by the parameter's name."""
-    return {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
-
-
-def restore_gradients(module: torch.nn.Module, gradients: Mapping[str, torch.Tensor]) -> None:
-    """Restore gradients; parameters without a saved one have none."""
-    for name, parameter in module.named_parameters():
-        saved, held = gradients.get(name), parameter.grad
-        if saved is None:
-            parameter.grad = None
-        elif held is not None and (held.shape, held.dtype, held.layout) == (saved.shape, saved.dtype, saved.layout):
-            held.detach().copy_(saved)  # which may be a part of a buffer of all gradients
-        else:
-            parameter.grad = saved.to(parameter.device)
-
-
-def part_gradients(module: torch.nn.Module, gradients: Mapping[str, torch.Tensor]) -> None:
-    """Give a parameter a gradient of its own where the buffer that it is a part of in `setup` holds something else.
-
-    After `zero_grad`, which sets gradients to None, the next ones are no parts of that buffer any more.
-    """
-    for name, parameter in module.named_parameters():
-        saved, held = gradients.get(name), parameter.grad
-        if saved is None or held is None or held.layout is not torch.strided:
-            continue
-        is_part = held.untyped_storage().nbytes() > held.numel() * held.element_size()
-        if is_part and not torch.allclose(held, saved.to(held.device), rtol=0, atol=0, equal_nan=True):
-            parameter.grad = saved.to(parameter.device)
 
 
 @final

@@ -5,7 +5,7 @@ Beside the `state_dict` of each a checkpoint has three sections: `modules`, `gra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -15,14 +15,11 @@ from graphtrain.state.modules import (
     ModuleForm,
     NameOf,
     OptimizerForm,
-    capture_gradients,
     capture_module,
     capture_optimizer,
     is_lazy,
     load_optimizer,
-    part_gradients,
     reshape_module,
-    restore_gradients,
     restore_module,
     restore_optimizer,
     settle_lazy,
@@ -120,8 +117,11 @@ class SavedObjects:
         return {name: capture_module(module, self._forms.get(name)) for name, module in self.modules.items()}
 
     def capture_gradients(self) -> dict[str, Any]:
-        """Gradients, by module and parameter."""
-        return {name: capture_gradients(module) for name, module in self.modules.items()}
+        """Every gradient there is, by module and parameter."""
+        return {
+            name: {key: parameter.grad for key, parameter in module.named_parameters() if parameter.grad is not None}
+            for name, module in self.modules.items()
+        }
 
     def capture_optimizers(self, owned: set[int]) -> dict[str, Any]:
         """What `state_dict` leaves out of optimizers.
@@ -164,16 +164,34 @@ class SavedObjects:
                 restore_module(module, saved[name])
 
     def restore_gradients(self, saved: Section, but: Collection[str] = ()) -> None:
-        """Restore what `capture_gradients` took."""
-        for name, module in self.modules.items():
-            if name not in but and name in saved:
-                restore_gradients(module, saved[name])
+        """Restore gradients; parameters without a saved one have none."""
+        for parameter, gradient in self._with_gradients({name: saved[name] for name in saved if name not in but}):
+            held = parameter.grad
+            if gradient is None or held is None:
+                parameter.grad = gradient.to(parameter.device) if gradient is not None else None
+            elif (held.shape, held.dtype, held.layout) == (gradient.shape, gradient.dtype, gradient.layout):
+                held.detach().copy_(gradient)  # which may be a part of a buffer of all gradients
+            else:
+                parameter.grad = gradient.to(parameter.device)
 
     def part_gradients(self, saved: Section) -> None:
-        """Give gradients of their own to parameters whose buffer of all gradients holds something else now."""
-        for name, module in self.modules.items():
-            if gradients := saved.get(name):
-                part_gradients(module, gradients)
+        """Give a parameter a gradient of its own where the buffer that it is a part of in `setup` holds something else.
+
+        After `zero_grad`, which sets gradients to None, the next ones are no parts of that buffer any more.
+        """
+        for parameter, gradient in self._with_gradients(saved):
+            held = parameter.grad
+            if gradient is None or held is None or held.layout is not torch.strided:
+                continue
+            is_part = held.untyped_storage().nbytes() > held.numel() * held.element_size()
+            if is_part and not torch.allclose(held, gradient.to(held.device), rtol=0, atol=0, equal_nan=True):
+                parameter.grad = gradient.to(parameter.device)
+
+    def _with_gradients(self, saved: Section) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor | None]]:
+        """The parameters of modules that are saved, each with its gradient."""
+        for name in self.modules.keys() & saved.keys():
+            for key, parameter in self.modules[name].named_parameters():
+                yield parameter, saved[name].get(key)
 
     def restore_optimizers(self, saved: Section, owned: set[int], but: Collection[str] = ()) -> None:
         """Restore what `capture_optimizers` took."""

@@ -199,7 +199,9 @@ class Reachable:
         if path in self.by_path:  # keys that read alike
             path = f"{path}#{len(self.by_path)}"
         reached = Reached(path, value, category, is_covered, is_data, depth, is_kept)
-        if not is_covered and not is_data and keeps_state(value) and not _is_without_values(value):
+        # Not a module on the device `meta`, as one that `functional_call` gives its parameters.
+        is_empty = isinstance(value, torch.nn.Module) and any(tensor.is_meta for tensor in value.parameters())
+        if not is_covered and not is_data and keeps_state(value) and not is_empty:
             self.stateful[path] = value
         self.by_id[id(value)] = self.by_path[path] = reached
         self._waiting.append(reached)
@@ -261,14 +263,11 @@ class Reachable:
             yield f"{path}.__dict__", getattr(value, "__dict__", None), reached.is_covered
             if self._with_code:
                 yield f"{type(value).__module__}:{type(value).__qualname__}", type(value), False
-        elif self._with_code and reached.category in ("module", "optimizer", "object") and self._is_first(type(value)):
+        elif (
+            self._with_code and reached.category in ("module", "optimizer", "object") and type(value) not in self._kinds
+        ):
+            self._kinds.add(type(value))
             yield from ((f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__)
-
-    def _is_first(self, kind: type) -> bool:
-        """True once for each type."""
-        is_first = kind not in self._kinds
-        self._kinds.add(kind)
-        return is_first
 
     def _read_container(self, reached: Reached) -> None:
         value, size = reached.value, len(reached.value)
@@ -359,11 +358,6 @@ def is_within(path: str, places: Collection[str]) -> bool:
 def keeps_state(value: Any) -> bool:
     """True for objects that are saved and loaded by their own methods."""
     return all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict"))
-
-
-def _is_without_values(value: Any) -> bool:
-    """True for a module on the device `meta`, as one that `functional_call` gives its parameters."""
-    return isinstance(value, torch.nn.Module) and any(tensor.is_meta for tensor in value.parameters())
 
 
 def state_of(value: Any) -> Mapping[Any, Any]:

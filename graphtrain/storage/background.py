@@ -1,12 +1,13 @@
-"""Jobs in threads of their own."""
+"""Jobs in threads of their own, and spans without the garbage collector."""
 
 from __future__ import annotations
 
-import functools
+import gc
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from threading import Event, Thread
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 T = TypeVar("T")
 _SECONDS = 1.0
@@ -65,49 +66,55 @@ class Background(Generic[T]):
         return self._answer[0]
 
 
-def side_by_side(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of jobs, as many at a time as there are cores: for jobs that release the GIL for long.
-
-    Raises:
-        BaseException: what one of the jobs raised; no further ones are begun.
-
-    >>> side_by_side([lambda: 6 * 7, lambda: 2])
-    [42, 2]
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    waiting, results, is_over = iter(enumerate(jobs)), dict[int, T](), Event()
-
-    def work() -> None:
-        try:
-            for number, job in waiting:
-                results[number] = job()
-                if is_over.is_set():
-                    break
-        except BaseException:
-            is_over.set()
-            raise
-
-    others = [Background(work) for _ in range(min(len(jobs), cores) - 1)]
-    try:
-        work()
-        for other in others:
-            other.result()
-    finally:
-        is_over.set()
-    return [results[number] for number in range(len(jobs))]
-
-
 def largest_first(sizes: Mapping[str, int], work: Callable[[str], T], *, in_threads: bool = True) -> dict[str, T]:
-    """The result of a function for each name: the largest is begun first, and all side by side where that is worth it.
+    """The result of a function for each name: the largest is begun first, and as many at a time as there are cores.
+
+    In this thread alone, where they are small. The function should release the GIL for long.
 
     Arguments:
         sizes: in bytes, by name.
         in_threads: False where all have to be made in this thread.
 
     Raises:
-        BaseException: as for `side_by_side`.
+        BaseException: what the function raised; no further ones are begun.
+
+    >>> largest_first({"a": 1, "b": 2}, str.upper)
+    {'b': 'B', 'a': 'A'}
     """
     names = sorted(sizes, key=lambda name: -sizes[name])
-    jobs = [functools.partial(work, name) for name in names]
-    are_worth_it = in_threads and sum(sizes.values()) >= _WORTH_A_THREAD
-    return dict(zip(names, side_by_side(jobs) if are_worth_it else [job() for job in jobs], strict=True))
+    if not in_threads or sum(sizes.values()) < _WORTH_A_THREAD:
+        return {name: work(name) for name in names}
+    has_failed = Event()
+
+    def begin(name: str) -> Any:
+        try:
+            return work(name) if not has_failed.is_set() else None
+        except BaseException:
+            has_failed.set()
+            raise
+
+    from concurrent.futures import ThreadPoolExecutor  # 2 to 6 ms of the start of commands that need none
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with ThreadPoolExecutor(cores) as pool:
+        return dict(zip(names, pool.map(begin, names), strict=True))
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A span, or a function, in which many objects are made that stay: the collector would look at all of them again.
+
+    Of a state of 200,000 tensors it took as long as everything else: 5 s of a save instead of 3, 10 s of a resume
+    instead of 6.
+
+    >>> with uncollected():
+    ...     gc.isenabled()
+    False
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -15,16 +15,15 @@ import msgpack
 
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.names import quoted
-from graphtrain.storage.collector import uncollected
+from graphtrain.storage.background import uncollected
 from graphtrain.storage.encoding import Tensors
 from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest
 from graphtrain.storage.manifest import read_manifest as read_manifest
-from graphtrain.storage.own_files import temporary_name
-from graphtrain.storage.rank_files import manifest_of, read_state, write_file, write_files
-from graphtrain.storage.sharing import RankState, Sharing
-from graphtrain.storage.slim import Slim
+from graphtrain.storage.rank_files import Slim, manifest_of, read_state, write_file, write_files
+from graphtrain.storage.regular import temporary_name
+from graphtrain.storage.sharing import Sharing
 from graphtrain.storage.state_files import PROGRESS_FILE, Sections, StagedState
-from graphtrain.storage.tensor_files import Layout, TensorFile
+from graphtrain.storage.tensor_files import Layout
 
 _NUMBERS = itertools.count(1)
 
@@ -36,7 +35,6 @@ class Checkpoint:
     Attributes:
         manifest: what is known of it without loading tensors: position, digest, graph, versions, ...
         sections: the state: section -> name -> state.
-        tensor_files: by name.
         rank: the one whose state it is, of those that have written it.
         others: where it is resumed by another number of ranks: of each that has written it, and that this one needs,
             what is not restored as it is: gradients, running means, values in transit.
@@ -45,7 +43,6 @@ class Checkpoint:
     path: Path
     manifest: Manifest
     sections: Sections
-    tensor_files: Mapping[str, TensorFile] = field(default_factory=dict)
     rank: int = 0
     others: Mapping[int, Sections] = field(default_factory=dict)
 
@@ -65,11 +62,8 @@ class Checkpoint:
 
         The file is compared with them, which takes a tenth of the time that hashing does.
         """
-        size, checksum = self.manifest.files.get(name, (None, None))
-        layout = self.tensor_files[name].layout_of(tensors) if name in self.tensor_files else Layout.of(tensors)
-        if layout is None or size != layout.size:
-            return None
-        return checksum if layout.is_in(self.path / name) else None
+        layout, (size, checksum) = Layout.of(tensors), self.manifest.files.get(name, (None, None))
+        return checksum if size == layout.size and layout.is_in(self.path / name) else None
 
 
 def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim | None = None) -> Manifest:
@@ -88,9 +82,8 @@ def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim
     """
 
     def write(folder: Path) -> Manifest:
-        whole = RankState(state)
-        sharing = Sharing.alone(whole, slim.frozen if slim is not None else ())
-        return manifest_of(facts, whole, sharing, [], [{"files": write_files(folder, 0, whole, sharing, slim)}], slim)
+        sharing = Sharing.alone(state, slim.frozen if slim is not None else ())
+        return manifest_of(facts, state, sharing, [], [{"files": write_files(folder, 0, state, sharing, slim)}], slim)
 
     return write_folder(path, write, state.given_up)
 
@@ -153,7 +146,7 @@ def read_checkpoint(
         own = [*range(saved)]
     else:
         own = sorted({0, min(rank, saved - 1)})
-    states, files = read_state(path, manifest, own)
+    states = read_state(path, manifest, own)
     for state in states.values():
         if strange := [name for name, nodes in state.get("progress", {}).items() if not isinstance(nodes, dict)]:
             raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is no table")
@@ -163,7 +156,7 @@ def read_checkpoint(
             manifest, **{name: manifest.own[first][name] for name in OWN_FACTS & manifest.own[first].keys()}
         )
     others = states if world_size not in (None, saved) else {}
-    return Checkpoint(path, manifest, states[first], tensor_files=files, rank=first, others=others)
+    return Checkpoint(path, manifest, states[first], rank=first, others=others)
 
 
 def flush_folder(path: Path) -> None:

@@ -203,7 +203,7 @@ class Decoder:
         return self._tensor(_message(data)) if code == Code.TENSOR else msgpack.ExtType(code, data)
 
     def _tensor(self, value: Any) -> torch.Tensor:
-        file, key, stride, device = _typed(value, list)
+        file, key, device = _typed(value, list)
         stored = self._left[file].pop(key, None) if file in self._left else None
         if stored is None:
             is_known = file in self._left and key in self._files[file]
@@ -212,9 +212,7 @@ class Decoder:
                 if is_known
                 else f"the file `{file}` has no tensor `{key}`"
             )
-        if stride is None:
-            return _on_device(stored, device)
-        return _on_device(placed(stored, Placement(tuple(stored.shape), _sizes(stride), 0)), device)
+        return _on_device(stored, device)
 
 
 _message = functools.partial(msgpack.unpackb, strict_map_key=True, raw=False)
@@ -270,14 +268,14 @@ def _on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def _read_array(value: Any) -> numpy.ndarray[Any, Any]:
-    description, shape, raw, *order = value
+    description, shape, raw, order = value
     dtype, shape = numpy.lib.format.descr_to_dtype(description), _sizes(shape)
     if dtype.hasobject:
         raise ValueError("an array of objects")
     if len(_typed(raw, bytes)) != math.prod(shape) * dtype.itemsize or math.prod(shape) > max(len(raw), _MOST_EMPTY):
         raise ValueError("an array of another size than its bytes")
     memory = numpy.array(bytearray(raw))  # all bytes; a copy of an array leaves out those between its fields
-    return numpy.ndarray(shape, dtype, memory.data, order=order[0] if order else "C")
+    return numpy.ndarray(shape, dtype, memory.data, order=order)
 
 
 def _read_scalar(value: Any) -> Any:
@@ -305,7 +303,6 @@ _EMPTY: dict[int, Callable[[], Any]] = {
     Code.PAIRS: dict,
 }
 _OF_VALUES: dict[int, Callable[[Any], Any]] = {
-    Code.COMPLEX: lambda value: complex(*(_typed(part, float) for part in value)),
     Code.ARRAY: _read_array,
     Code.SCALAR: _read_scalar,
     Code.RAW: _read_raw,
@@ -314,8 +311,6 @@ _OF_VALUES: dict[int, Callable[[Any], Any]] = {
 }
 _SINGLE_VALUES: dict[int, tuple[type, Callable[[Any], Any]]] = {
     Code.BIG: (bytes, lambda value: int.from_bytes(value, "big", signed=True)),
-    Code.DTYPE: (str, DTYPES.__getitem__),
     Code.TEXT: (bytes, lambda value: value.decode("utf-8", "surrogatepass")),
     Code.BYTEARRAY: (bytes, bytearray),
-    Code.DEVICE: (str, torch.device),
 }

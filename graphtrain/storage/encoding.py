@@ -38,25 +38,22 @@ class Code(enum.IntEnum):
     DEQUE = 6
     PAIRS = 7
     BIG = 8
-    COMPLEX = 9
-    ARRAY = 10
-    SCALAR = 11
-    TENSOR = 12
-    RAW = 13
-    SPARSE = 14
-    SIZE = 15
-    DTYPE = 16
-    TEXT = 17
-    BYTEARRAY = 18
-    DEFAULT = 19
-    STATE = 20
-    PLACED = 21
-    DEVICE = 22
-    SAME = 23
-    STANDARD = 24
-    FOUND = 25
-    INSTANCE = 26
-    PACKED = 27
+    ARRAY = 9
+    SCALAR = 10
+    TENSOR = 11
+    RAW = 12
+    SPARSE = 13
+    SIZE = 14
+    TEXT = 15
+    BYTEARRAY = 16
+    DEFAULT = 17
+    STATE = 18
+    PLACED = 19
+    SAME = 20
+    STANDARD = 21
+    FOUND = 22
+    INSTANCE = 23
+    PACKED = 24
 
 
 MOST_DEPTH = 100
@@ -397,7 +394,7 @@ class _Encoder:
 
     def _stored(self, tensor: torch.Tensor, name: str, device: str) -> Any:
         """The form of a tensor whose values are in the file of tensors."""
-        return _tag(Code.TENSOR, [self._tensors.file, self._tensors.add(name or "value", tensor), None, device])
+        return _tag(Code.TENSOR, [self._tensors.file, self._tensors.add(name or "value", tensor), device])
 
     def _numpy(self, value: Any, path: str, name: str, depth: int) -> Any:
         if value.dtype.hasobject:
@@ -477,9 +474,6 @@ _SEQUENCES: dict[type, tuple[int, Callable[[list[Any], Any], Any]]] = {
     collections.deque: (Code.DEQUE, lambda parts, value: [value.maxlen, parts]),
 }
 _SINGLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
-    complex: (Code.COMPLEX, lambda value: [value.real, value.imag]),
     bytearray: (Code.BYTEARRAY, bytes),
-    torch.dtype: (Code.DTYPE, lambda value: str(value).removeprefix("torch.")),
-    torch.device: (Code.DEVICE, str),
 }
 FACTORIES = {factory.__name__: factory for factory in (bool, int, float, complex, str, bytes, list, tuple, dict, set)}

@@ -8,8 +8,8 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -42,20 +42,15 @@ _NAME = re.compile(r"(\d{6,})-step-(\d+)")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def _of(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) in kinds
 
 
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+_is_text, _is_flag, _is_number = _of(str), _of(bool), _of(int, float)
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return type(value) is int and value >= 0
 
 
 def _is_amount(value: Any) -> bool:
@@ -79,12 +74,8 @@ def _is_file(value: Any) -> bool:
     return _is_count(size) and _is_text(checksum) and _HASH.fullmatch(checksum) is not None
 
 
-def _is_place(value: Any) -> bool:
-    if not (isinstance(value, list) and len(value) == 3):
-        return False
-    file, shape, offset = value
-    sizes = isinstance(shape, list) and isinstance(offset, list) and len(shape) == len(offset)
-    return _is_text(file) and file.endswith(".safetensors") and sizes and all(map(_is_count, [*shape, *offset]))
+def _is_tensor_file(value: Any) -> bool:
+    return _is_text(value) and value.endswith(".safetensors")
 
 
 def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -158,7 +149,7 @@ class Manifest:
         hyper_parameters: what was set up, by resource and field; None if that is not known, and so for those in force.
         window_ranks: by how many ranks the open window of gradients was begun.
         ranks: how many processes have written it; if several, `digests` and `own` facts of each.
-        tensors: file -> tensor -> the file that it is in, its global shape, and where in it this piece begins.
+        tensors: file -> tensor -> the file that it is in, where that is another one.
         aliases: which values are at several places.
         not_state: what a person said is no state.
         data_content: what data held, by name.
@@ -195,7 +186,7 @@ class Manifest:
     ranks: int = _field(_is_number_of_ranks, 1, omitted=True)
     digests: Sequence[str] = _field(_are_texts, [], omitted=True)
     own: Sequence[Mapping[str, Any]] = _field(_list_of(_table_with(**OWN_FACTS)), [], omitted=True)
-    tensors: Mapping[str, Mapping[str, Sequence[Any]]] = _field(_table_of(_table_of(_is_place), is_file_name), {})
+    tensors: Mapping[str, Mapping[str, str]] = _field(_table_of(_table_of(_is_tensor_file), is_file_name), {})
     aliases: Mapping[str, Any] = _field(OWN_FACTS["aliases"], {})
     not_state: Sequence[str] = _field(_are_texts, [])
     data_content: Mapping[str, Mapping[str, Any]] = _field(OWN_FACTS["data_content"], {})
@@ -242,6 +233,45 @@ class Manifest:
 
 
 _EMPTY = vars(Manifest())
+
+
+OWN = ""
+"""The name of a checkpoint in its own manifest, which is written before it has one."""
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Where a run can go back to: in the manifest of each checkpoint, so that a run that is cut knows it too.
+
+    Attributes:
+        saved: path of a node -> name of the last checkpoint that it has asked for, in the run directory.
+        returns: how often the run went back.
+    """
+
+    saved: Mapping[str, str] = field(default_factory=dict)
+    returns: int = 0
+
+    @classmethod
+    def of(cls, manifest: Manifest, name: str) -> Lineage:
+        """That of a run which is where a checkpoint of this name was made."""
+        return cls({path: other or name for path, other in manifest.saved_by.items()}, manifest.returns)
+
+    def with_saved(self, name: str, askers: Collection[str]) -> Lineage:
+        """The same after a checkpoint of this name, for which these nodes have asked."""
+        return replace(self, saved={**self.saved, **dict.fromkeys(sorted(askers), name)}) if askers else self
+
+    def savers_of(self, name: str) -> list[str]:
+        """The nodes whose last checkpoint has this name."""
+        return [path for path, other in self.saved.items() if other == name]
+
+    def forgotten(self) -> Lineage:
+        """The same where the run is changed: it does not go back to what was saved before."""
+        return replace(self, saved={})
+
+
+def names_kept(manifest: Manifest) -> list[str]:
+    """The names of the checkpoints to which a run can go back that is where a checkpoint was made, without that one."""
+    return [name for name in Lineage.of(manifest, OWN).saved.values() if name != OWN]
 
 
 def read_manifest(path: Path) -> Manifest:

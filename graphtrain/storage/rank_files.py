@@ -8,9 +8,8 @@
 | `progress.msgpack` | everything but tensors that is the same on all ranks |
 | `rank.00001.safetensors`, `rank.00001.msgpack` | what is rank 1's own: its tensors as `file/name`, and the rest |
 
-One process has everything in common with itself. The manifest has, for every tensor that several have in common or that
-is not in the file of its resource, its file, its global shape, and where in that this piece begins: at the origin, as
-long as every tensor is written whole.
+One process has everything in common with itself. The manifest has the file of every tensor that several have in common,
+or that is not in the file of its resource.
 """
 
 from __future__ import annotations
@@ -19,21 +18,20 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import msgpack
 import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
-from graphtrain.storage.manifest import Manifest, read_files
+from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.regular import HashedReader
-from graphtrain.storage.sharing import Digests, RankState, Sharing
-from graphtrain.storage.slim import EarlierFiles, Slim
-from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, joined
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, TensorFile, file_of, read_tensors
+from graphtrain.storage.sharing import Sharing
+from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, StagedState, joined
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, holds, read_tensors
 
 _PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors)")
@@ -45,7 +43,53 @@ Written = dict[str, list[Any]]
 """Name of a file -> its size and its checksum."""
 
 
-def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, slim: Slim | None = None) -> Written:
+@dataclass(frozen=True)
+class Slim:
+    """How a checkpoint is divided into files, so that what stays the same is stored once.
+
+    Attributes:
+        frozen: file -> the names of the tensors that are not trained, which go to a file of their own.
+        previous: the name of the checkpoint before, beside this one; empty for none.
+    """
+
+    frozen: Mapping[str, Collection[str]] = field(default_factory=dict)
+    previous: str = ""
+
+    def as_plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@final
+class EarlierFiles:
+    """The files of the checkpoint before. Of one that cannot be read there are none."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            self._files: Mapping[str, Sequence[Any]] = read_manifest(folder).files
+        except CheckpointError:
+            self._files = {}
+
+    def link(self, path: Path, pieces: Sequence[Bytes]) -> list[Any] | None:
+        """Make a file a hard link to the earlier one of its name, if that holds the same bytes.
+
+        Returns:
+            Its size and its checksum; None if it has to be written.
+        """
+        size, checksum = self._files.get(path.name, (None, ""))
+        if size != sum(map(len, pieces)):
+            return None
+        try:
+            # Its bytes and not only its checksum: what is damaged on the disk is written again.
+            if not holds(self._folder / path.name, size, pieces):
+                return None
+            os.link(self._folder / path.name, path, follow_symlinks=False)
+        except OSError:  # a file system without links, or the checkpoint is gone
+            return None
+        return [size, checksum]
+
+
+def write_files(folder: Path, rank: int, state: StagedState, sharing: Sharing, slim: Slim | None = None) -> Written:
     """Write and flush the files of one rank.
 
     Arguments:
@@ -56,7 +100,7 @@ def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, sli
     """
     contents: dict[str, Sequence[Bytes]] = {}
     if rank == 0:
-        contents |= {file + TENSOR_SUFFIX: [state.whole(file)] for file in sharing.whole}
+        contents |= {file + TENSOR_SUFFIX: [state.tensor_files[file]] for file in sharing.whole}
         contents[PROGRESS_FILE] = [
             state.progress if sharing.parts is None else msgpack.packb(_parts(state, sharing.parts, are_shared=True))
         ]
@@ -68,7 +112,7 @@ def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, sli
         contents |= {physical: file_of(share) for physical, share in shares.items()}
     own = {
         f"{file}/{name}": tensor
-        for file in state.files
+        for file in state.tensor_files
         if file not in sharing.whole
         for name, tensor in state.tensors(file).items()
         if name not in sharing.tensors.get(file, {})
@@ -85,7 +129,9 @@ def write_files(folder: Path, rank: int, state: RankState, sharing: Sharing, sli
     return written
 
 
-def _parts(state: RankState, shared: Mapping[str, Collection[str]], *, are_shared: bool) -> dict[str, dict[str, bytes]]:
+def _parts(
+    state: StagedState, shared: Mapping[str, Collection[str]], *, are_shared: bool
+) -> dict[str, dict[str, bytes]]:
     """What is packed and the same on all ranks; or what is not, of the sections that have any."""
     parts = {
         section: {name: part for name, part in parts.items() if (name in shared[section]) is are_shared}
@@ -96,7 +142,7 @@ def _parts(state: RankState, shared: Mapping[str, Collection[str]], *, are_share
 
 def manifest_of(
     facts: Manifest,
-    state: RankState,
+    state: StagedState,
     sharing: Sharing,
     summaries: Sequence[Digests],
     told: Sequence[Mapping[str, Mapping[str, Any]]],
@@ -112,10 +158,9 @@ def manifest_of(
     """
     places = {
         file: {
-            name: [physical, shape, [0] * len(shape)]
+            name: physical
             for name, rank in writers.items()
             if (physical := _file_with(file, name, rank, slim)) != file + TENSOR_SUFFIX or summaries
-            for shape in [state.tensors(file)[name].shape]
         }
         for file, writers in sharing.tensors.items()
     }
@@ -182,10 +227,8 @@ def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
 # ---- reading
 
 
-def read_state(
-    path: Path, manifest: Manifest, ranks: Sequence[int]
-) -> tuple[dict[int, dict[str, dict[str, Any]]], dict[str, TensorFile]]:
-    """The state of ranks that have written a checkpoint, rank -> section -> name -> state; and its files of tensors.
+def read_state(path: Path, manifest: Manifest, ranks: Sequence[int]) -> dict[int, dict[str, dict[str, Any]]]:
+    """The state of ranks that have written a checkpoint, rank -> section -> name -> state.
 
     Arguments:
         ranks: of the first all of the state is read; of the others what is not the same on all ranks of a run.
@@ -196,15 +239,11 @@ def read_state(
     listed, places = manifest.files, manifest.tensors
     own = {own(rank) for rank in ranks for own in (_own_tensors, _own_parts)}
     others = {name for name in listed if _OF_A_RANK.fullmatch(name) and name not in own}
-    wanted = {PROGRESS_FILE, *(place[0] for tensors in places.values() for place in tensors.values())}
+    wanted = {PROGRESS_FILE, *(place for tensors in places.values() for place in tensors.values())}
     if missing := sorted(wanted - listed.keys()):
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
     files = read_files(path, {name: listed[name] for name in listed.keys() - others}, _read)
-    tensor_files = {name: file for name, file in files.items() if isinstance(file, TensorFile)}
-    states = {
-        rank: _joined(path, places, files, rank, sections=None if rank == ranks[0] else OF_RANKS) for rank in ranks
-    }
-    return states, tensor_files
+    return {rank: _joined(path, places, files, rank, sections=None if rank == ranks[0] else OF_RANKS) for rank in ranks}
 
 
 def _read(name: str, file: HashedReader) -> Any:
@@ -213,24 +252,25 @@ def _read(name: str, file: HashedReader) -> Any:
 
 def _joined(
     path: Path,
-    places: Mapping[str, Mapping[str, Sequence[Any]]],
+    places: Mapping[str, Mapping[str, str]],
     files: Mapping[str, Any],
     rank: int,
     sections: Collection[str] | None,
 ) -> dict[str, dict[str, Any]]:
-    elsewhere = {place[0] for listed in places.values() for place in listed.values()}
+    elsewhere = {place for listed in places.values() for place in listed.values()}
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     for physical, file in files.items():
         name = physical.removesuffix(TENSOR_SUFFIX)
-        is_whole = isinstance(file, TensorFile) and physical not in {*elsewhere, _own_tensors(rank)}
+        is_whole = physical.endswith(TENSOR_SUFFIX) and physical not in {*elsewhere, _own_tensors(rank)}
         if is_whole and (sections is None or name in sections):
-            tensors[name] = dict(file.named)
+            tensors[name] = dict(file)
     for name, listed in places.items():
         if sections is None or name in sections:
-            pieces = {each: _whole(path, files, name, each, *place) for each, place in listed.items()}
-            tensors.setdefault(name, {}).update(pieces)
-    own_tensors = files.get(_own_tensors(rank))
-    for key, tensor in own_tensors.named.items() if own_tensors is not None else ():
+            for each, physical in listed.items():
+                if each not in files[physical]:
+                    raise CheckpointError(f"{path}: `{physical}` has no tensor `{each}` of `{name}`")
+                tensors.setdefault(name, {})[each] = files[physical][each]
+    for key, tensor in files.get(_own_tensors(rank), {}).items():
         name, _, inner = key.partition("/")
         tensors.setdefault(name, {})[inner] = tensor
     own_file = files.get(_own_parts(rank))
@@ -254,23 +294,3 @@ def _joined(
         raise CheckpointError(f"{path}: {PROGRESS_FILE} is too large for the memory") from OSError(str(error))
     except ValueError as error:
         raise CheckpointError(f"{path}: {PROGRESS_FILE}: {error}") from None
-
-
-def _whole(
-    path: Path,
-    files: Mapping[str, Any],
-    file: str,
-    name: str,
-    physical: str,
-    shape: Sequence[int],
-    offset: Sequence[int],
-) -> torch.Tensor:
-    tensor: torch.Tensor | None = files[physical].named.get(name)
-    if tensor is None:
-        raise CheckpointError(f"{path}: `{physical}` has no tensor `{name}` of `{file}`")
-    if list(tensor.shape) != list(shape) or any(offset):
-        raise CheckpointError(
-            f"{path}: `{physical}` has a piece of the tensor `{name}` of `{file}`, which this version cannot join",
-            "use a later graphtrain",
-        )
-    return tensor

@@ -1,26 +1,43 @@
-"""The files of one run next to its checkpoints: its metrics; its status and its starts, as others read them."""
+"""The files of a run next to its checkpoints: metrics, status, starts, ranking; and checkpoints by name; no torch."""
 
 from __future__ import annotations
 
 import errno
 import json
+import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.plain import json_value
-from graphtrain.storage.regular import NotAsAgreedError, open_regular, parsed_json, read_regular
+from graphtrain.storage.manifest import (
+    Manifest,
+    SkippedCheckpoints,
+    check_files,
+    checkpoint_paths,
+    holds_a_checkpoint,
+    own_checkpoint_paths,
+    read_manifest,
+)
+from graphtrain.storage.regular import NotAsAgreedError, open_regular, parsed_json, read_regular, replace_file
+
+T = TypeVar("T")
 
 METRICS_FILE = "metrics.jsonl"
 STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
+BEST_FILE = "best.json"
 CHECKPOINTS_FOLDER = "checkpoints"
+BEST, NEWEST = "best", "newest"
+"""`RUN/best` and `RUN/newest` stand for checkpoints of the run in `RUN`."""
 # How old the status may be while the run is running.
 STATUS_SECONDS = 2.0
 _MOST_BYTES_OF_A_STATUS = 1 << 20
+_MOST_BYTES_OF_A_RANKING = 1 << 20
 _MOST_BYTES_OF_STARTS = 64 << 20
 _MOST_BYTES_OF_LAST_ROWS = 256 << 10
 _MOST_BYTES_OF_A_ROW = 64 << 20
@@ -229,3 +246,137 @@ def _number(value: Any) -> float:
     if not isinstance(value, str | int | float):
         raise ValueError("a value is no number")
     return float(value) if isinstance(value, str) else value
+
+
+# ---- the ranking
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Checkpoints ranked by a metric, in a file for people and other programs.
+
+    Attributes:
+        metric: its name; empty where nothing is ranked.
+        mode: "min" or "max".
+        values: name of a checkpoint -> its value, the best first.
+    """
+
+    metric: str = ""
+    mode: str = "min"
+    values: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The best one: its name, the metric and the value; None if there is none."""
+        for name, value in self.values.items():
+            return {"checkpoint": name, "metric": self.metric, "value": value}
+        return None
+
+    @classmethod
+    def read(cls, path: Path) -> Ranking:
+        """The ranking in a file; what is not a name with a finite number is left out, and no file is an error."""
+        return cls.parsed(path) or cls()
+
+    @classmethod
+    def parsed(cls, path: Path) -> Ranking | None:
+        """The ranking in a file; None where there is none, or something that somebody else put there."""
+        try:
+            table = parsed_json(read_regular(path, _MOST_BYTES_OF_A_RANKING))
+            metric, mode, entries = table["metric"], table["mode"], table["checkpoints"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if not isinstance(metric, str) or mode not in ("min", "max") or not isinstance(entries, list):
+            return None
+        pairs: list[tuple[Any, Any]] = [
+            (entry.get("checkpoint"), entry.get("value")) for entry in entries if isinstance(entry, dict)
+        ]
+        values = {name: float(value) for name, value in pairs if isinstance(name, str) and _is_finite(value)}
+        return cls(metric, mode, values)
+
+    def write(self, path: Path) -> None:
+        """Replace a file in one step, or remove it where nothing is ranked.
+
+        Raises:
+            CheckpointError: the disk refuses, or the file holds something that is no ranking.
+        """
+        if not is_ranking(path):
+            raise CheckpointError(f"{path} was not written by a run")
+        with readable_failure(path):
+            if not self.values:
+                path.unlink(missing_ok=True)
+                return
+            entries = [{"checkpoint": name, "value": value} for name, value in self.values.items()]
+            table = {"metric": self.metric, "mode": self.mode, "checkpoints": entries}
+            replace_file(path, (json.dumps(table, indent=2) + "\n").encode(), flush=True)
+
+
+def is_ranking(path: Path) -> bool:
+    """True unless there is something under this path that holds no ranking."""
+    return not os.path.lexists(path) or Ranking.parsed(path) is not None
+
+
+def _is_finite(value: Any) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
+
+
+# ---- checkpoints by name
+
+
+def is_named(path: Path) -> bool:
+    """True for ``RUN/best`` and ``RUN/newest`` of a run directory; a file or folder of that name is what it is."""
+    is_name = path.name in (BEST, NEWEST) and not os.path.lexists(path)
+    return is_name and os.path.isdir(os.path.join(path.parent, CHECKPOINTS_FOLDER))
+
+
+def checkpoint_folder(path: Path, notify: Callable[[str], None] = lambda line: None) -> Path:
+    """The folder of the checkpoint that ``RUN/best`` or ``RUN/newest`` stands for; any other path as it is.
+
+    Arguments:
+        notify: receives a line for every checkpoint that is skipped. Default: nobody is told.
+
+    Raises:
+        UsageError: the run has no such checkpoint.
+    """
+    if not is_named(path):
+        return path
+    run = path.parent
+    if path.name == BEST:
+        folder = run / CHECKPOINTS_FOLDER
+        names = {each.name for each in own_checkpoint_paths(folder)}
+        for name in Ranking.read(run / BEST_FILE).values:
+            if name in names and holds_a_checkpoint(folder / name):
+                return folder / name
+        raise UsageError(
+            f"`{path}`: no checkpoint of the run in `{run}` is the best, because none was ranked by a metric",
+            f"train with checkpoint.best='val/loss', or take `{run / NEWEST}`",
+        )
+    newest = newest_checkpoint(run / CHECKPOINTS_FOLDER, lambda folder, manifest: folder, notify)
+    if newest is None:
+        raise UsageError(f"`{path}`: there is no checkpoint in `{run}`", "name the directory of a run that has saved")
+    return newest
+
+
+def newest_checkpoint(folder: Path, accept: Callable[[Path, Manifest], T], notify: Callable[[str], None]) -> T | None:
+    """What is made of the newest sound checkpoint in a folder of them; None where there is none. All files are read.
+
+    Arguments:
+        accept: is given the path and the manifest; a CheckpointError that it raises skips the checkpoint.
+        notify: receives a line for every checkpoint that is skipped.
+    """
+    skipped = SkippedCheckpoints(notify)
+    try:
+        for path in reversed(checkpoint_paths(folder)):
+            try:
+                manifest = read_manifest(path)
+                check_files(path, manifest)
+                return accept(path, manifest)
+            except CheckpointError as error:
+                skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
+    finally:
+        skipped.report()
+    return None

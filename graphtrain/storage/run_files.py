@@ -18,18 +18,19 @@ from graphtrain.plain import json_value
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from graphtrain.storage.lock import RunLock
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.named import checkpoint_folder, is_named
-from graphtrain.storage.own_files import remove_leftovers, replace_file, temporary_name
-from graphtrain.storage.ranking import BEST_FILE, is_ranking
-from graphtrain.storage.regular import open_regular
+from graphtrain.storage.regular import open_regular, remove_leftovers, replace_file, temporary_name
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_directory import (
+    BEST_FILE,
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
     STARTS_FILE,
     STATUS_FILE,
     MetricsFile,
     are_starts,
+    checkpoint_folder,
+    is_named,
+    is_ranking,
     is_status,
     read_starts,
     read_status,

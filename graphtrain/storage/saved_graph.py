@@ -9,8 +9,7 @@ from pathlib import Path
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.storage.manifest import MANIFEST_FILE, Manifest, check_files, read_manifest
-from graphtrain.storage.named import checkpoint_folder, is_named, newest_checkpoint
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, checkpoint_folder, is_named, newest_checkpoint
 
 
 def holds_a_graph(path: Path) -> bool:

@@ -6,20 +6,15 @@ bits are equal on all ranks is the *same*, and written once; any other is each r
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, final
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgpack
 
 from graphtrain.names import quoted
-from graphtrain.storage.state_files import PROGRESS_FILE, StagedState
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, staged_tensors
-
-PROGRESS = "progress"  # the section of which the fields are compared
+from graphtrain.storage.state_files import Digests, StagedState
 
 
 @dataclass(frozen=True)
@@ -36,96 +31,6 @@ class MustBeEqual:
     tensors: Mapping[str, Collection[str] | None] = field(default_factory=dict)
     parts: Mapping[str, Collection[str]] = field(default_factory=dict)
     own_fields: Mapping[str, Collection[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Digests:
-    """What a rank tells of its state, so that all know what they have in common.
-
-    Attributes:
-        digest: of the state, as `StagedState.digest` has it.
-        files: file -> the checksum that it would have whole.
-        parts: section -> name -> a digest of what is packed.
-        essential: path of a node -> a digest of the progress that a continuation depends on.
-    """
-
-    digest: str
-    files: Mapping[str, str]
-    parts: Mapping[str, Mapping[str, str]]
-    essential: Mapping[str, str]
-
-    def as_plain(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@final
-class RankState:
-    """The staged state of one rank, leaf by leaf.
-
-    Attributes:
-        progress: the content of the file of everything but tensors.
-        files: the names of its files of tensors.
-    """
-
-    def __init__(self, staged: StagedState) -> None:
-        self._staged = staged
-        self.progress = staged.files[PROGRESS_FILE]
-        self._files = {
-            name.removesuffix(TENSOR_SUFFIX): memoryview(data)
-            for name, data in staged.files.items()
-            if name != PROGRESS_FILE
-        }
-        self.files = self._files.keys()
-
-    @functools.cached_property
-    def parts(self) -> Mapping[str, Mapping[str, bytes]]:
-        """Section -> name -> msgpack bytes."""
-        parts: Mapping[str, Mapping[str, bytes]] = msgpack.unpackb(bytes(self.progress))
-        return parts
-
-    @functools.cached_property
-    def essential(self) -> Mapping[str, bytes]:
-        """Path of a node -> what is packed of the progress that a continuation depends on."""
-        essential: Mapping[str, bytes] = msgpack.unpackb(self._staged.packed).get(PROGRESS, {})
-        return essential
-
-    @functools.cached_property
-    def summary(self) -> Digests:
-        """What this rank tells the others. Every tensor is hashed for it, in whatever thread it is made."""
-        sums = {file: hashlib.sha256(data).hexdigest() for file, data in self._files.items()}
-        return Digests(
-            self._staged.digest({file + TENSOR_SUFFIX: checksum for file, checksum in sums.items()}),
-            sums,
-            {section: {name: _hash(part) for name, part in parts.items()} for section, parts in self.parts.items()},
-            {path: _hash(part) for path, part in self.essential.items()},
-        )
-
-    def digest(self, written: Mapping[str, Sequence[Any]]) -> str:
-        """Of the state, as `StagedState.digest` has it.
-
-        Arguments:
-            written: name of a file -> its size and its checksum; where files are whole, nothing is hashed again.
-        """
-        sums = {file + TENSOR_SUFFIX: written.get(file + TENSOR_SUFFIX, (None, "")) for file in self.files}
-        if all(size == len(self._files[name.removesuffix(TENSOR_SUFFIX)]) for name, (size, _) in sums.items()):
-            return self._staged.digest({name: checksum for name, (_, checksum) in sums.items()})
-        return self.summary.digest
-
-    def whole(self, file: str) -> memoryview:
-        """The content of a file."""
-        return self._files[file]
-
-    def tensors(self, file: str) -> dict[str, StagedTensor]:
-        """The tensors of a file, by name; none where this rank does not have the file."""
-        return staged_tensors(self._files[file]) if file in self._files else {}
-
-    def leaves(self, files: Collection[str]) -> dict[str, dict[str, str]]:
-        """A digest of every tensor of some files: file -> name -> digest."""
-        return {file: {name: tensor.digest() for name, tensor in self.tensors(file).items()} for file in files}
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def differing(of_ranks: Sequence[Mapping[str, str]]) -> list[str]:
@@ -158,19 +63,19 @@ class Sharing:
     whole: Collection[str] = ()
 
     @classmethod
-    def alone(cls, state: RankState, divided: Collection[str]) -> Sharing:
+    def alone(cls, state: StagedState, divided: Collection[str]) -> Sharing:
         """That of one process, which has everything in common with itself.
 
         Arguments:
             divided: the files whose tensors go to several.
         """
-        tensors = {file: dict.fromkeys(state.tensors(file), 0) for file in divided if file in state.files}
-        return cls(None, tensors, [file for file in state.files if file not in divided])
+        tensors = {file: dict.fromkeys(state.tensors(file), 0) for file in divided if file in state.tensor_files}
+        return cls(None, tensors, [file for file in state.tensor_files if file not in divided])
 
     @classmethod
     def of(
         cls,
-        state: RankState,
+        state: StagedState,
         summaries: Sequence[Digests],
         leaves: Sequence[Mapping[str, Mapping[str, str]]],
     ) -> Sharing:

@@ -1,4 +1,4 @@
-"""Immutable types of the standard library, and of torch and NumPy: what their values are made of, and by."""
+"""Immutable types of Python, torch and NumPy: what their values are made of, and by."""
 
 from __future__ import annotations
 
@@ -45,10 +45,12 @@ def _plain_dtype(text: str) -> Any:
 
 
 _OF_TORCH = {
-    str(value): value for value in vars(torch).values() if isinstance(value, torch.layout | torch.memory_format)
+    str(value): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format)
 }
 _AS_TEXT: Sequence[type] = (
-    Decimal, uuid.UUID, pathlib.PosixPath, pathlib.PurePosixPath, pathlib.PureWindowsPath,
+    Decimal, uuid.UUID, torch.device, pathlib.PosixPath, pathlib.PurePosixPath, pathlib.PureWindowsPath,
     ipaddress.IPv4Address, ipaddress.IPv4Interface, ipaddress.IPv4Network,
     ipaddress.IPv6Address, ipaddress.IPv6Interface, ipaddress.IPv6Network,
 )  # fmt: skip
@@ -56,6 +58,7 @@ STANDARD: Mapping[type, Standard] = {
     range: Standard("range", lambda value: [value.start, value.stop, value.step], range),
     slice: Standard("slice", lambda value: [value.start, value.stop, value.step], slice),
     type(Ellipsis): Standard("ellipsis", lambda value: [], lambda: Ellipsis),
+    complex: Standard("complex", lambda value: [value.real, value.imag], complex),
     Fraction: Standard("Fraction", lambda value: [value.numerator, value.denominator], Fraction),
     datetime.date: Standard("date", lambda value: [value.isoformat()], datetime.date.fromisoformat),
     datetime.timedelta: Standard(
@@ -80,7 +83,7 @@ STANDARD: Mapping[type, Standard] = {
     ),
     **{
         kind: Standard(f"torch.{kind.__name__}", lambda value: [str(value)], _OF_TORCH.__getitem__)
-        for kind in (torch.layout, torch.memory_format)
+        for kind in (torch.dtype, torch.layout, torch.memory_format)
     },
 }
 BY_NAME = {standard.name: standard for standard in STANDARD.values()}

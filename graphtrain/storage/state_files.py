@@ -5,9 +5,10 @@ Equal digests mean bitwise equal states.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from threading import Event
 from types import MappingProxyType
 from typing import Any, final
@@ -16,12 +17,13 @@ import msgpack
 import torch
 
 from graphtrain.printable import one_line
-from graphtrain.storage.collector import uncollected
+from graphtrain.storage.background import uncollected
 from graphtrain.storage.decoding import Decoder
 from graphtrain.storage.encoding import Memo, Tensors, pack
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
     KnownChecksum,
+    StagedTensor,
     StagingBuffers,
     checksums,
     nothing_known,
@@ -138,9 +140,29 @@ def _combined(packed: bytes, sums: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True)
+class Digests:
+    """What a rank tells of its state, so that all know what they have in common.
+
+    Attributes:
+        digest: of the state, as `digest` of `StagedState` has it.
+        files: file -> the checksum that it would have whole.
+        parts: section -> name -> a digest of what is packed.
+        essential: path of a node -> a digest of the progress that a continuation depends on.
+    """
+
+    digest: str
+    files: Mapping[str, str]
+    parts: Mapping[str, Mapping[str, str]]
+    essential: Mapping[str, str]
+
+    def as_plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 @final
 class StagedState:
-    """The bytes of every file but the manifest; what the run does from now on is not in them.
+    """The state of one rank as the bytes of files, leaf by leaf; what the run does from now on is not in them.
 
     Arguments:
         sections: the state.
@@ -152,9 +174,9 @@ class StagedState:
         UnsaveableError: something cannot be encoded; its path is named.
 
     Attributes:
-        files: name -> bytes.
+        progress: the content of the file of everything but tensors.
+        tensor_files: file -> its content.
         given_up: once it is set, this does not become a checkpoint.
-        packed: what the digest covers beside the tensors.
     """
 
     def __init__(
@@ -168,25 +190,71 @@ class StagedState:
         saved = covered = split(sections)
         for name, part in essential.items():
             covered = covered.with_section(name, part)
-        self.files: Mapping[str, Bytes] = {PROGRESS_FILE: saved.packed, **stage(saved.files, buffers)}
+        self.progress = saved.packed
+        self.tensor_files: Mapping[str, memoryview] = stage(saved.files, buffers)
         self.given_up = Event()
         # The bytes of most files are read once, for checksum and digest alike. The rest is small, and the run will
         # change it, so it is read now.
         only_covered = [tensors for name, tensors in covered.tensors.items() if tensors is not saved.tensors.get(name)]
-        self.packed = covered.packed
+        self._packed = covered.packed
         self._sums = checksums([tensors for tensors in only_covered if tensors.named])
         self._shared = {tensors.file for tensors in covered.files} - {tensors.file for tensors in only_covered}
 
     def weight_that_is_not_finite(self) -> str:
         """The path of the first weight that has an infinite value, or one that is no number; empty if none has."""
         for file, names in self._weights.items():
-            data = self.files.get(file + TENSOR_SUFFIX)
-            for name, tensor in staged_tensors(data).items() if isinstance(data, memoryview) else ():
+            for name, tensor in self.tensors(file).items():
                 if name in names and not tensor.is_finite():
                     return f"{file}.{name}"
         return ""
 
-    def digest(self, sums: Mapping[str, str]) -> str:
-        """SHA-256 (hexadecimal) of what is essential, given the checksum of every file."""
-        shared = {name: checksum for name, checksum in sums.items() if name.rpartition(".")[0] in self._shared}
-        return _combined(self.packed, {**shared, **self._sums})
+    @functools.cached_property
+    def parts(self) -> Mapping[str, Mapping[str, bytes]]:
+        """Section -> name -> msgpack bytes."""
+        parts: Mapping[str, Mapping[str, bytes]] = msgpack.unpackb(self.progress)
+        return parts
+
+    @functools.cached_property
+    def essential(self) -> Mapping[str, bytes]:
+        """Path of a node -> what is packed of the progress that a continuation depends on."""
+        essential: Mapping[str, bytes] = msgpack.unpackb(self._packed).get("progress", {})
+        return essential
+
+    @functools.cached_property
+    def summary(self) -> Digests:
+        """What this rank tells the others. Every tensor is hashed for it, in whatever thread it is made."""
+        sums = {file: hashlib.sha256(data).hexdigest() for file, data in self.tensor_files.items()}
+        return Digests(
+            self._digest(sums),
+            sums,
+            {section: {name: _hash(part) for name, part in parts.items()} for section, parts in self.parts.items()},
+            {path: _hash(part) for path, part in self.essential.items()},
+        )
+
+    def digest(self, written: Mapping[str, Sequence[Any]]) -> str:
+        """SHA-256 (hexadecimal) of what is essential.
+
+        Arguments:
+            written: name of a file -> its size and its checksum; where files are whole, nothing is hashed again.
+        """
+        entries = {file: written.get(file + TENSOR_SUFFIX, (None, "")) for file in self.tensor_files}
+        if all(size == len(self.tensor_files[file]) for file, (size, _) in entries.items()):
+            return self._digest({file: checksum for file, (_, checksum) in entries.items()})
+        return self.summary.digest
+
+    def _digest(self, sums: Mapping[str, str]) -> str:
+        """SHA-256 (hexadecimal) of what is essential, given the checksum of every file of tensors."""
+        shared = {file + TENSOR_SUFFIX: checksum for file, checksum in sums.items() if file in self._shared}
+        return _combined(self._packed, {**shared, **self._sums})
+
+    def tensors(self, file: str) -> dict[str, StagedTensor]:
+        """The tensors of a file, by name; none where this rank does not have the file."""
+        return staged_tensors(self.tensor_files[file]) if file in self.tensor_files else {}
+
+    def leaves(self, files: Collection[str]) -> dict[str, dict[str, str]]:
+        """A digest of every tensor of some files: file -> name -> digest."""
+        return {file: {name: tensor.digest() for name, tensor in self.tensors(file).items()} for file in files}
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

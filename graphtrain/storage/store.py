@@ -12,7 +12,6 @@ from typing import final
 
 from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from graphtrain.storage.lineage import names_kept
 from graphtrain.storage.manifest import (
     Manifest,
     SkippedCheckpoints,
@@ -20,12 +19,13 @@ from graphtrain.storage.manifest import (
     checkpoint_paths,
     free_number,
     holds_a_checkpoint,
+    names_kept,
     own_checkpoint_paths,
     read_manifest,
 )
-from graphtrain.storage.own_files import temporary_name
-from graphtrain.storage.ranking import BEST_FILE, Ranking
+from graphtrain.storage.regular import temporary_name
 from graphtrain.storage.retention import Retention
+from graphtrain.storage.run_directory import BEST_FILE, Ranking
 from graphtrain.storage.state_files import StagedState
 
 Read = Callable[[Path, Manifest | None], Checkpoint]

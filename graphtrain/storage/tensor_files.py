@@ -18,8 +18,7 @@ from typing import Any, NamedTuple, TypeVar, final
 import numpy
 import torch
 
-from graphtrain.storage.background import largest_first
-from graphtrain.storage.collector import uncollected
+from graphtrain.storage.background import largest_first, uncollected
 from graphtrain.storage.encoding import RESERVED, TYPES, Tensors, UnsaveableError
 from graphtrain.storage.manifest import is_file_name
 from graphtrain.storage.regular import HashedReader, NotAsAgreedError, opened_regular
@@ -164,11 +163,11 @@ class StagingBuffers:
 
 
 def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryview]:
-    """The bytes of every file of tensors by its name, in memory that the run does not write to.
+    """The bytes of every file of tensors, in memory that the run does not write to; by name, without the suffix.
 
     >>> files = [Tensors("model", {"weight": torch.ones(2, 3)})]
     >>> {name: len(data) for name, data in stage(files, StagingBuffers()).items()}
-    {'model.safetensors': 96}
+    {'model': 96}
     """
     layouts = {tensors.file: Layout.of(tensors) for tensors in files}
     memory.keep_only(layouts.__contains__)
@@ -177,7 +176,7 @@ def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryv
         for name, layout in layouts.items():
             block = memory.block(name, layout.size, pinned=layout.on_device())
             layout.copy_to(block)
-            staged[name + TENSOR_SUFFIX] = block.numpy().data
+            staged[name] = block.numpy().data
     return staged
 
 
@@ -235,7 +234,7 @@ def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
     """The tensors in the bytes of a file that `stage` has made, by name; they share its memory.
 
     >>> staged = stage([Tensors("model", {"weight": torch.ones(2, 3)})], StagingBuffers())
-    >>> staged_tensors(staged["model.safetensors"])["weight"].shape
+    >>> staged_tensors(staged["model"])["weight"].shape
     [2, 3]
     """
     (length,) = struct.unpack("<Q", data[:8])
@@ -251,7 +250,7 @@ def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
     """The bytes of a file with some staged tensors, by the names that they have in it, in pieces.
 
     >>> staged = stage([Tensors("model", {"weight": torch.ones(2)})], StagingBuffers())
-    >>> len(b"".join(file_of({"of/rank": staged_tensors(staged["model.safetensors"])["weight"]}))) % 8
+    >>> len(b"".join(file_of({"of/rank": staged_tensors(staged["model"])["weight"]}))) % 8
     0
     """
     ordered = sorted(tensors.items(), key=lambda item: (-_BY_TYPE[item[1].dtype].itemsize, item[0]))
@@ -259,42 +258,15 @@ def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
     return [header, *(tensor.data for _, tensor in ordered)]
 
 
-@dataclass(frozen=True)
-class TensorFile:
-    """A file of tensors that was read.
-
-    Attributes:
-        named: the tensors, each in memory of its own.
-        header: the bytes before those of the first tensor.
-    """
-
-    named: dict[str, torch.Tensor]
-    header: bytes
-    entries: Sequence[_Entry]
-
-    def layout_of(self, tensors: Tensors) -> Layout | None:
-        """How other tensors lie in this file; None if they are not of its names, types and shapes."""
-        if len(tensors.named) != len(self.entries):
-            return None
-        places, end = [], 0
-        for name, dtype, shape, size in self.entries:
-            tensor = tensors.named.get(name)
-            if tensor is None or tensor.dtype is not dtype or tensor.shape != shape:
-                return None
-            places.append((tensor, end))
-            end += size * dtype.itemsize
-        return Layout(self.header, places, len(self.header) + end)
-
-
-def read_tensors(file: HashedReader) -> TensorFile:
-    """The tensors in a file, which its bytes are read into.
+def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
+    """The tensors in a file by name, each in memory of its own, which its bytes are read into.
 
     Raises:
         ValueError: it is no such file.
         MemoryError: there is no memory for it.
     """
     try:
-        header, entries = _read_header(file)
+        entries = _read_header(file)
     except (KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
         raise ValueError(f"is no file of tensors ({type(error).__name__})") from error
     named: dict[str, torch.Tensor] = {}
@@ -314,7 +286,7 @@ def read_tensors(file: HashedReader) -> TensorFile:
         copies: Any = torch.split_with_sizes_copy(memory[:size].view(first.dtype), sizes)  # type: ignore[func-returns-value]
         for entry, tensor in zip(neighbours, copies, strict=True):
             named[entry.name] = tensor if len(entry.shape) == 1 else tensor.resize_(entry.shape)
-    return TensorFile(named, header, entries)
+    return named
 
 
 class _Entry(NamedTuple):
@@ -326,15 +298,13 @@ class _Entry(NamedTuple):
     size: int
 
 
-def _read_header(file: HashedReader) -> tuple[bytes, list[_Entry]]:
-    """The bytes before the first tensor; the tensors in the order of their bytes, which have no gaps between them."""
-    prefix = bytes(file.read(min(8, file.left)))
-    (length,) = struct.unpack("<Q", prefix)
+def _read_header(file: HashedReader) -> list[_Entry]:
+    """The tensors in the order of their bytes, which have no gaps between them."""
+    (length,) = struct.unpack("<Q", file.read(min(8, file.left)))
     if length > min(file.left, _MOST_BYTES_OF_A_HEADER):
         raise ValueError(f"is no file of tensors (a header of {length} bytes)")
     try:
-        text = bytes(file.read(length))
-        header = json.loads(text.decode())
+        header = json.loads(file.read(length).decode())
     except ValueError as error:
         raise ValueError("is no file of tensors (a header that is no JSON)") from error
     end, entries, kinds = 0, [], set[type]()
@@ -353,7 +323,7 @@ def _read_header(file: HashedReader) -> tuple[bytes, list[_Entry]]:
         raise ValueError("is no file of tensors (sizes that are no whole numbers)")
     if end != file.left:
         raise ValueError(f"is no file of tensors ({end} bytes of them instead of {file.left})")
-    return prefix + text, entries
+    return entries
 
 
 def _together(items: Iterable[tuple[T, torch.dtype | None, int]]) -> Iterator[tuple[list[T], int]]:

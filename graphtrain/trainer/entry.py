@@ -17,8 +17,7 @@ from graphtrain.resume.restore import Restored, ResumeOptions, repeated
 from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.state.random import capture_random
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.lineage import Lineage
-from graphtrain.storage.manifest import read_manifest
+from graphtrain.storage.manifest import Lineage, read_manifest
 from graphtrain.storage.run_files import named_checkpoint
 from graphtrain.trainer.live_run import LiveRun
 

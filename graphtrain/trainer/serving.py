@@ -11,7 +11,7 @@ from graphtrain.plan.scope import slots_of
 from graphtrain.program.bind import trains
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
-from graphtrain.storage.lineage import OWN
+from graphtrain.storage.manifest import OWN
 from graphtrain.trainer.entry import go_back
 from graphtrain.trainer.frames import users_frames
 from graphtrain.trainer.live_run import LiveRun

@@ -19,8 +19,7 @@ from graphtrain import Graph, Outcome, Trainer, UsageError, node
 from graphtrain.errors import SaveFailedError, UnknownMetricError
 from graphtrain.storage import checkpoint as writing
 from graphtrain.storage.checkpoint import read_manifest
-from graphtrain.storage.ranking import BEST_FILE, Ranking
-from graphtrain.storage.run_directory import METRICS_FILE, read_status
+from graphtrain.storage.run_directory import BEST_FILE, METRICS_FILE, Ranking, read_status
 
 # Four validations in each of two epochs; the losses that rank first or second so far: all but 6, 7, 8 and the last.
 LOSSES = [5.0, 6.0, 4.0, 7.0, 3.0, 8.0, 3.5, 9.0]

@@ -63,12 +63,11 @@ def test_new_objects_are_shared() -> None:
 
 def test_values_in_transit_share_with_each_other() -> None:
     part = torch.ones(4)
-    before: dict[str, Any] = {"batch": [part, part], "hidden": {"h": part, "view": part[1:3]}}
+    before: dict[str, Any] = {"batch": [part, part], "hidden": {"h": part}}
     aliases, reader = noted([], before)
     share(values := loaded(before), aliases, reader)
     values["batch"][1].mul_(3)
     assert [*map(float, values["batch"][0])] == [*map(float, values["hidden"]["h"])] == [3.0] * 4
-    assert [*map(float, values["hidden"]["view"])] == [3.0] * 2
 
 
 @pytest.mark.parametrize("kind", ["tensor", "tensor over an array", "tensor over a view", "array"])
@@ -116,23 +115,17 @@ def test_keys_that_a_manifest_cannot_have_have_a_number() -> None:
     assert values["a"][2**70] is values["b"][torch.float32] is values["c"][1, 2][0] is values["d"]["a\udc80"] is kept
 
 
-@pytest.mark.parametrize("kind", ["tensors", "arrays", "a tensor over an array", "three, each over the next"])
-def test_parts_of_one_memory_that_nobody_else_has_overlap_again(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["tensors", "arrays", "a tensor over an array"])
+def test_parts_of_one_memory_that_nobody_else_has_are_reported(kind: str) -> None:
     memory: Any = torch.arange(40.0) if kind == "tensors" else numpy.arange(40.0)
     parts = [memory[17:30], memory[20:33]]
     if kind == "a tensor over an array":
         parts = [torch.from_numpy(memory[17:30]), memory[20:33][::-1]]
-    if kind == "three, each over the next":
-        parts = [memory[0:4], memory[3:8], memory[7:9]]
-    before = {"batch": parts[:1], "hidden": {"a": parts[1:], "apart": memory[35:]}}
-    aliases, reader = noted([], before)
-    assert [keys for keys, _ in aliases["hidden"]] == [["a", number] for number in range(len(parts) - 1)]
-    share(values := loaded(before), aliases, reader)
-    assert state_digest({"slots": values}) == state_digest({"slots": before}), "it is what was saved"
-    for parts in (before, values):
-        parts["batch"][0][3:] += 100
-        parts["hidden"]["a"][0][:1] += 7
-    assert state_digest({"slots": values}) == state_digest({"slots": before})
+    values = {"batch": parts[:1], "hidden": {"a": parts[1:], "apart": memory[35:]}}
+    aliases = aliases_of(values, StateWriter(Reachable({"train_data": []}), {}))
+    assert aliases == Aliases(
+        {}, ["slot hidden['a'][0] shares memory with slot batch[0], which a resume cannot restore: clone it"]
+    )
 
 
 def test_disjoint_parts_of_one_memory_are_no_alias() -> None:
@@ -254,8 +247,7 @@ def test_what_nobody_else_holds_is_no_alias() -> None:
         [[[0], ["memory", ["at", "train_data[1]"], [[2], [4], -4, 0]]]],
         [[[0], ["memory", ["at", "train_data[1]"], [[2], [4], 2, 2]]]],  # across its elements
         [[[0], ["memory", ["at", "train_data[1]"], 5]]],
-        [[[0], ["memory", ["span", 0], [[2], [2**40], 0, 0]]]],  # of more memory than there was
-        [[[0], ["memory", ["span", "a"], [[2], [4], 0, 0]]]],
+        [[[0], ["memory", ["span", 0], [[2], [4], 0, 0]]]],
         [[[0], ["item", "train_data", [7]]]],
         [[[0], ["place", ["model", "tensor", "weight"]]]],
         [[[["nth", 7]], ["at", "train_data[0]"]]],

@@ -6,12 +6,15 @@ import threading
 
 import pytest
 
-from graphtrain.storage.background import side_by_side
+from graphtrain.storage.background import largest_first
+
+SIZE = 1 << 20
 
 
-def test_results_are_in_the_order_of_their_jobs() -> None:
-    assert side_by_side([lambda number=number: number**2 for number in range(40)]) == [n**2 for n in range(40)]
-    assert side_by_side([]) == []
+def test_results_are_those_of_their_names() -> None:
+    sizes = {str(number): SIZE for number in range(40)}
+    assert largest_first(sizes, lambda name: int(name) ** 2) == {str(n): n**2 for n in range(40)}
+    assert largest_first({}, str) == {}
 
 
 def test_what_a_job_raises_is_raised_and_no_further_ones_are_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,11 +22,11 @@ def test_what_a_job_raises_is_raised_and_no_further_ones_are_begun(monkeypatch: 
     begun = []
     both = threading.Barrier(2)
 
-    def fails(number: int) -> None:
-        begun.append(number)
+    def fails(name: str) -> None:
+        begun.append(name)
         both.wait(10)
-        raise IndexError(number)
+        raise IndexError(name)
 
     with pytest.raises(IndexError):
-        side_by_side([lambda number=number: fails(number) for number in range(9)])
-    assert sorted(begun) == [0, 1]
+        largest_first({str(number): SIZE for number in range(9)}, fails)
+    assert sorted(begun) == ["0", "1"]

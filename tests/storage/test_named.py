@@ -16,7 +16,7 @@ from graphtrain import Graph, Trainer
 from graphtrain.command.runs import export
 from graphtrain.command.weights import named_weights
 from graphtrain.errors import LifeCycleError, UsageError
-from graphtrain.storage.named import checkpoint_folder
+from graphtrain.storage.run_directory import checkpoint_folder
 from graphtrain.storage.saved_graph import saved_graph
 from tests.resume.rank_runs import run, trainer_of
 

@@ -17,7 +17,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import MANIFEST_FILE, read_checkpoint
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.own_files import remove_leftovers
+from graphtrain.storage.regular import remove_leftovers
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.store import FolderStore

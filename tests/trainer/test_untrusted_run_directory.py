@@ -16,8 +16,15 @@ from graphtrain import Graph, Outcome, Trainer
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.storage.lock import LOCK_FILE
 from graphtrain.storage.manifest import MANIFEST_FILE
-from graphtrain.storage.ranking import BEST_FILE
-from graphtrain.storage.run_directory import METRICS_FILE, STARTS_FILE, STATUS_FILE, last_rows, read_starts, read_status
+from graphtrain.storage.run_directory import (
+    BEST_FILE,
+    METRICS_FILE,
+    STARTS_FILE,
+    STATUS_FILE,
+    last_rows,
+    read_starts,
+    read_status,
+)
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.saved_graph import saved_manifest
 from tests.storage.test_untrusted_checkpoint import seal

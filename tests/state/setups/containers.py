@@ -280,7 +280,7 @@ class Counts:
         return 7
 
 
-@row()
+@row("is the method `")
 def class_methods_that_are_exchanged() -> dict[str, Any]:
     state = {"call": Counts.first}
 
@@ -435,7 +435,7 @@ def cached_property() -> dict[str, Any]:
     return stepped(Lazy().update)
 
 
-@row()
+@row("window shares memory with")
 def views_of_arrays() -> dict[str, Any]:
     class Window:
         def __init__(self) -> None:
@@ -452,7 +452,7 @@ def views_of_arrays() -> dict[str, Any]:
     return stepped(Window().update)
 
 
-@row()
+@row("window shares memory with", bound="the window is bound again before it is used")
 def views_of_tensors() -> dict[str, Any]:
     class Window:
         def __init__(self) -> None:
@@ -473,7 +473,7 @@ def views_of_tensors() -> dict[str, Any]:
     return stepped(Window().update)
 
 
-@row()
+@row("shares memory with")
 def new_views_of_one_new_tensor() -> dict[str, Any]:
     class Halves:
         def __init__(self) -> None:

@@ -130,7 +130,7 @@ def slot_that_a_state_dict_alone_leads_to() -> dict[str, Any]:
     return writing(value)
 
 
-@row(needs="aliases", train_batch=_WRITES)
+@row("shares memory with slot hidden", train_batch=_WRITES)
 def slot_of_views_that_overlap() -> dict[str, Any]:
     def value(hidden: Any, loss: float, made: dict[str, Any]) -> Any:
         if hidden is None:
