@@ -217,7 +217,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
         importlib.import_module(".".join(collection_path.relative_to(ROOT).with_suffix("").parts))
     except Exception as error:
         text = "".join(traceback.format_exception(error))
-        if gone.names(text) or any(module in text for module in gone.modules):
+        imports = [(module, "from {} import {}".format(*module.rpartition(".")[::2])) for module in gone.modules]
+        if gone.names(text) or any(text_of in text for both in imports for text_of in both):
             with WHOLE.open("a", encoding="utf-8") as list_of_modules:
                 list_of_modules.write(f"{collection_path.relative_to(ROOT)}\n")
             return True

@@ -27,11 +27,10 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.outcome import Outcome
 from graphtrain.plain import json_value
-from graphtrain.proof.history import SavedCheckpoint
 from graphtrain.ranks import current_ranks, on_all_ranks
-from graphtrain.report.display.choose import display_for
 from graphtrain.report.numbers import metric
 from graphtrain.report.values import ROW_POSITION
+from graphtrain.storage.lineage import SavedCheckpoint
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
 from graphtrain.storage.named import BEST, NEWEST
 from graphtrain.storage.own_files import replace_file
@@ -41,6 +40,7 @@ from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, re
 from graphtrain.storage.run_files import named_folder
 from graphtrain.storage.saved_graph import graph_of
 from graphtrain.trainer.trainer import Trainer
+from graphtrain.trainer.watchers import display_for
 
 TESTS_FILE = "test.jsonl"
 PREDICTIONS_FOLDER = "predict"

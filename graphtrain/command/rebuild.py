@@ -24,8 +24,8 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.program.bind import without_unread
 from graphtrain.program.factories import with_made
-from graphtrain.proof.history import SavedCheckpoint
 from graphtrain.resume.environment import run_environment
+from graphtrain.storage.lineage import SavedCheckpoint
 from graphtrain.storage.saved_graph import graph_of
 from graphtrain.trainer.trainer import Trainer
 

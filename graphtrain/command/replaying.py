@@ -16,10 +16,11 @@ from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term
 from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
-from graphtrain.proof.history import RunHistory, SavedCheckpoint
+from graphtrain.proof.history import RunHistory
 from graphtrain.proof.replay import Replay
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.state.weights import dtype_and_shape
+from graphtrain.storage.lineage import SavedCheckpoint
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
 from graphtrain.storage.run_files import named_folder
 from graphtrain.storage.saved_graph import graph_of

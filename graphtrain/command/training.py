@@ -27,13 +27,14 @@ from graphtrain.command.run_directories import (
 from graphtrain.command.script_graph import load_graph
 from graphtrain.command.set_up import SetUp, set_up
 from graphtrain.command.settings import logged_every, renamings, setup_arguments, split_settings, with_parameters
-from graphtrain.command.trace import TraceLines
 from graphtrain.command.weights import fingerprints, named_weights, warm_start
 from graphtrain.data.length import length_of
 from graphtrain.data.rank_local import RankLocal
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.registry import kind_of_node
 from graphtrain.graph.renaming import paths_of
+from graphtrain.lazy import PARTS, installed, part
 from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
@@ -42,11 +43,11 @@ from graphtrain.program.factories import with_made
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import resolve_device
 from graphtrain.ranks import current_ranks, on_all_ranks
-from graphtrain.report.display.choose import display_for, introduce
 from graphtrain.report.logger import Logger
 from graphtrain.storage.saved_graph import holds_a_graph
 from graphtrain.trainer.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.trainer.trainer import Trainer
+from graphtrain.trainer.watchers import display_for
 
 # Runs a trainer in another way than `Trainer.run`.
 Drive = Callable[[Trainer, RunOptions], Outcome]
@@ -178,9 +179,7 @@ class _Training:
                     "a logger is called as logger(metrics, step)",
                 )
         if self._options.tensorboard:
-            from graphtrain.report.tensorboard import TensorBoard
-
-            loggers.append(TensorBoard())
+            loggers.append(part("tensorboard").TensorBoard())
         if self._options.csv:
             from graphtrain.report.csv import CSV
 
@@ -214,8 +213,9 @@ class _Training:
     def _train(self, trainer: Trainer, run_dir: Path, resume: str, loaded: list[str]) -> int:
         """Train, and report what has come of it; the exit code."""
         options, report = self._options, self._report
-        if not options.quiet and not self._ranks.rank:
-            introduce(trainer.summary(), report)
+        display = installed(PARTS["display"])
+        if not options.quiet and not self._ranks.rank and display is not None:
+            display.introduce(trainer.summary(), report)
         for line in loaded:
             report(line)
         if options.run_dir is None:
@@ -253,7 +253,7 @@ class _Training:
             from_setup=options.from_setup,
             from_saved=options.from_saved,
             rename=renamings(options.rename),
-            trace=TraceLines(trainer.graph, self._trace) if options.trace else None,
+            trace=part("trace").TraceLines(trainer.graph, self._trace) if options.trace else None,
             time_nodes=options.time_nodes,
         )
 
@@ -294,8 +294,8 @@ def _names(text: str) -> tuple[str, ...] | None:
 
 def _endings(trainer: Trainer) -> str:
     """The parameters that end the run: ``"finish.after"``; empty where it ends by itself, as an evaluation does."""
-    activities = trainer.summary().activities
-    return ", ".join(f"{activity.path}.after" for activity in activities if activity.verb == "after")
+    kinds = {name: kind_of_node(node) for name, node in trainer.graph.nodes.items()}
+    return ", ".join(f"{name}.after" for name, kind in kinds.items() if kind is not None and kind.trigger == "after")
 
 
 # ---- several processes

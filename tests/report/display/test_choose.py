@@ -87,7 +87,7 @@ def test_an_introduction_is_printed_a_line_at_a_time(monkeypatch: pytest.MonkeyP
 def test_an_introduction_on_a_terminal(tmp_path: Path) -> None:
     script = """
 from graphtrain.report.display.choose import introduce
-from tests.report.test_choose import SUMMARY
+from tests.report.display.test_choose import SUMMARY
 introduce(SUMMARY, lambda line: sys.exit("said"))
 """
     assert Terminal(script, tmp_path).end().shown == ["graph fit", "  finish  after 10 epochs"]
