@@ -17,7 +17,6 @@ from graphtrain.errors import UsageError
 # What can be deleted from the package: the modules by which the rest reaches each part. Nothing else imports them.
 PARTS = {
     "explain": "graphtrain.proof.tracing",
-    "trace": "graphtrain.proof.lines",
     "display": "graphtrain.report.display.choose",
     "panel": "graphtrain.report.display.panel",
     "summary": "graphtrain.report.display.summary",

@@ -70,7 +70,7 @@ WITHOUT = {
     "proof": Removal(
         (
             "graphtrain/proof",
-            *(f"graphtrain/command/{name}.py" for name in ("prove", "replaying", "verify_spans", "verify_cuts")),
+            *(f"graphtrain/command/{name}.py" for name in ("prove", "replaying", "verify_cuts")),
             "tests/proof",
         ),
         ("explain", "advance_explained", "trace", "--trace", "verify", "replay"),

@@ -12,7 +12,7 @@ import click
 from graphtrain.command.cli import command
 from graphtrain.command.graphs import ON_GRAPHS
 from graphtrain.command.output import console, counted, escaped, notify, shown, table
-from graphtrain.command.script_graph import load_graph
+from graphtrain.command.script import load_graph
 from graphtrain.command.settings import renamings
 from graphtrain.graph import Graph
 from graphtrain.graph.difference import Change, Difference

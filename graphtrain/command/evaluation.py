@@ -22,7 +22,7 @@ from graphtrain.command.output import ignore, notify, notify_once
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.command.run_directories import existing_checkpoint
 from graphtrain.command.runs import ACTIVE, present_status
-from graphtrain.command.script_graph import load_graph
+from graphtrain.command.script import load_graph
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.outcome import Outcome

@@ -12,8 +12,7 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.output import console, counted, escaped, notify, table
-from graphtrain.command.script import import_script, split_script
-from graphtrain.command.script_graph import is_script, load_graph, named_graph, with_overlays
+from graphtrain.command.script import import_script, is_script, load_graph, named_graph, split_script, with_overlays
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import kind_text, settings_of

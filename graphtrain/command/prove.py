@@ -84,7 +84,7 @@ def verify(
     if run_dir is not None:
         if (code := launched(processes)) is not None:
             return code
-        from graphtrain.command.verify_spans import verify_spans
+        from graphtrain.command.replaying import verify_spans
 
         return verify_spans(script, run_dir, settings, last)
     if is_one_of_several():

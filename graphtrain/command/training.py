@@ -24,10 +24,9 @@ from graphtrain.command.run_directories import (
     graph_to_resume,
     named_or_new_directory,
 )
-from graphtrain.command.script_graph import load_graph
-from graphtrain.command.set_up import SetUp, set_up
+from graphtrain.command.script import load_graph
+from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
 from graphtrain.command.settings import logged_every, renamings, setup_arguments, split_settings, with_parameters
-from graphtrain.command.weights import fingerprints, named_weights, warm_start
 from graphtrain.data.length import length_of
 from graphtrain.data.rank_local import RankLocal
 from graphtrain.errors import UsageError
@@ -253,7 +252,7 @@ class _Training:
             from_setup=options.from_setup,
             from_saved=options.from_saved,
             rename=renamings(options.rename),
-            trace=part("trace").TraceLines(trainer.graph, self._trace) if options.trace else None,
+            trace=part("explain").TraceLines(trainer.graph, self._trace) if options.trace else None,
             time_nodes=options.time_nodes,
         )
 
