@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Edge, Node
+from graphtrain.graph.elements import END, Edge, Node, nodes_of
 from graphtrain.graph.layers import Layers, overlays_text
 from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.registry import effects_of, family_of_node
@@ -264,13 +264,12 @@ def _pale(box: Box, bypassed: Collection[str]) -> Box:
     return replace(box, lines=lines, mark="same", runs=None, heat=None)
 
 
-def _guard_rows(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str]]:
+def _guard_rows(graph: Graph) -> Iterator[tuple[str, str]]:
     """The guards of a graph, then those of its bodies, by their paths."""
-    for name, expression in graph.guards.items():
-        yield one_line(f"{prefix}{name}", TITLE_LENGTH), one_line(expression, 3 * LINE_LENGTH)
-    for name, node in graph.nodes.items():
-        if node.body is not None:
-            yield from _guard_rows(node.body, f"{prefix}{name}/")
+    bodies = {f"{path}/": node.body for path, node in nodes_of(graph).items() if node.body is not None}
+    for prefix, body in {"": graph, **bodies}.items():
+        for name, expression in body.guards.items():
+            yield one_line(f"{prefix}{name}", TITLE_LENGTH), one_line(expression, 3 * LINE_LENGTH)
 
 
 _ROLES = ("model", "optimizer", "training_step")

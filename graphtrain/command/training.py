@@ -31,8 +31,8 @@ from graphtrain.data.length import length_of
 from graphtrain.data.rank_local import RankLocal
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.graph.renaming import paths_of
 from graphtrain.lazy import PARTS, installed, part
 from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
@@ -111,11 +111,12 @@ class _Training:
                 report(line)
         ready = with_made(made.resources)
         loaded = warm_start(ready, options.init)
+        metrics = [name.strip() for name in options.show.split(",") if name.strip()]
         trainer: Callable[..., Trainer] = functools.partial(
             Trainer,
             device=options.device,
             deterministic=options.deterministic,
-            display=None if options.quiet else display_for(report, metrics=_names(options.show)),
+            display=None if options.quiet else display_for(report, metrics or None),
             notify=report,
             not_state=made.not_state,
             **made.resources,
@@ -153,7 +154,7 @@ class _Training:
         if options.until is not None:
             parse_amount(options.until, graph)
         if options.before is not None:
-            refuse_unknown_node(options.before, [*paths_of(graph)], "--before")
+            refuse_unknown_node(options.before, [*nodes_of(graph)], "--before")
         return graph, is_own
 
     def _loaded(self, source: Graph | str | Path) -> Graph:
@@ -229,7 +230,10 @@ class _Training:
         except KeyboardInterrupt:
             report(self._resume_with(run_dir))
             raise
-        endings = _endings(trainer) if outcome is Outcome.ALREADY_FINISHED else ""
+        endings = ""
+        if outcome is Outcome.ALREADY_FINISHED:  # by which parameters; by itself, as an evaluation does, by none
+            kinds = {name: kind_of_node(node) for name, node in trainer.graph.nodes.items()}
+            endings = ", ".join(f"{name}.after" for name, kind in kinds.items() if kind and kind.trigger == "after")
         if outcome is Outcome.ALREADY_FINISHED and trainer.changes:
             further = f"; or train this one further, with a later {endings} (in a new directory: --fork {run_dir})"
             raise UsageError(  # nothing of what is asked for would be done
@@ -285,16 +289,6 @@ class _Training:
             f"graphtrain status {shlex.quote(str(run_dir))} --exit-code tells 75"
         )
         return 0
-
-
-def _names(text: str) -> tuple[str, ...] | None:
-    return tuple(name.strip() for name in text.split(",") if name.strip()) or None
-
-
-def _endings(trainer: Trainer) -> str:
-    """The parameters that end the run: ``"finish.after"``; empty where it ends by itself, as an evaluation does."""
-    kinds = {name: kind_of_node(node) for name, node in trainer.graph.nodes.items()}
-    return ", ".join(f"{name}.after" for name, kind in kinds.items() if kind is not None and kind.trigger == "after")
 
 
 # ---- several processes

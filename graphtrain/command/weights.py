@@ -35,7 +35,11 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
         raise UsageError(f"`{path}`: the name of a file of weights must end in {SUFFIX}", "as in weights.safetensors")
     if path.exists():
         raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name")
-    checkpoint = _checkpoint(checkpoint_folder(run, notify), notify)
+    folder = checkpoint_folder(run, notify)
+    if not folder.is_dir():
+        raise UsageError(f"there is no run `{folder}`", "name a run directory, or a checkpoint in one")
+    is_run = (folder / CHECKPOINTS_FOLDER).is_dir()
+    checkpoint = newest_in(folder, notify) if is_run else named_checkpoint(folder)
     weights = weights_of(checkpoint, model)
     try:
         replace_file(path, safetensors.torch.save(weights, {"format": "pt"}), flush=True)
@@ -43,14 +47,6 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
     count = sum(tensor.numel() for tensor in weights.values())
     return f"wrote {path}: {len(weights)} tensors, {count:,} numbers, of {checkpoint.path.name}"
-
-
-def _checkpoint(run: Path, notify: Callable[[str], None]) -> Checkpoint:
-    if not run.is_dir():
-        raise UsageError(f"there is no run `{run}`", "name a run directory, or a checkpoint in one")
-    if not (run / CHECKPOINTS_FOLDER).is_dir():
-        return named_checkpoint(run)
-    return newest_in(run, notify)
 
 
 def weights_of(checkpoint: Checkpoint, model: str | None = None) -> dict[str, torch.Tensor]:

@@ -12,8 +12,7 @@ from typing import Any, final
 
 from graphtrain.errors import GuardError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END
-from graphtrain.graph.renaming import paths_of
+from graphtrain.graph.elements import END, nodes_of
 from graphtrain.kind.trigger import AT_END, Trigger, next_multiple
 from graphtrain.language.closures import Cell, Read, compile_guard
 from graphtrain.language.syntax import FieldOf, Name, walk
@@ -374,7 +373,7 @@ class TraceLines:
 
     def __init__(self, graph: Graph, write: Callable[[str], Any]) -> None:
         self._write = write
-        paths = list(paths_of(graph))
+        paths = list(nodes_of(graph))
         self._node_width = min(_WIDEST, max(map(len, paths)))
         self._target_width = min(_WIDEST, max(len(path.rpartition("/")[2]) for path in paths))
 
