@@ -95,7 +95,9 @@ introduce(SUMMARY, lambda line: sys.exit("said"))
 
 def test_the_package_imports_little() -> None:
     code = (
-        "import sys, graphtrain.report.display.choose, graphtrain.report.display.panel; print('\\n'.join(sys.modules))"
+        "import sys, graphtrain.report.display.choose, graphtrain.report.display.live\n"
+        "import graphtrain.report.display.notebook\n"
+        "print('\\n'.join(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = done.stdout.split()
