@@ -7,6 +7,7 @@ torch and most of the engine, whose import takes ten times as long as everything
 from __future__ import annotations
 
 import importlib
+import random
 import sys
 from types import ModuleType
 from typing import Any
@@ -16,13 +17,13 @@ from graphtrain.errors import UsageError
 # What can be deleted from the package: the modules by which the rest reaches each part. Nothing else imports them.
 PARTS = {
     "explain": "graphtrain.proof.tracing",
-    "trace": "graphtrain.proof.lines",
     "display": "graphtrain.report.display.choose",
     "panel": "graphtrain.report.display.panel",
     "summary": "graphtrain.report.display.summary",
     "tensorboard": "graphtrain.report.tensorboard",
     "launcher": "graphtrain.ranks.launcher",
     "processes": "graphtrain.ranks.processes",
+    "viz": "graphtrain.viz.render",
 }
 
 
@@ -57,17 +58,20 @@ def lazy_import(name: str) -> Any:
 
 
 def installed(name: str) -> Any:
-    """A module of the package, or None where it was deleted.
+    """A module of the package, or None where it was deleted. Its import, late as it may be, leaves `random` as it is.
 
     Arguments:
         name: its full name.
     """
+    state = random.getstate()  # rich draws from it when it is imported
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # something that it imports
         return None
+    finally:
+        random.setstate(state)
 
 
 def part(name: str) -> Any:

@@ -27,4 +27,5 @@ OVERLAYS = {name: path for name, path in _TEXTS.items() if _is_overlay(path)}
 
 def module_of(path: Path) -> str:
     """The module of a file, as it is imported."""
-    return ".".join(("graphtrain", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("graphtrain", *parts[parts[0] == "graphtrain" :])).removesuffix(".__init__")

@@ -55,6 +55,26 @@ WITHOUT = {
         ("viz", "graphtrain/viz", "tests/viz"),
         ("render", "to_dot", "to_mermaid", "show", "_repr_svg_", "picture", "mermaid", "dot", "svg"),
     ),
+    "proof": Removal(
+        (
+            "graphtrain/proof",
+            *(f"graphtrain/command/{name}.py" for name in ("prove", "replaying", "verify_cuts")),
+            "tests/proof",
+        ),
+        ("explain", "advance_explained", "trace", "--trace", "verify", "replay"),
+    ),
+    "display": Removal(
+        ("graphtrain/report/display", "tests/report/display"),
+        ("display", "display_for", "summary", "Panel", "panel", "terminal", "notebook"),
+    ),
+    "tensorboard": Removal(
+        ("graphtrain/report/tensorboard.py", "tests/report/test_tensorboard.py"),
+        ("TensorBoard", "tensorboard", "--tensorboard"),
+    ),
+    "ranks": Removal(
+        ("graphtrain/ranks/launcher.py", "graphtrain/ranks/processes.py", "tests/ranks/processes.py"),
+        ("--processes", "torchrun", "launched", "RANK", "WORLD_SIZE"),
+    ),
     "gallery": Removal(("graphs/gallery/*/", "tests/gallery"), tuple(PROCEDURES)),
 }
 

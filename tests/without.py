@@ -38,6 +38,12 @@ OF_THE_WHOLE = ("tests/test_layers.py", "tests/test_figures.py", "tests/test_whe
 # In a copy: what has gone, and the modules of tests that are left out whole.
 LIST, WHOLE = ROOT / "without.json", ROOT / "without.txt"
 
+# What every Python of a copy does first: an editable installation would give it the packages that have gone.
+ALONE = """
+import sys
+sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
+"""
+
 
 @dataclass(frozen=True)
 class Removal:
@@ -217,7 +223,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
         importlib.import_module(".".join(collection_path.relative_to(ROOT).with_suffix("").parts))
     except Exception as error:
         text = "".join(traceback.format_exception(error))
-        if gone.names(text) or any(module in text for module in gone.modules):
+        imports = [(module, "from {} import {}".format(*module.rpartition(".")[::2])) for module in gone.modules]
+        if gone.names(text) or any(text_of in text for both in imports for text_of in both):
             with WHOLE.open("a", encoding="utf-8") as list_of_modules:
                 list_of_modules.write(f"{collection_path.relative_to(ROOT)}\n")
             return True
@@ -289,6 +296,7 @@ def main(arguments: list[str]) -> int:
         files, words = copy_without(arguments[0], root, WITHOUT)
         takes = removal(arguments[0], WITHOUT).takes
         print(f"without {arguments[0]}" + (f", and so without {', '.join(takes)}" if takes else ""), flush=True)
+        (root / "sitecustomize.py").write_text(ALONE, encoding="utf-8")
         (root / LIST.name).write_text(json.dumps({"files": files, "words": words}), encoding="utf-8")
         command = [sys.executable, "-m", "pytest", "-p", "tests.without", *arguments[1:]]
         code = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, check=False).returncode

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Edge, Node
+from graphtrain.graph.elements import END, Edge, Node, nodes_of
 from graphtrain.graph.layers import Layers, overlays_text
 from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.registry import effects_of, family_of_node
 from graphtrain.kind.fields import ON_GRADIENTS
-from graphtrain.viz.flow import back_edges, main_line, returns
 from graphtrain.viz.theme import HEAT_LEVELS, SIGNS
 from graphtrain.viz.wording import (
     LINE_LENGTH,
@@ -33,6 +33,7 @@ END_MARK = "+end"
 RETURN_MARK = "+to"  # follows the key of the source, and is followed by the position of the edge
 
 TITLE_LENGTH = 40  # characters
+FEWEST_RETURNS = 3  # of a hub; two arrows back are easier to follow than two names
 NUMBERS = "numbers: the order in which the edges of a node are tried"
 
 
@@ -263,13 +264,12 @@ def _pale(box: Box, bypassed: Collection[str]) -> Box:
     return replace(box, lines=lines, mark="same", runs=None, heat=None)
 
 
-def _guard_rows(graph: Graph, prefix: str = "") -> Iterator[tuple[str, str]]:
+def _guard_rows(graph: Graph) -> Iterator[tuple[str, str]]:
     """The guards of a graph, then those of its bodies, by their paths."""
-    for name, expression in graph.guards.items():
-        yield one_line(f"{prefix}{name}", TITLE_LENGTH), one_line(expression, 3 * LINE_LENGTH)
-    for name, node in graph.nodes.items():
-        if node.body is not None:
-            yield from _guard_rows(node.body, f"{prefix}{name}/")
+    bodies = {f"{path}/": node.body for path, node in nodes_of(graph).items() if node.body is not None}
+    for prefix, body in {"": graph, **bodies}.items():
+        for name, expression in body.guards.items():
+            yield one_line(f"{prefix}{name}", TITLE_LENGTH), one_line(expression, 3 * LINE_LENGTH)
 
 
 _ROLES = ("model", "optimizer", "training_step")
@@ -366,3 +366,96 @@ def _box(node: Node, key: str, inside: str, layers: Layers, declared: bool, main
         main=main,
         is_body=node.body is not None,
     )
+
+
+# ---- how a graph flows: the edges that close its loops, and the line a reader follows first
+
+Place = tuple[str, int]  # a source, and the position of an edge among those of the source
+
+
+def back_edges(graph: Graph) -> frozenset[Place]:
+    """The edges that lead to a node on the path from the start to their source: without them there is no cycle.
+
+    Depth first from the start, then from what the start does not reach; the last edge of a node, which is taken where
+    no guard holds, goes first, so that the ordinary course of things is what runs downwards.
+
+    >>> sorted(back_edges(Graph.load("evaluate")))
+    [('eval_batch', 1)]
+    """
+    found: set[Place] = set()
+    done: set[str] = set()
+    for root in (graph.start, *graph.edges):
+        if root in done:
+            continue
+        path = [root]
+        open_edges = {root: _reversed_edges(graph, root)}
+        while path:
+            source = path[-1]
+            if not open_edges[source]:
+                done.add(path.pop())
+                del open_edges[source]
+                continue
+            position, target = open_edges[source].pop(0)
+            if target in open_edges:
+                found.add((source, position))
+            elif target not in done and target != END:
+                path.append(target)
+                open_edges[target] = _reversed_edges(graph, target)
+    return frozenset(found)
+
+
+def _reversed_edges(graph: Graph, source: str) -> list[tuple[int, str]]:
+    return [(position, edge.target) for position, edge in enumerate(graph.edges.get(source, ()))][::-1]
+
+
+def returns(graph: Graph, back: frozenset[Place]) -> frozenset[Place]:
+    """The edges that a picture ends in the name of their target: those that return to a hub, and those past a body.
+
+    A hub is a node to which several nodes return by their only edge, which would become one bundle. An edge past a body
+    would run along its border.
+
+    >>> fit = Graph.load("fit")
+    >>> {fit.edges[source][position].target for source, position in returns(fit, back_edges(fit))}
+    {'decide'}
+    """
+    targets = {(source, position): graph.edges[source][position].target for source, position in back}
+    count = Counter(target for (source, _), target in targets.items() if len(graph.edges[source]) == 1)
+    return frozenset(
+        (source, position)
+        for (source, position), target in targets.items()
+        if source != target and (count[target] >= FEWEST_RETURNS or _has_body_between(graph, back, target, source))
+    )
+
+
+def _has_body_between(graph: Graph, back: frozenset[Place], first: str, last: str) -> bool:
+    """True if a node with a body lies on a way from one node to another, by no edge that leads back."""
+
+    def onward(source: str) -> set[str]:
+        found, waiting = {source}, [source]
+        while waiting:
+            current = waiting.pop()
+            edges = enumerate(graph.edges.get(current, ()))
+            new = {edge.target for position, edge in edges if (current, position) not in back} - found
+            found |= new
+            waiting += new
+        return found
+
+    bodies = {name for name, node in graph.nodes.items() if node.body is not None} - {first, last}
+    return any(last in onward(name) for name in onward(first) & bodies)
+
+
+def main_line(graph: Graph, back: frozenset[Place]) -> tuple[Place, ...]:
+    """The edges that a picture draws as one straight line: from the start, always the last edge that leads on.
+
+    >>> fit = Graph.load("fit")
+    >>> [source for source, _ in main_line(fit, back_edges(fit))]
+    ['decide', 'next_batch', 'train_batch', 'accumulate', 'exchange', 'clip', 'step']
+    """
+    line: list[Place] = []
+    source: str | None = graph.start
+    while source is not None:
+        onward = [p for p, target in _reversed_edges(graph, source) if target != END and (source, p) not in back]
+        if onward:
+            line.append((source, onward[0]))
+        source = graph.edges[source][onward[0]].target if onward else None
+    return tuple(line)

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.errors import UsageError
+from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.graph import PICTURE_SUFFIXES
 from graphtrain.viz.dot import to_dot
-from graphtrain.viz.layout import draw
 from graphtrain.viz.mermaid import to_mermaid
 from graphtrain.viz.picture import Picture, picture
 from graphtrain.viz.theme import adaptive
+from graphtrain.viz.wording import one_line
 
 if TYPE_CHECKING:
     from graphtrain.graph.difference import Difference
+
+TIMEOUT_SECONDS = 60.0
+
+# A stand-in for the program ``dot``: DOT on standard input, a drawing on standard output. It runs in a process of its
+# own because the libraries write their complaints straight to the standard error of the process, and so that nothing in
+# a drawing can end a run.
+_PYGRAPHVIZ = """\
+import sys
+from pygraphviz import AGraph
+drawing = AGraph(string=sys.stdin.buffer.read().decode()).draw(format=sys.argv[1], prog="dot")
+sys.stdout.buffer.write(drawing)
+"""
 
 
 def render(
@@ -80,7 +95,7 @@ def drawing(graph: Graph | Difference, format: str, **shown: Any) -> bytes:
         return to_dot(drawn).encode()
     if format == "svg":
         return adaptive(draw(to_dot(drawn), "svg").decode()).encode()
-    return draw(to_dot(drawn), "png" if format == "png" else "pdf")
+    return draw(to_dot(drawn), format)
 
 
 def _picture(graph: Graph | Difference, **shown: Any) -> Picture:
@@ -90,3 +105,58 @@ def _picture(graph: Graph | Difference, **shown: Any) -> Picture:
     from graphtrain.viz.difference import difference_picture
 
     return difference_picture(graph)
+
+
+# ---- DOT text laid out and drawn: by a system ``dot`` where there is one, otherwise by pygraphviz
+
+
+class RenderError(GraphtrainError, RuntimeError):
+    """A picture that could not be drawn; it never stops a run."""
+
+
+def draw(dot_text: str, format: str) -> bytes:
+    """The drawing of a DOT text.
+
+    Arguments:
+        dot_text: what `to_dot` wrote.
+        format: ``"svg"``, ``"png"`` or ``"pdf"``.
+
+    Raises:
+        RenderError: neither a system ``dot`` nor pygraphviz could draw it; the message has the reason of each.
+
+    >>> draw("digraph { a -> b }", "svg")[:5]
+    b'<?xml'
+    """
+    reasons = []
+    for name, command in _programs(format):
+        try:
+            return _output(command, dot_text.encode())
+        except (OSError, subprocess.SubprocessError) as error:
+            reasons.append(f"{name}: {_reason(error)}")
+    raise RenderError(
+        f"the picture could not be drawn as {format} ({'; '.join(reasons) or 'no program to draw it'})",
+        "install Graphviz (https://graphviz.org/download) or pygraphviz; .dot and .mmd are written without them",
+    )
+
+
+def _programs(format: str) -> Iterator[tuple[str, list[str]]]:
+    dot = shutil.which("dot")
+    if dot is not None:
+        yield dot, [dot, f"-T{format}"]
+    if sys.executable:
+        yield "pygraphviz", [sys.executable, "-P", "-c", _PYGRAPHVIZ, format]  # -P: nothing of the current folder
+
+
+def _output(command: list[str], text: bytes) -> bytes:
+    # S603: the command is `dot` or this interpreter, with a format of ours; a stranger's text arrives as input only.
+    done = subprocess.run(command, input=text, capture_output=True, timeout=TIMEOUT_SECONDS, check=True)  # noqa: S603
+    if not done.stdout:
+        raise subprocess.SubprocessError("it drew nothing")
+    return done.stdout
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        last_line = one_line(error.stderr.decode(errors="replace").strip().rpartition("\n")[2], 200)
+        return last_line or f"exit status {error.returncode}"
+    return one_line(str(error), 200)

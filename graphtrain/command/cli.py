@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -12,10 +11,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 import click
 
 from graphtrain.command.failure import exit_on_failure
+from graphtrain.lazy import installed, part
 from graphtrain.names import FOREIGN, nearest, suggestion
 from graphtrain.version import __version__
 
-# Every command, and the module of this package that declares it; a module is imported when it is asked for.
+# Every command, and the module of this package that declares it; a module is imported when it is asked for. One that
+# was deleted, with the part of the package that its commands need, has none.
 COMMANDS = {
     "run": "run",
     "check": "graphs",
@@ -167,20 +168,18 @@ class CommandLine(_Helpful, click.Group):
     examples = "Begin with"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the help."""
-        return [*COMMANDS]
+        """The names of those whose module is there, in the order of the help."""
+        return [name for name in COMMANDS if self.get_command(ctx, name) is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, whose module is imported now."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = getattr(importlib.import_module(f"{__package__}.{COMMANDS[cmd_name]}"), cmd_name)
-        return command
+        module = installed(f"{__package__}.{COMMANDS[cmd_name]}") if cmd_name in COMMANDS else None
+        return getattr(module, cmd_name, None)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """The command that the first word names, and the words that follow."""
-        if args[0] not in COMMANDS:
-            close = nearest(args[0], COMMANDS)
+        if self.get_command(ctx, args[0]) is None:
+            close = nearest(args[0], self.list_commands(ctx))
             ctx.fail(f"No such command '{args[0]}'." + (f" Did you mean '{close}'?" if close else ""))
         return super().resolve_command(ctx, args)
 
@@ -194,14 +193,10 @@ class CommandLine(_Helpful, click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options, and a sentence on each command."""
         super().format_options(ctx, formatter)
-        commands = [(name, self.get_command(ctx, name)) for name in COMMANDS]
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        helps = {name: (command and command.help) or "" for name, command in commands.items()}
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _summary(command)) for name, command in commands])
-
-
-def _summary(command: click.Command | None) -> str:
-    """The first paragraph of its help."""
-    return " ".join(((command and command.help) or "").partition("\n\n")[0].split())
+            formatter.write_dl([(name, " ".join(text.partition("\n\n")[0].split())) for name, text in helps.items()])
 
 
 def option_hint(option: str, known: Sequence[str]) -> str:
@@ -242,6 +237,15 @@ def command(
         )
 
     return declare
+
+
+def launched(processes: int | None) -> int | None:
+    """Start this command as often as ``--processes`` says: the exit code of all; None where it is to run here.
+
+    Raises:
+        UsageError: the number does not fit, or this copy of the package cannot start processes.
+    """
+    return part("launcher").launched(processes) if processes is not None else None
 
 
 app = CommandLine(

@@ -12,12 +12,13 @@ import click
 from graphtrain.command.cli import command
 from graphtrain.command.graphs import ON_GRAPHS
 from graphtrain.command.output import console, counted, escaped, notify, shown, table
-from graphtrain.command.script_graph import load_graph
+from graphtrain.command.script import load_graph
 from graphtrain.command.settings import renamings
 from graphtrain.graph import Graph
 from graphtrain.graph.difference import Change, Difference
 from graphtrain.graph.registry import find_graph
 from graphtrain.graph.renaming import Renaming
+from graphtrain.lazy import part
 from graphtrain.plain import is_equal
 from graphtrain.report.numbers import metric
 from graphtrain.resume.provenance import code_changes
@@ -92,9 +93,7 @@ def diff(
     if of_runs and count and same:
         printed.print(f"\nthe same: {', '.join(same)}", soft_wrap=True)
     if output is not None:
-        from graphtrain.viz.render import render
-
-        click.echo(f"wrote {render(difference, output)}")
+        click.echo(f"wrote {part('viz').render(difference, output)}")
     return int(exit_code and bool(count))
 
 

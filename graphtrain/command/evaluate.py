@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from graphtrain.command.cli import command
+from graphtrain.command.cli import command, launched
 from graphtrain.command.run import ScriptCommand
 from graphtrain.errors import UsageError
-from graphtrain.ranks.launcher import launched
 
 _SHARED = """
 Arguments:

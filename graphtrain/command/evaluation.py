@@ -22,22 +22,22 @@ from graphtrain.command.output import ignore, notify, notify_once
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.command.run_directories import existing_checkpoint
 from graphtrain.command.runs import ACTIVE, present_status
-from graphtrain.command.script_graph import load_graph
+from graphtrain.command.script import load_graph
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.outcome import Outcome
 from graphtrain.plain import json_value
-from graphtrain.proof.history import SavedCheckpoint
 from graphtrain.ranks import current_ranks, on_all_ranks
-from graphtrain.report.display.choose import display_for
 from graphtrain.report.numbers import metric
 from graphtrain.report.values import ROW_POSITION
+from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
 from graphtrain.storage.regular import NotAsAgreedError, parsed_json, read_regular, replace_file
 from graphtrain.storage.run_directory import BEST, BEST_FILE, CHECKPOINTS_FOLDER, NEWEST, STATUS_FILE, readable_failure
 from graphtrain.storage.run_files import named_folder
 from graphtrain.storage.saved_graph import graph_of
 from graphtrain.trainer.trainer import Trainer
+from graphtrain.trainer.watchers import display_for
 
 TESTS_FILE = "test.jsonl"
 PREDICTIONS_FOLDER = "predict"

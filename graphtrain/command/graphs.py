@@ -12,8 +12,7 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.output import console, counted, escaped, notify, table
-from graphtrain.command.script import import_script, split_script
-from graphtrain.command.script_graph import is_script, load_graph, named_graph, with_overlays
+from graphtrain.command.script import import_script, is_script, load_graph, named_graph, split_script, with_overlays
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import kind_text, settings_of
@@ -31,6 +30,7 @@ from graphtrain.graph.registry import (
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.trigger import Trigger
+from graphtrain.lazy import part
 from graphtrain.names import suggestion
 from graphtrain.printable import printable
 from graphtrain.storage.run_directory import STATUS_FILE, read_status
@@ -131,13 +131,11 @@ def render(
         seconds: With --run-dir: show how long each node took, of a run with --time-nodes.
         guards: Add a table with the expressions of the guards below the picture.
     """
-    from graphtrain.viz.render import render as draw
-
     drawn = load_graph(graph, overlays=overlay, contained=contained)
     counts, position = _counts(run_dir, drawn, graph) if run_dir is not None else (None, None)
     took = _seconds(run_dir) if seconds else None
     bypassed = _bypassed(run_dir) if run_dir is not None else ()
-    click.echo(f"wrote {draw(drawn, output, counts, position, took, bypassed, guards=guards)}")
+    click.echo(f"wrote {part('viz').render(drawn, output, counts, position, took, bypassed, guards=guards)}")
 
 
 def _bypassed(run_dir: Path) -> list[str]:

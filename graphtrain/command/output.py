@@ -44,6 +44,12 @@ def escaped(text: str) -> str:
     return escape(printable(text))
 
 
+def print_lines(printed: Console, lines: Iterable[str]) -> None:
+    """Lines of text without markup, none of which is folded."""
+    for line in lines:
+        printed.print(escaped(line), soft_wrap=True)
+
+
 def table(
     columns: Sequence[str],
     rows: Iterable[Sequence[str]],

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from graphtrain.command.failure import stoppable
-from graphtrain.command.script import is_importing, note_graph
+from graphtrain.command.script import graph_of_module, is_importing, note_graph
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 
@@ -48,7 +48,6 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
     words, file = _program()
     with stoppable([*words, *sys.argv[1:]]):
         from graphtrain.command.run import Script, program_command
-        from graphtrain.command.script_graph import graph_of_module
 
         name = getattr(setup, "__name__", "setup")
         program = Script(

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import click
 
-from graphtrain.command.cli import command
+from graphtrain.command.cli import command, launched
 from graphtrain.command.run import without
 from graphtrain.errors import UsageError
 from graphtrain.ranks.current import is_one_of_several
-from graphtrain.ranks.launcher import launched
 
 _OF_A_RUN, _OF_CUTS = "To verify a run that was made", "To verify a script, without a run"
 
@@ -85,7 +84,7 @@ def verify(
     if run_dir is not None:
         if (code := launched(processes)) is not None:
             return code
-        from graphtrain.command.verify_spans import verify_spans
+        from graphtrain.command.replaying import verify_spans
 
         return verify_spans(script, run_dir, settings, last)
     if is_one_of_several():

@@ -11,7 +11,7 @@ from graphtrain.checks import checked_graph
 from graphtrain.command.output import ignore
 from graphtrain.command.run import Script
 from graphtrain.command.script import split_script
-from graphtrain.command.set_up import set_up
+from graphtrain.command.set_up import set_up, warm_start
 from graphtrain.command.settings import (
     arguments_in_force,
     setup_arguments,
@@ -19,13 +19,12 @@ from graphtrain.command.settings import (
     toml_value,
     with_parameters,
 )
-from graphtrain.command.weights import warm_start
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.program.bind import without_unread
 from graphtrain.program.factories import with_made
-from graphtrain.proof.history import SavedCheckpoint
 from graphtrain.resume.environment import run_environment
+from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.saved_graph import graph_of
 from graphtrain.trainer.trainer import Trainer
 

@@ -9,13 +9,11 @@ from typing import Any
 
 import click
 
-from graphtrain.command.cli import Command, command, parameters_of
+from graphtrain.command.cli import Command, command, launched, parameters_of
 from graphtrain.command.failure import exit_on_failure
-from graphtrain.command.script import setup_function
-from graphtrain.command.script_graph import load_graph, script_graph
+from graphtrain.command.script import load_graph, script_graph, setup_function
 from graphtrain.command.settings import print_arguments, print_parameters
 from graphtrain.graph import Graph
-from graphtrain.ranks.launcher import launched
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
 from graphtrain.command.output import console, notify, shown, table
 from graphtrain.errors import UsageError
+from graphtrain.lazy import PARTS, installed
 from graphtrain.names import in_natural_order
 from graphtrain.printable import one_line
 from graphtrain.report.numbers import duration, metric
@@ -213,15 +214,16 @@ def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
 
 
 def _panel(snapshot: Snapshot) -> list[str]:
+    """The run as displays draw it; no line where they are not installed."""
     from rich.console import Console
 
-    from graphtrain.report.display.panel import Panel
-
+    if (panels := installed(PARTS["panel"])) is None:
+        return []
     terminal = console()
     width = terminal.width - 2 if terminal.is_terminal else _WIDTH_OF_A_PIPE
     drawing = Console(file=sys.stdout, width=width, highlight=False)
     with drawing.capture() as drawn:
-        drawing.print(Panel(snapshot))
+        drawing.print(panels.Panel(snapshot))
     return [line.rstrip() for line in drawn.get().splitlines()]
 
 

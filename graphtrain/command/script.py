@@ -1,18 +1,36 @@
-"""Importing a user's script under its stem, with its folder on the path, so that loader workers can import it too."""
+"""A user's script: its function, and its graph.
+
+It is imported under its stem, with its folder on the path, so that loader workers can import it too. Its graph is the
+same for ``python train.py`` and for every command that is given ``train.py``: the graph that the script passes to
+`graphtrain.main`, else its module-level name `graph`, else `fit`. A script that is imported does not run what stands
+under ``if __name__ == "__main__"``, so the call of `main` there is read, not run: a name that the module has is looked
+up in it, and a graph that only the running script makes is an error.
+"""
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from graphtrain.errors import UsageError
-from graphtrain.names import nearest
+from graphtrain.errors import GraphError, UsageError
+from graphtrain.graph import Graph
+from graphtrain.graph.read_toml import Draft, read_overlays
+from graphtrain.graph.registry import find_graph
+from graphtrain.names import nearest, quoted
+from graphtrain.storage.saved_graph import holds_a_graph
+
+DEFAULT = "fit"
+NAME = "graph"
+
+_HINT = f"give it a name at the top level of the script, as in {NAME} = Graph.load(...), and call main(setup)"
 
 _IMPORTING: ContextVar[bool] = ContextVar("importing", default=False)
 # The graph that a module passed to `main` while it was imported.
@@ -28,11 +46,6 @@ def note_graph(module: str, graph: Any) -> None:
     """Keep the graph that the module of that name passes to `main` while it is imported."""
     if module in sys.modules:
         _PASSED[sys.modules[module]] = graph
-
-
-def graph_passed_to_main(module: ModuleType) -> Any:
-    """The graph that a module passed to `main` while it was imported; None if it passed none."""
-    return _PASSED.get(module)
 
 
 def split_script(script: str) -> tuple[Path, str]:
@@ -104,3 +117,183 @@ def setup_function(script: str) -> tuple[Path, str, Callable[..., Any]]:
         )
         raise UsageError(f"`{path}` has no function `{function_name}`", hint)
     return path, function_name, function
+
+
+# ---- the graph
+
+
+def is_script(source: str) -> bool:
+    """True for ``SCRIPT`` and ``SCRIPT:FUNCTION``; a shipped graph or a run directory may have any name.
+
+    >>> is_script("train.py"), is_script("train.py:setup"), is_script("fit"), is_script("my_fit.toml")
+    (True, True, False, False)
+    """
+    path = split_script(source)[0]
+    return path.suffix == ".py" and find_graph(source) is None and not holds_a_graph(path)
+
+
+def load_graph(source: str | Path | Graph, *, overlays: Sequence[str] = (), contained: bool = False) -> Graph:
+    """The graph that a word of the command line names, with overlays; a script is imported for it.
+
+    Arguments:
+        overlays: the names or paths of overlays that are added. Default: none.
+        contained: as of `Graph.load`; a script is refused, for its code may read anything. Default: False.
+
+    Raises:
+        GraphError: the text is not a graph, or overlays do not fit it.
+        UsageError: there is no such graph, overlay or script; or the graph of a script is known only when it runs.
+        CheckpointError: the checkpoint is damaged.
+    """
+    named = named_graph(source, contained=contained)
+    graph = named if isinstance(named, Graph) else Graph.load(named, contained=contained)
+    draft = with_overlays(graph, overlays, contained=contained)
+    if draft.problems:
+        raise GraphError(draft.problems, f"graph `{graph.name}` with {quoted(overlays)}")
+    return draft.graph
+
+
+def with_overlays(graph: Graph, overlays: Sequence[str], *, contained: bool = False) -> Draft:
+    """A graph with the overlays of the command line, as far as they fit it.
+
+    Raises:
+        UsageError: there is no such overlay, or the graph has it already.
+    """
+    if not overlays:
+        return Draft(graph, [])
+    for number, overlay in enumerate(overlays):
+        if overlay in graph.layers.names:
+            raise UsageError(
+                f"--overlay {overlay}: the graph `{graph.title}` has this overlay already", "leave the option out"
+            )
+        if overlay in overlays[:number]:
+            raise UsageError(f"--overlay {overlay} is given twice", "give it once")
+    return read_overlays(graph, overlays, contained=contained)
+
+
+def named_graph(source: str | Path | Graph, *, contained: bool = False) -> str | Path | Graph:
+    """The graph of a script, as the script names it; any other source as it is.
+
+    Raises:
+        UsageError: there is no such script, its graph is known only when it runs, or scripts are refused.
+    """
+    if not (isinstance(source, str) and is_script(source)):
+        return source
+    if contained:
+        raise UsageError(
+            f"--contained: `{source}` is a script, and to find its graph its code would run", "name a graph file"
+        )
+    return script_graph(source)
+
+
+def script_graph(script: str) -> Graph | str | Path:
+    """The graph of ``SCRIPT[:FUNCTION]``, which is imported, not run.
+
+    Raises:
+        UsageError: there is no such script, its graph is known only when it runs, or it is no graph.
+    """
+    path, _ = split_script(script)
+    module = import_script(path)
+    passed = _PASSED.get(module)
+    if passed is None:
+        passed = _graph_in_the_source(path, module)
+    return graph_of_module(passed, module, str(path))
+
+
+def graph_of_module(passed: Any, module: ModuleType, script: str) -> Graph | str | Path:
+    """What a script passes to `main`, or where that is None its module-level `graph`, or else `fit`.
+
+    Raises:
+        UsageError: it is no graph.
+    """
+    graph = passed if passed is not None else getattr(module, NAME, None)
+    if graph is None:
+        return DEFAULT
+    if not isinstance(graph, Graph | str | Path):
+        what = "main" if passed is not None else f"`{NAME}`"
+        raise UsageError(
+            f"{script}: {what} has a {type(graph).__name__} as the graph; "
+            "expected a Graph, the name of a shipped graph, or the path of a TOML file",
+            f"give what is no graph another name than `{NAME}`" if passed is None else "as in main(setup, graph='fit')",
+        )
+    return graph
+
+
+def _graph_in_the_source(path: Path, module: ModuleType) -> Any:
+    """What the calls of `main` that an import leaves out pass as the graph; None where they pass none.
+
+    Raises:
+        UsageError: it is known only when the script runs, or two calls pass different graphs.
+    """
+    tree = ast.parse(path.read_bytes(), str(path))
+    calls = list(_calls_of_main(tree))
+    # What stands under ``if __name__ == "__main__"`` has no value in a module that is imported.
+    guarded = [node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)]
+    not_run = set[str]().union(*map(_bound_in, guarded))
+    graphs: list[Any] = []
+    for call, around in calls:
+        argument = _graph_argument(call)
+        try:
+            if argument is not None:
+                graphs.append(_value(argument, module, not_run | _bound_in(around)))
+            elif NAME not in not_run:
+                graphs.append(None)
+            else:
+                raise LookupError(NAME)
+        except (LookupError, AttributeError):
+            raise UsageError(
+                f"`{path}` makes its graph where it calls main, in line {call.lineno}: only `python {path}` knows it",
+                _HINT,
+            ) from None
+    if any(graph is not graphs[0] and graph != graphs[0] for graph in graphs):
+        lines = ", ".join(str(call.lineno) for call, _ in calls)
+        raise UsageError(f"`{path}` calls main with different graphs, in lines {lines}", _HINT)
+    return graphs[0] if graphs else None
+
+
+def _calls_of_main(tree: ast.Module) -> Iterator[tuple[ast.Call, ast.stmt]]:
+    """Every call of `graphtrain.main`, and the statement of the module that it is in."""
+    functions, packages = set(), set()
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.ImportFrom) and statement.module == "graphtrain":
+            functions |= {alias.asname or alias.name for alias in statement.names if alias.name == "main"}
+        elif isinstance(statement, ast.Import):
+            packages |= {alias.asname or alias.name for alias in statement.names if alias.name == "graphtrain"}
+    names = functions | {f"{package}.main" for package in packages}
+    for statement in tree.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
+                yield node, statement
+
+
+def _graph_argument(call: ast.Call) -> ast.expr | None:
+    """The graph among the arguments of a call of `main`; or what may hold it, as in ``*arguments``."""
+    for keyword in call.keywords:
+        if keyword.arg in (NAME, None):
+            return keyword.value if keyword.arg is not None else ast.Starred(keyword.value)
+    starred = next((argument for argument in call.args if isinstance(argument, ast.Starred)), None)
+    return starred or (call.args[1] if len(call.args) > 1 else None)
+
+
+def _value(argument: ast.expr, module: ModuleType, bound: set[str]) -> Any:
+    """The value of an argument, without running the call.
+
+    Arguments:
+        bound: names that get their values only when the script runs.
+
+    Raises:
+        LookupError, AttributeError: only the call knows it.
+    """
+    if isinstance(argument, ast.Constant):
+        return argument.value
+    names = ast.unparse(argument).split(".")
+    if names[0] in bound or not all(name.isidentifier() for name in names):
+        raise LookupError(names[0])
+    return functools.reduce(getattr, names, module)
+
+
+def _bound_in(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds when it runs: an import has not."""
+    nodes = list(ast.walk(statement))
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    imported = {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    return stored | imported | {node.arg for node in nodes if isinstance(node, ast.arg)}

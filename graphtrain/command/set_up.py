@@ -1,17 +1,30 @@
-"""A script set up: its `setup` called with the seed and the arguments of a run."""
+"""A script set up: its `setup` called with the seed and the arguments of a run, and weights loaded by `--init`."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
 
 from graphtrain.command.settings import RUN_ARGUMENT, arguments_in_force
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.names import suggestion
 from graphtrain.program.whole_run import PlannedRun
 from graphtrain.state.random import seed_everything
+from graphtrain.state.weights import dtype_and_shape, misfits
+from graphtrain.storage.run_directory import checkpoint_folder
+
+SUFFIX = ".safetensors"  # of files of weights
+_PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 
 
 @dataclass
@@ -63,3 +76,75 @@ def set_up(setup: Callable[..., Any], arguments: Mapping[str, Any], name: str, g
             'return a list of paths, as in `"not_state": ["task.started_at"]`',
         )
     return SetUp(in_force, resources, loggers, [*not_state])
+
+
+# ---- --init
+
+
+def warm_start(resources: Mapping[str, Any], texts: Iterable[str]) -> list[str]:
+    """Load every ``NAME=FILE`` into the module `NAME`, strictly; returns a line of text for each. It is not a resume.
+
+    Raises:
+        UsageError: there is no such module or file, the file is not safetensors, or names or shapes do not match.
+    """
+    return [_load(resources, *named_weights(text)) for text in texts]
+
+
+def named_weights(text: str) -> tuple[str, Path]:
+    """The name and the file of ``NAME=FILE``; of a checkpoint, ``RUN/best`` and ``RUN/newest`` among them, its own.
+
+    Raises:
+        UsageError: it has another form, or there is no such file.
+    """
+    name, equals, file = text.partition("=")
+    if not equals or not name.isidentifier() or not file:
+        raise UsageError(f"--init: expected NAME=FILE, got `{text}`", "as in --init model=weights.safetensors")
+    path = checkpoint_folder(Path(file))
+    # In a checkpoint of several processes it is a part, which an export joins with the others.
+    if path.is_dir() and (path / f"{name}{SUFFIX}").is_file() and not any(path.glob(f"{name}.[0-9]*{SUFFIX}")):
+        path = path / f"{name}{SUFFIX}"
+    if path.suffix in _PICKLED:
+        raise UsageError(
+            f"--init: `{file}` is a pickled file, which can run any code when it is loaded",
+            "save it with safetensors: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')",
+        )
+    if not path.is_file():
+        hint = f"graphtrain export {path} weights.safetensors writes the weights of a run to a file"
+        raise UsageError(f"--init: there is no file `{file}`", hint if path.is_dir() else "")
+    return name, path
+
+
+def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
+    modules = {key: module for key, module in resources.items() if isinstance(module, torch.nn.Module)}
+    if name not in modules:
+        raise UsageError(f"--init: there is no module `{name}`", suggestion(name, modules))
+    try:
+        saved = safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise UsageError(f"--init: `{path}` cannot be read as safetensors: {error}") from None
+    if problems := misfits(modules[name], saved):
+        raise UsageError(f"--init: `{path}` does not match `{name}`:\n{problems}")
+    modules[name].load_state_dict(saved, strict=False)  # strict except for the other names of tied parameters
+    return f"--init: `{name}` has the weights of {path}, unless the run continues from a checkpoint"
+
+
+def fingerprints(resources: Mapping[str, Any]) -> dict[str, str]:
+    """Module -> the beginning of a hash of a few elements of each of its tensors: other weights, another fingerprint.
+
+    >>> fingerprints({"model": torch.nn.Linear(2, 1), "lr": 0.1}).keys()
+    dict_keys(['model'])
+    """
+    return {name: _fingerprint(value) for name, value in resources.items() if isinstance(value, torch.nn.Module)}
+
+
+def _fingerprint(module: torch.nn.Module) -> str:
+    digest = hashlib.sha256()
+    with torch.no_grad():
+        for key, tensor in module.state_dict().items():
+            digest.update(key.encode())
+            with suppress(Exception):  # a tensor of a class of its own, or one without values yet
+                digest.update(dtype_and_shape(tensor).encode())
+                flat = tensor.reshape(-1)
+                if number := flat.numel():
+                    digest.update(repr(flat[[0, number // 2, number - 1]].tolist()).encode())
+    return digest.hexdigest()[:16]

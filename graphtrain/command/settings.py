@@ -14,7 +14,7 @@ from typing import Any
 from graphtrain.command.output import console, escaped, table
 from graphtrain.errors import EditError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import NESTED, Node
+from graphtrain.graph.elements import NESTED, nodes_of
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value, show_value
 from graphtrain.kind.signatures import descriptions_of, hints_of
@@ -99,18 +99,10 @@ def logged_every(graph: Graph, amount: str | None) -> Graph:
     if amount is None:
         return graph
     every = f"{amount} steps" if amount.strip().isdecimal() else amount
-    parameters = {f"{path}.every": every for path, node in nodes_of(graph) if node.use == "log"}
+    parameters = {f"{path}.every": every for path, node in nodes_of(graph).items() if node.use == "log"}
     if not parameters:
         raise UsageError(f"--log-every: `{graph.title}` has no node of the kind `log`", "insert one")
     return with_parameters(graph, parameters)
-
-
-def nodes_of(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Node]]:
-    """Every node of a graph and of those inside it, behind its path."""
-    for name, node in graph.nodes.items():
-        yield f"{prefix}{name}", node
-        if node.body is not None:
-            yield from nodes_of(node.body, f"{prefix}{name}/")
 
 
 def renamings(texts: Iterable[str]) -> dict[str, str]:
@@ -256,7 +248,7 @@ def setup_rows(setup: Callable[..., Any]) -> Iterator[Row]:
 
 def graph_rows(graph: Graph) -> Iterator[Row]:
     """The parameters of the nodes of a graph; nodes of nested graphs are named by their paths."""
-    for path, node in nodes_of(graph):
+    for path, node in nodes_of(graph).items():
         kind = kind_of_node(node)
         if kind is None:
             continue  # declared by a script that is not loaded

@@ -24,16 +24,16 @@ from graphtrain.command.run_directories import (
     graph_to_resume,
     named_or_new_directory,
 )
-from graphtrain.command.script_graph import load_graph
-from graphtrain.command.set_up import SetUp, set_up
+from graphtrain.command.script import load_graph
+from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
 from graphtrain.command.settings import logged_every, renamings, setup_arguments, split_settings, with_parameters
-from graphtrain.command.trace import TraceLines
-from graphtrain.command.weights import fingerprints, named_weights, warm_start
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.renaming import paths_of
+from graphtrain.graph.elements import nodes_of
+from graphtrain.graph.registry import kind_of_node
+from graphtrain.lazy import PARTS, installed, part
 from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
@@ -42,11 +42,11 @@ from graphtrain.program.factories import with_made
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import resolve_device
 from graphtrain.ranks import current_ranks, on_all_ranks
-from graphtrain.report.display.choose import display_for, introduce
 from graphtrain.report.logger import Logger
 from graphtrain.storage.saved_graph import holds_a_graph
 from graphtrain.trainer.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.trainer.trainer import Trainer
+from graphtrain.trainer.watchers import display_for
 
 # Runs a trainer in another way than `Trainer.run`.
 Drive = Callable[[Trainer, RunOptions], Outcome]
@@ -111,11 +111,12 @@ class _Training:
                 report(line)
         ready = with_made(made.resources)
         loaded = warm_start(ready, options.init)
+        metrics = [name.strip() for name in options.show.split(",") if name.strip()]
         trainer: Callable[..., Trainer] = functools.partial(
             Trainer,
             device=options.device,
             deterministic=options.deterministic,
-            display=None if options.quiet else display_for(report, metrics=_names(options.show)),
+            display=None if options.quiet else display_for(report, metrics or None),
             notify=report,
             not_state=made.not_state,
             **made.resources,
@@ -153,7 +154,7 @@ class _Training:
         if options.until is not None:
             parse_amount(options.until, graph)
         if options.before is not None:
-            refuse_unknown_node(options.before, [*paths_of(graph)], "--before")
+            refuse_unknown_node(options.before, [*nodes_of(graph)], "--before")
         return graph, is_own
 
     def _loaded(self, source: Graph | str | Path) -> Graph:
@@ -178,9 +179,7 @@ class _Training:
                     "a logger is called as logger(metrics, step)",
                 )
         if self._options.tensorboard:
-            from graphtrain.report.tensorboard import TensorBoard
-
-            loggers.append(TensorBoard())
+            loggers.append(part("tensorboard").TensorBoard())
         if self._options.csv:
             from graphtrain.report.csv import CSV
 
@@ -214,8 +213,9 @@ class _Training:
     def _train(self, trainer: Trainer, run_dir: Path, resume: str, loaded: list[str]) -> int:
         """Train, and report what has come of it; the exit code."""
         options, report = self._options, self._report
-        if not options.quiet and not self._ranks.rank:
-            introduce(trainer.summary(), report)
+        display = installed(PARTS["display"])
+        if not options.quiet and not self._ranks.rank and display is not None:
+            display.introduce(trainer.summary(), report)
         for line in loaded:
             report(line)
         if options.run_dir is None:
@@ -230,7 +230,10 @@ class _Training:
         except KeyboardInterrupt:
             report(self._resume_with(run_dir))
             raise
-        endings = _endings(trainer) if outcome is Outcome.ALREADY_FINISHED else ""
+        endings = ""
+        if outcome is Outcome.ALREADY_FINISHED:  # by which parameters; by itself, as an evaluation does, by none
+            kinds = {name: kind_of_node(node) for name, node in trainer.graph.nodes.items()}
+            endings = ", ".join(f"{name}.after" for name, kind in kinds.items() if kind and kind.trigger == "after")
         if outcome is Outcome.ALREADY_FINISHED and trainer.changes:
             further = f"; or train this one further, with a later {endings} (in a new directory: --fork {run_dir})"
             raise UsageError(  # nothing of what is asked for would be done
@@ -253,7 +256,7 @@ class _Training:
             from_setup=options.from_setup,
             from_saved=options.from_saved,
             rename=renamings(options.rename),
-            trace=TraceLines(trainer.graph, self._trace) if options.trace else None,
+            trace=part("explain").TraceLines(trainer.graph, self._trace) if options.trace else None,
             time_nodes=options.time_nodes,
         )
 
@@ -286,16 +289,6 @@ class _Training:
             f"graphtrain status {shlex.quote(str(run_dir))} --exit-code tells 75"
         )
         return 0
-
-
-def _names(text: str) -> tuple[str, ...] | None:
-    return tuple(name.strip() for name in text.split(",") if name.strip()) or None
-
-
-def _endings(trainer: Trainer) -> str:
-    """The parameters that end the run: ``"finish.after"``; empty where it ends by itself, as an evaluation does."""
-    activities = trainer.summary().activities
-    return ", ".join(f"{activity.path}.after" for activity in activities if activity.verb == "after")
 
 
 # ---- several processes

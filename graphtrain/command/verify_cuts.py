@@ -31,7 +31,7 @@ from rich.text import Text
 
 from graphtrain.command.cli import app
 from graphtrain.command.failure import FAILED
-from graphtrain.command.output import console, counted, escaped, notify, table
+from graphtrain.command.output import console, counted, notify, print_lines, table
 from graphtrain.command.run import RunOptions
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.outcome import Outcome
@@ -259,8 +259,7 @@ class _Verification:
         if self.as_json:
             self._print_json(differences, is_saving=is_saving)
             return FAILED
-        for line in lines_of_different_runs(differences, whole.notes, is_saving=is_saving):
-            console().print(escaped(line), soft_wrap=True)
+        print_lines(console(), lines_of_different_runs(differences, whole.notes, is_saving=is_saving))
         self._print_kept()
         return FAILED
 
@@ -273,8 +272,7 @@ class _Verification:
         printed = console()
         columns = ["cut", "saved at", "next node", "time", "result"]
         printed.print(table(columns, map(_row, verdicts), right=["cut", "time"]))
-        for line in lines_of_verdicts(bad, whole.notes):
-            printed.print(escaped(line), soft_wrap=True)
+        print_lines(printed, lines_of_verdicts(bad, whole.notes))
         self._print_kept(*(verdict.cut.name for verdict in bad[:1]))
         printed.print(summary_of(verdicts), soft_wrap=True)
         return FAILED if bad else 0
@@ -286,7 +284,7 @@ class _Verification:
             return
         words = ["graphtrain", "run", *self.words, "--run-dir"]
         commands = [shlex.join([*words, str(keep / name)]) for name in names]
-        console().print(escaped("; resume with: ".join([f"\nkept in {keep}", *commands])), soft_wrap=True)
+        print_lines(console(), ["; resume with: ".join([f"\nkept in {keep}", *commands])])
 
     def _print_json(
         self, differences: Sequence[StateDifference], verdicts: Sequence[CutVerdict] = (), *, is_saving: bool = False

@@ -92,6 +92,16 @@ class Node:
         return one_line(f"<Node {self.name}: {words}>" if words else f"<Node {self.name}>")
 
 
+def nodes_of(graph: Graph, prefix: str = "") -> dict[str, Node]:
+    """All nodes of a graph by their paths, at any depth; those of a body follow the node that has it."""
+    nodes: dict[str, Node] = {}
+    for name, node in graph.nodes.items():
+        nodes[f"{prefix}{name}"] = node
+        if node.body is not None:
+            nodes |= nodes_of(node.body, f"{prefix}{name}/")
+    return nodes
+
+
 def kind_text(node: Node) -> str:
     """The kind of a node, or the name of its body; empty where the kind has the name of the node."""
     if node.body is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, final
 
 from graphtrain.errors import EditError, UsageError
 from graphtrain.graph.difference import Difference
+from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.graph import Graph
 from graphtrain.names import nearest, suggestion
 
@@ -36,7 +37,7 @@ class Renaming:
     def __init__(self, names: Mapping[str, str], former: Graph, now: Graph) -> None:
         self.names = dict(names)
         self._formerly: dict[str, str] = {}
-        before, after = list(paths_of(former)), list(paths_of(now))
+        before, after = list(nodes_of(former)), list(nodes_of(now))
         for old, new in self.names.items():
             for path, known, graph in ((old, before, "former"), (new, after, "new")):
                 if path not in known:
@@ -86,14 +87,6 @@ class Renaming:
                 with suppress(EditError):  # two nodes that exchange their names
                     former = former.rename(old, new_name)
         return former
-
-
-def paths_of(graph: Graph, prefix: str = "") -> Iterator[str]:
-    """The paths of all nodes of a graph, at any depth."""
-    for name, node in graph.nodes.items():
-        yield f"{prefix}{name}"
-        if node.body is not None:
-            yield from paths_of(node.body, f"{prefix}{name}/")
 
 
 def lost_position_hint(path: str, difference: Difference, known: Iterable[str]) -> str:

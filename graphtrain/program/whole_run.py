@@ -8,7 +8,7 @@ from typing import Any, final
 from graphtrain.data.samplers import EpochLength, epoch_length
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.renaming import paths_of
+from graphtrain.graph.elements import nodes_of
 from graphtrain.kind.batch_limit import BatchLimit, combined_length
 from graphtrain.names import suggestion
 from graphtrain.plan.counted import Counted, data_read_by, epoch_fields_of
@@ -55,7 +55,7 @@ class WholeRun:
             UsageError: there is no such node; time or metrics alone end the run, or data has no length.
         """
         if path not in self._plan.by_path:
-            raise UsageError(f"there is no node `{path}`", suggestion(path, paths_of(self._plan.graph)))
+            raise UsageError(f"there is no node `{path}`", suggestion(path, nodes_of(self._plan.graph)))
         total, scope = 1, self._plan.main
         for name in path.split("/"):
             planned = self._plan.by_path[f"{scope.path}{name}"]

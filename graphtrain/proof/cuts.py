@@ -280,14 +280,14 @@ def _comparable(checkpoint: Checkpoint, run: TrainedRun) -> dict[str, Any]:
 
 def _progress(checkpoint: Checkpoint, run: TrainedRun) -> dict[str, Any]:
     return {
-        path: {name: _of_units(saved[name], units) for name, units in run.progress[path].items() if name in saved}
+        path: {
+            name: saved[name] if units is None else {unit: saved[name][unit] for unit in saved[name] if unit in units}
+            for name, units in run.progress[path].items()
+            if name in saved
+        }
         for path, saved in checkpoint.sections["progress"].items()
         if path in run.progress
     }
-
-
-def _of_units(value: Any, units: Sequence[str] | None) -> Any:
-    return {unit: fired for unit, fired in value.items() if unit in units} if units is not None else value
 
 
 def _metrics(run_dir: Path) -> bytes:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
-
-import torch
+from typing import final
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.ranks import current_ranks
-from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.manifest import Lineage, Manifest, SkippedCheckpoints
+from graphtrain.storage.checkpoint import SavedCheckpoint
+from graphtrain.storage.manifest import SkippedCheckpoints
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
@@ -24,69 +21,6 @@ from graphtrain.storage.run_directory import (
     read_starts,
 )
 from graphtrain.storage.store import FolderStore
-
-
-@dataclass(frozen=True)
-class SavedCheckpoint:
-    """A sound checkpoint of a past run, without its tensors: they are read again when they are needed.
-
-    Attributes:
-        counts: node path -> field -> value, of the fields of progress that are numbers.
-        device: where the models were.
-    """
-
-    path: Path
-    manifest: Manifest
-    counts: Mapping[str, Mapping[str, int | float]]
-    device: str
-
-    @staticmethod
-    def read(path: Path) -> SavedCheckpoint:
-        """The checkpoint at a path.
-
-        Raises:
-            CheckpointError: it is damaged.
-        """
-        checkpoint = read_checkpoint(path)
-        counts = {
-            node: {name: value for name, value in fields.items() if isinstance(value, int | float)}
-            for node, fields in checkpoint.sections["progress"].items()
-        }
-        return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.sections["resources"]) or "cpu")
-
-    @property
-    def ranks(self) -> int:
-        """How many processes have written it."""
-        return self.manifest.ranks
-
-    @property
-    def returns(self) -> int:
-        """How often the run had gone back to an earlier checkpoint."""
-        return Lineage.of(self.manifest, self.path.name).returns
-
-    @property
-    def trained(self) -> tuple[int, float]:
-        """Steps and epochs, those as a fraction."""
-        return self.manifest.step, float(self.manifest.epoch)
-
-    def leads_to(self, newer: SavedCheckpoint) -> bool:
-        """True unless the run was resumed from a checkpoint before this one, and so never came from here to `newer`."""
-        if self.manifest.metrics_bytes > newer.manifest.metrics_bytes:
-            return False
-        if self._training != newer._training or None in (self._training, newer._training):
-            return self._outer_counts <= newer._outer_counts  # steps and epochs begin again with a body
-        return all(map(operator.le, self.trained, newer.trained))
-
-    @property
-    def _outer_counts(self) -> list[float]:
-        return [*self.manifest.clocks.values()]
-
-    @property
-    def _training(self) -> tuple[str, list[float]] | None:
-        """Which training its steps and epochs are of, by the clocks around; None where that is not known."""
-        path = self.manifest.clock_of
-        is_inside = self.manifest.position.startswith(f"{path}/") and self._outer_counts
-        return (path, self._outer_counts) if is_inside or not path else None
 
 
 @dataclass(frozen=True)
@@ -220,11 +154,3 @@ def _trained_spans(lineage: list[SavedCheckpoint]) -> int:
     """How many of the spans between checkpoints have batches in them: the one at the very end of a run has none."""
     moments = [(checkpoint.trained, checkpoint.manifest.clock_of, checkpoint.manifest.clocks) for checkpoint in lineage]
     return sum(start != goal for start, goal in itertools.pairwise(moments))
-
-
-def _device(value: Any) -> str:
-    """The first device met that is not the CPU, where optimizers keep their counters in any case."""
-    if isinstance(value, torch.Tensor):
-        return "" if value.device.type == "cpu" else str(value.device)
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return next((device for part in inner if (device := _device(part))), "")

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from graphtrain.lazy import part
 from graphtrain.ranks.ranks import Alone, LostRankError, Ranks
 
 _USED: contextvars.ContextVar[Ranks | None] = contextvars.ContextVar("ranks", default=None)
@@ -33,9 +34,7 @@ def current_ranks() -> Ranks:
         return used
     if _of_process is None:
         if is_one_of_several():
-            from graphtrain.ranks.processes import Processes
-
-            _of_process = Processes.join()
+            _of_process = part("processes").Processes.join()
         else:
             _of_process = Alone()
     return _of_process

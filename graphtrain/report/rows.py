@@ -35,7 +35,9 @@ class Rows(Sequence[Row]):
 
     def append(self, row: Mapping[str, float]) -> None:
         """Append a row."""
-        if not all(map(_is_exact, row.values())):
+        # An array of floats gives these numbers back.
+        is_exact = [type(value) is float or (type(value) is int and abs(value) <= _WHOLE) for value in row.values()]
+        if not all(is_exact):
             self._inexact[len(self)] = dict(row)
             row = {}  # an empty row in its place, so that the indices of rows stay
         schema = tuple((name, type(value)) for name, value in row.items())
@@ -61,11 +63,6 @@ class Rows(Sequence[Row]):
             return dict(self._inexact[row])
         schema = self._schemas[self._row_schemas[row]]
         return {name: kind(self._numbers[at]) for at, (name, kind) in enumerate(schema, self._starts[row])}
-
-
-def _is_exact(number: float) -> bool:
-    """True if an array of floats gives the number back."""
-    return type(number) is float or (type(number) is int and abs(number) <= _WHOLE)
 
 
 def joined(rows: Iterable[Mapping[str, float]], clocks: Sequence[str] = ()) -> list[dict[str, float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
@@ -106,7 +106,7 @@ class Snapshot:
         >>> Snapshot.from_plain({"state": "running", "step": "many", "metrics": {"loss": "nan"}, "x": 1}).metrics
         {'loss': nan}
         """
-        values = {entry.name: _reader(entry)(mapping.get(entry.name)) for entry in fields(Snapshot)}
+        values = {entry.name: _read(entry, mapping.get(entry.name)) for entry in fields(Snapshot)}
         known = {name: value for name, value in values.items() if value is not None}
         return Snapshot(**{**dict.fromkeys(("state", "graph", "position"), _UNKNOWN), **known})
 
@@ -140,10 +140,6 @@ _MOST_CHARACTERS = 200
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def _text(value: Any) -> str | None:
-    return value[:_MOST_CHARACTERS] if isinstance(value, str) else None
-
-
 def _number(value: Any) -> float | None:
     """A number of JSON, or the name of one it does not have."""
     if isinstance(value, str):
@@ -153,56 +149,34 @@ def _number(value: Any) -> float | None:
     return value if abs(value) < 1e300 or isinstance(value, float) else None
 
 
-def _finite(value: Any) -> float | None:
+def _amount(value: Any) -> float | None:
     number = _number(value)
     return number if number is not None and math.isfinite(number) and number >= 0 else None
 
 
 def _whole(value: Any) -> int | None:
-    number = _finite(value)
+    number = _amount(value)
     return int(number) if number is not None and number == int(number) else None
 
 
-def _numbers(of: Callable[[Any], float | None]) -> Callable[[Any], dict[str, float]]:
-    def read(value: Any) -> dict[str, float]:
-        entries = list(value.items())[-_MOST_ENTRIES:] if isinstance(value, Mapping) else []
-        numbers = {str(name)[:_MOST_CHARACTERS]: of(inner) for name, inner in entries}
-        return {name: number for name, number in numbers.items() if number is not None}
-
-    return read
-
-
-def _share(value: Any) -> float | None:
-    number = _finite(value)
-    return min(number, 1.0) if number is not None else None
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    entries = value[:_MOST_ENTRIES] if isinstance(value, list | tuple) else ()
-    return tuple(text[:_MOST_CHARACTERS] for text in entries if isinstance(text, str))
-
-
-def _window(value: Any) -> tuple[int, int] | None:
-    match list(map(_whole, value)) if isinstance(value, list | tuple) else None:
-        case [int(done), int(whole)]:
-            return done, whole
+def _read(entry: Field[Any], value: Any) -> Any:
+    """A value of JSON as the type that a field is declared with; None where it does not fit."""
+    match str(entry.type).removesuffix(" | None"), value:
+        case "str", str():
+            return value[:_MOST_CHARACTERS]
+        case "int", _:
+            return _whole(value)
+        case "float", _:
+            number = _amount(value)
+            return min(number, 1.0) if number is not None and entry.name in ("done", "until_done") else number
+        case "tuple[str, ...]", list() | tuple():
+            return tuple(text[:_MOST_CHARACTERS] for text in value[:_MOST_ENTRIES] if isinstance(text, str))
+        case "tuple[int, int]", [done, whole]:
+            window = _whole(done), _whole(whole)
+            return None if None in window else window
+        case "Mapping[str, float]", Mapping():
+            read = _number if entry.name == "metrics" else _amount
+            entries = [*value.items()][-_MOST_ENTRIES:]
+            numbers = {str(name)[:_MOST_CHARACTERS]: read(inner) for name, inner in entries}
+            return {name: number for name, number in numbers.items() if number is not None}
     return None
-
-
-def _reader(entry: Field[Any]) -> Callable[[Any], Any]:
-    """What reads a field out of JSON, by the type that it is declared with."""
-    if entry.name in ("done", "until_done"):
-        return _share
-    return _numbers(_number) if entry.name == "metrics" else _READERS[str(entry.type)]
-
-
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "str": _text,
-    "str | None": _text,
-    "int | None": _whole,
-    "float": _finite,
-    "float | None": _finite,
-    "tuple[str, ...]": _texts,
-    "tuple[int, int] | None": _window,
-    "Mapping[str, float]": _numbers(_finite),
-}

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import textwrap
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
+import torch
+
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.plain import json_value
-from graphtrain.report.logger import Beginning, Histogram, RunLogger, Shown, Text
-from graphtrain.report.png import png_of
+from graphtrain.report.logger import Beginning, Histogram, Image, RunLogger, Shown, Text
 from graphtrain.storage.regular import parsed_json, read_regular, replace_file
 
 # The hash and step of the last description in a folder. TensorBoard reads only files with "tfevents" in their names.
 DESCRIBED_FILE = "described.json"
 _MOST_BYTES = 1 << 20
+_COLOR_TYPES = {1: 0, 3: 2}  # of a PNG: grey, and colours
 
 
 @final
@@ -233,3 +237,39 @@ def _image_summary(tag: str, png: bytes) -> Any:
     width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))  # in the PNG header
     image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
     return Summary(value=[Summary.Value(tag=tag, image=image)])
+
+
+def png_of(image: Image) -> bytes:
+    """An image as the bytes of a PNG, without a further library.
+
+    >>> png_of(Image(torch.zeros(2, 3)))[:4]
+    b'\\x89PNG'
+
+    Raises:
+        UsageError: its pixels have no such shape or type.
+    """
+    pixels = image.pixels
+    if isinstance(pixels, torch.Tensor) and pixels.ndim == 2:
+        pixels = pixels[None]
+    if (
+        not isinstance(pixels, torch.Tensor)
+        or pixels.ndim != 3
+        or len(pixels) not in _COLOR_TYPES
+        or not pixels.numel()
+    ):
+        received = f"shape {tuple(pixels.shape)}" if isinstance(pixels, torch.Tensor) else f"a {type(pixels).__name__}"
+        raise UsageError(
+            f"Image: expected a tensor of shape (height, width), or with 1 or 3 channels first, got {received}",
+            "colours come first: pixels.permute(2, 0, 1)",
+        )
+    if pixels.is_floating_point():
+        pixels = (pixels.detach().float().nan_to_num(0.0).clamp(0, 1) * 255).round()
+    channels, height, width = pixels.shape
+    rows = pixels.detach().cpu().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).reshape(height, width * channels)
+    # Each row begins with the number of its filter: none.
+    content = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), rows], 1).numpy().tobytes()
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(content)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
+    )

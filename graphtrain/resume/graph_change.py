@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from graphtrain.graph import Graph
 from graphtrain.graph.difference import Difference
-from graphtrain.graph.renaming import Renaming, paths_of
+from graphtrain.graph.elements import nodes_of
+from graphtrain.graph.renaming import Renaming
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.saved_graph import graph_of
 
@@ -43,7 +44,7 @@ class GraphChange:
             CheckpointError: the saved graph cannot be read.
         """
         former = graph_of(checkpoint.path, checkpoint.manifest)
-        paths = set(paths_of(former))
+        paths = set(nodes_of(former))
         # The command of a resume is repeated, and by then the run was saved with the renamed graph.
         done = {old: new for old, new in rename.items() if old not in paths and new in paths}
         renaming = Renaming({old: new for old, new in rename.items() if old not in done}, former, now)

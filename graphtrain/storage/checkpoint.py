@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import operator
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import msgpack
+import torch
 
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.names import quoted
 from graphtrain.storage.background import uncollected
 from graphtrain.storage.encoding import Tensors
-from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest
+from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Lineage, Manifest
 from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, read_state, write_file, write_files
 from graphtrain.storage.regular import temporary_name
@@ -64,6 +67,77 @@ class Checkpoint:
         """
         layout, (size, checksum) = Layout.of(tensors), self.manifest.files.get(name, (None, None))
         return checksum if size == layout.size and layout.is_in(self.path / name) else None
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint:
+    """A sound checkpoint of a past run, without its tensors: they are read again when they are needed.
+
+    Attributes:
+        counts: node path -> field -> value, of the fields of progress that are numbers.
+        device: where the models were.
+    """
+
+    path: Path
+    manifest: Manifest
+    counts: Mapping[str, Mapping[str, int | float]]
+    device: str
+
+    @staticmethod
+    def read(path: Path) -> SavedCheckpoint:
+        """The checkpoint at a path.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        checkpoint = read_checkpoint(path)
+        counts = {
+            node: {name: value for name, value in fields.items() if isinstance(value, int | float)}
+            for node, fields in checkpoint.sections["progress"].items()
+        }
+        return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.sections["resources"]) or "cpu")
+
+    @property
+    def ranks(self) -> int:
+        """How many processes have written it."""
+        return self.manifest.ranks
+
+    @property
+    def returns(self) -> int:
+        """How often the run had gone back to an earlier checkpoint."""
+        return Lineage.of(self.manifest, self.path.name).returns
+
+    @property
+    def trained(self) -> tuple[int, float]:
+        """Steps and epochs, those as a fraction."""
+        return self.manifest.step, float(self.manifest.epoch)
+
+    def leads_to(self, newer: SavedCheckpoint) -> bool:
+        """True unless the run was resumed from a checkpoint before this one, and so never came from here to `newer`."""
+        if self.manifest.metrics_bytes > newer.manifest.metrics_bytes:
+            return False
+        if self._training != newer._training or None in (self._training, newer._training):
+            return self._outer_counts <= newer._outer_counts  # steps and epochs begin again with a body
+        return all(map(operator.le, self.trained, newer.trained))
+
+    @property
+    def _outer_counts(self) -> list[float]:
+        return [*self.manifest.clocks.values()]
+
+    @property
+    def _training(self) -> tuple[str, list[float]] | None:
+        """Which training its steps and epochs are of, by the clocks around; None where that is not known."""
+        path = self.manifest.clock_of
+        is_inside = self.manifest.position.startswith(f"{path}/") and self._outer_counts
+        return (path, self._outer_counts) if is_inside or not path else None
+
+
+def _device(value: Any) -> str:
+    """The first device met that is not the CPU, where optimizers keep their counters in any case."""
+    if isinstance(value, torch.Tensor):
+        return "" if value.device.type == "cpu" else str(value.device)
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return next((device for part in inner if (device := _device(part))), "")
 
 
 def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim | None = None) -> Manifest:

@@ -13,7 +13,7 @@ from typing import Literal
 from graphtrain.checks.guards import no_node
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.renaming import paths_of
+from graphtrain.graph.elements import nodes_of
 from graphtrain.kind.trigger import RUN, Term, Trigger, known_units, unit_hint
 from graphtrain.language.syntax import field_of
 from graphtrain.names import nearest, suggestion
@@ -183,7 +183,7 @@ def before_node(
         UsageError: there is no such node, or it never runs, since a resource is absent.
     """
     running = {path: bound for path, bound in compiled.program.by_path.items() if _runs(bound)}
-    if path in paths_of(compiled.graph) and path not in running:
+    if path in nodes_of(compiled.graph) and path not in running:
         raise UsageError(
             f"{option}: the node `{path}` never runs: it is bypassed, or inside a node that is",
             f"supply the resource, or set the parameter, that it lacks; the nodes that run: {', '.join(running)}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -11,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from graphtrain.command.verify_cuts import Ended
 from graphtrain.trainer import signals
 from tests.command.forked import Started, nursery
 
@@ -78,8 +79,10 @@ def in_a_new_process(*words: str, cwd: Path, timeout_seconds: float = 300) -> Re
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def launched(words: Sequence[str], env: Mapping[str, str], log: Path) -> Ended:
+def launched(words: Sequence[str], env: Mapping[str, str], log: Path) -> Any:
     """In the place of `verify_cuts.launch`: a process that finds torch imported, in the current folder."""
+    from graphtrain.command.verify_cuts import Ended
+
     begin = time.monotonic()
     done = python(*words, cwd=Path.cwd(), env={**environment(), **env, "OMP_NUM_THREADS": "1"})
     return Ended(done.code, done.err + done.out, time.monotonic() - begin)
@@ -112,3 +115,20 @@ def signals_as_before() -> Iterator[None]:
 def environment() -> dict[str, str]:
     """The environment of a process: one thread, wide tables, no colours."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+
+
+def contents(folder: Path) -> dict[str, tuple[str, int, int]]:
+    """Every file and folder with its content, mode and time of change."""
+    return {
+        str(one.relative_to(folder)): (
+            hashlib.sha256(one.read_bytes()).hexdigest() if one.is_file() else "",
+            one.stat().st_mode,
+            one.stat().st_mtime_ns,
+        )
+        for one in [folder, *folder.rglob("*")]
+    }
+
+
+def forget(module: str) -> None:
+    """What a script keeps in global variables is gone, as in a new process."""
+    del sys.modules[module]

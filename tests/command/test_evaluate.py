@@ -17,7 +17,7 @@ from graphtrain.command.failure import STOPPED
 from graphtrain.ranks import Alone, Ranks
 from graphtrain.storage.run_directory import checkpoint_folder
 from tests.command.conftest import Command
-from tests.command.test_verify import contents, forget
+from tests.command.running import contents, forget
 from tests.ranks.fake_ranks import run_ranks
 
 SCRIPT = """\

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from graphtrain import Graph
 from graphtrain.command.runs import export
-from graphtrain.command.weights import named_weights
+from graphtrain.command.set_up import named_weights
 from graphtrain.errors import UsageError
 from graphtrain.ranks import Alone, using_ranks
 from tests.resume.rank_runs import run, trainer_of

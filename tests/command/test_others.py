@@ -183,6 +183,7 @@ def test_a_run_directory_is_drawn_in_the_order_of_its_file(tiny: Path, command: 
 
 
 def test_status_calls_a_graph_by_its_file(tiny: Path, command: Command) -> None:
+    pytest.importorskip("graphtrain.report.display")
     (tiny / "mine.toml").write_text('format = 1\nextends = "fit"\nname = "fit"\n')
     words = ["run", "tiny.py", "--graph", "mine.toml", "finish.after=1 steps", "--run-dir", "r"]
     assert "\ngraph mine.toml\n" in command(*words).err
@@ -330,6 +331,7 @@ def test_a_process_on_another_host_is_not_asked(folder: Path, command: Command) 
 
 
 def test_status_with_few_fields_shows_what_there_is(folder: Path, command: Command) -> None:
+    pytest.importorskip("graphtrain.report.display")
     status = {"graph": "fit", "position": "train_batch", "step": 40, "epoch": 2.5, "metrics": {"loss": 0.25}}
     leave_status(folder, {"state": "stopped", **status, "snapshot": None, "digest": None})
     lines = command("status", "r").out.splitlines()
@@ -353,6 +355,7 @@ def test_status_of_a_stranger_is_bounded(folder: Path, command: Command) -> None
 
 
 def test_status_of_a_real_run(tiny: Path, command: Command) -> None:
+    pytest.importorskip("graphtrain.report.display")
     assert command("run", "tiny.py", "finish.after=2 epochs", "log.every=1 steps", "--run-dir", "r").code == 0
     result = command("status", "r")
     assert (result.code, result.err) == (0, "")

@@ -16,11 +16,13 @@ from safetensors.torch import load_file
 
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.graph import Graph
-from graphtrain.proof.history import RunHistory, SavedCheckpoint
+from graphtrain.proof.history import RunHistory
 from graphtrain.proof.replay import Replay
+from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.trainer.breakpoints import parse_moment
 from tests.command.conftest import Command
-from tests.command.test_verify import KEEPING, WHOLE, contents, forget
+from tests.command.running import contents, forget
+from tests.command.test_verify import KEEPING, WHOLE
 
 # The original run notes what it sees, while a file is there: every gradient and loss at a step, every batch.
 NOTING = WHOLE.replace(

@@ -179,7 +179,7 @@ def test_an_evaluation_is_finished(folder: Path, command: Command) -> None:
     assert first.code == 0 and "train_data" not in first.err
     again = command(*words)
     assert again.code == 0 and "\nthe run was finished before: r  digest " in again.err
-    assert "\nresumed r: 4 batches, 8 samples; repeating nothing; code, arguments, data, " in again.err
+    assert "\nresumed r: 4 batches, 8 samples; repeating nothing; code, arguments, data, " in f"\n{again.err}"
 
 
 @pytest.mark.parametrize(

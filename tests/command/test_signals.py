@@ -10,7 +10,6 @@ import pytest
 from graphtrain.storage.run_directory import read_status as status_of
 from tests.command.conftest import Command
 from tests.command.running import STOPPING, TINY, in_a_process, python
-from tests.report.display.terminal import Terminal
 
 SEND = "import os, signal, threading, time\nsend = lambda name: os.kill(os.getpid(), getattr(signal, name))\n"
 
@@ -122,6 +121,8 @@ def test_handlers_stay_until_the_process_ends(folder: Path) -> None:
 
 def test_a_terminal_that_hangs_up_stops_the_run(folder: Path) -> None:
     """What is printed after that, by the user's code too, goes nowhere."""
+    from tests.report.display.terminal import Terminal
+
     slow = "    time.sleep(0.02); print('batch', flush=True)\n    return model(batch)"
     (folder / "train.py").write_text(SEND + TINY.replace("    return model(batch)", slow))
     call = "sys.argv = ['graphtrain', 'run', 'train.py', 'batches=3000', '--run-dir', 'r']\n"

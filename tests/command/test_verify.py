@@ -24,7 +24,7 @@ from graphtrain.storage import checkpoint
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.rank_files import read_state
 from tests.command.conftest import Command
-from tests.command.running import TINY, Result
+from tests.command.running import TINY, Result, contents, forget
 
 # Everything that a resume must bring back: shuffling, augmentation, dropout, batch norm, a schedule, validation.
 WHOLE = """\
@@ -114,18 +114,6 @@ def kinds() -> Iterator[None]:
     DECLARED.update(before)
 
 
-def contents(folder: Path) -> dict[str, tuple[str, int, int]]:
-    """Every file and folder with its content, mode and time of change."""
-    return {
-        str(one.relative_to(folder)): (
-            hashlib.sha256(one.read_bytes()).hexdigest() if one.is_file() else "",
-            one.stat().st_mode,
-            one.stat().st_mtime_ns,
-        )
-        for one in [folder, *folder.rglob("*")]
-    }
-
-
 def rows(result: Result) -> list[list[str]]:
     """The cells of the table, one list a span."""
     lines = result.out.splitlines()
@@ -136,11 +124,6 @@ def rows(result: Result) -> list[list[str]]:
             break
         found.append(re.split(r"\s{2,}", line.strip()))
     return found
-
-
-def forget(module: str) -> None:
-    """What a script keeps in global variables is gone, as in a new process."""
-    del sys.modules[module]
 
 
 def differing(result: Result) -> list[str]:

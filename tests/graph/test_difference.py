@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -174,7 +175,7 @@ def test_a_text_of_others_keeps_to_its_line() -> None:
 def test_it_draws_itself_and_keeps_quiet_where_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     found = FIT.diff(FIT.set("finish", after="2 epochs"))
     assert (found._repr_svg_() or "").startswith("<svg")
-    monkeypatch.setattr("graphtrain.viz.layout._programs", lambda format: 1 / 0)
+    monkeypatch.setattr(sys.modules["graphtrain.viz.render"], "_programs", lambda format: 1 / 0)
     assert found._repr_svg_() is None
 
 

@@ -6,15 +6,17 @@ import functools
 import math
 import struct
 import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.report.logger import Beginning
+from graphtrain.report.logger import Beginning, Image
 from graphtrain.trainer.drawing import picture_of
 
 pytest.importorskip("tensorboard")
@@ -24,7 +26,7 @@ from tensorboard.plugins.hparams import metadata
 from tensorboard.summary.writer import event_file_writer
 from tensorboard.util import tensor_util
 
-from graphtrain.report.tensorboard import DESCRIBED_FILE, TensorBoard
+from graphtrain.report.tensorboard import DESCRIBED_FILE, TensorBoard, png_of
 
 Row = Mapping[str, float]
 Shown = dict[str, list[tuple[int, float]]]
@@ -335,3 +337,23 @@ def test_each_round_of_an_outer_graph_is_a_curve_of_its_own_and_none_is_lost_or_
         for name in ("epoch", "loss"):
             expected.setdefault(f"{name}/fold {row['fold']}", []).append((int(row["step"]), single(row[name])))
     assert shown_in(tmp_path) == expected
+
+
+def pixels_of(png: bytes) -> tuple[int, list[bytes]]:
+    """The colour type, and the rows of a PNG as this library writes it."""
+    width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
+    channels = {0: 1, 2: 3}[png[25]]
+    length = int.from_bytes(png[33:37], "big")
+    content = zlib.decompress(png[41 : 41 + length])
+    size = 1 + width * channels
+    return png[25], [content[row * size + 1 : (row + 1) * size] for row in range(height)]
+
+
+def test_pixels_are_what_was_given() -> None:
+    grey = torch.tensor([[0.0, 0.5, 1.0], [2.0, -1.0, float("nan")]])
+    assert pixels_of(png_of(Image(grey))) == (0, [bytes([0, 128, 255]), bytes([255, 0, 0])])
+    colours = torch.tensor([[[1, 2]], [[3, 4]], [[5, 6]]])
+    assert pixels_of(png_of(Image(colours))) == (2, [bytes([1, 3, 5, 2, 4, 6])])
+    for wrong in (torch.zeros(2, 2, 3), torch.zeros(4), torch.zeros(0, 3), [[1]]):
+        with pytest.raises(UsageError, match="Image: expected a tensor of shape"):
+            png_of(Image(wrong))

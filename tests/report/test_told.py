@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Histogram, Image, RunLogger, Text, UsageError, node
+from graphtrain import Graph, Histogram, Image, RunLogger, Text, node
 from graphtrain.report.logger import Beginning
-from graphtrain.report.png import png_of
 from graphtrain.report.recorder import Recorder
 from tests.resume.rank_runs import run, trainer_of
 
@@ -116,23 +114,3 @@ def test_texts_images_and_histograms_reach_the_loggers_that_take_them(tmp_path: 
     assert (events.Histograms("weights")[0].step, events.Histograms("weights")[0].histogram_value.num) == (6, 18)
     (image,) = events.Images("picture")
     assert (image.width, image.height, image.step) == (3, 6, 6)
-
-
-def pixels_of(png: bytes) -> tuple[int, list[bytes]]:
-    """The colour type, and the rows of a PNG as this library writes it."""
-    width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))
-    channels = {0: 1, 2: 3}[png[25]]
-    length = int.from_bytes(png[33:37], "big")
-    content = zlib.decompress(png[41 : 41 + length])
-    size = 1 + width * channels
-    return png[25], [content[row * size + 1 : (row + 1) * size] for row in range(height)]
-
-
-def test_pixels_are_what_was_given() -> None:
-    grey = torch.tensor([[0.0, 0.5, 1.0], [2.0, -1.0, float("nan")]])
-    assert pixels_of(png_of(Image(grey))) == (0, [bytes([0, 128, 255]), bytes([255, 0, 0])])
-    colours = torch.tensor([[[1, 2]], [[3, 4]], [[5, 6]]])
-    assert pixels_of(png_of(Image(colours))) == (2, [bytes([1, 3, 5, 2, 4, 6])])
-    for wrong in (torch.zeros(2, 2, 3), torch.zeros(4), torch.zeros(0, 3), [[1]]):
-        with pytest.raises(UsageError, match="Image: expected a tensor of shape"):
-            png_of(Image(wrong))

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from graphtrain import Graph, Trainer
 from graphtrain.command.runs import export
-from graphtrain.command.weights import named_weights
+from graphtrain.command.set_up import named_weights
 from graphtrain.errors import LifeCycleError, UsageError
 from graphtrain.storage.run_directory import checkpoint_folder
 from graphtrain.storage.saved_graph import saved_graph

@@ -17,8 +17,6 @@ import torch
 
 from graphtrain import CheckpointError, Graph, Outcome, Trainer, node, progress
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.report.display.panel import parts
-from graphtrain.report.display.plain_lines import PlainLines
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.resume import session
 from graphtrain.storage.run_files import RunFiles
@@ -160,6 +158,8 @@ def test_what_makes_data_is_counted_as_data_after_a_resume(tmp_path: Path) -> No
 
 
 def test_until_stands_beside_the_end_of_the_run() -> None:
+    from graphtrain.report.display.panel import parts
+
     seen = Seen()
     trainer(display=seen).run(until="3 batches")
     last = seen.snapshots[-1]
@@ -174,6 +174,8 @@ def test_until_stands_beside_the_end_of_the_run() -> None:
 
 
 def test_elapsed_is_the_time_of_the_run(tmp_path: Path) -> None:
+    from graphtrain.report.display.panel import parts
+
     first = trainer(run_dir=tmp_path)
     first.run(until="3 batches")
     before = first.snapshot()
@@ -256,6 +258,8 @@ class Endless:
 @pytest.mark.parametrize("length", [10**9, None])
 @pytest.mark.parametrize("after", ["50 steps", "50 batches", "1 hours", "never"])
 def test_a_run_by_steps_shows_no_epoch_that_does_not_move(length: int | None, after: str) -> None:
+    from graphtrain.report.display.plain_lines import PlainLines
+
     lines: list[str] = []
     display = PlainLines(lines.append, interval_seconds=0)
     graph = FIT.set("finish", after=after).set("log", every="10 steps")
@@ -336,6 +340,9 @@ def test_memory_is_that_of_this_process() -> None:
 
 @pytest.mark.usefixtures("at_every_tick")
 def test_how_far_an_evaluation_is_is_shown() -> None:
+    from graphtrain.report.display.panel import parts
+    from graphtrain.report.display.plain_lines import PlainLines
+
     seen = Seen()
     data = {"a": [torch.ones(2, 1)] * 3, "b": [torch.ones(2, 1)] * 2}
     trainer(display=seen, val_data=data).run(until="1 epochs")

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from graphtrain.graph import Graph
-from graphtrain.viz import layout
 from graphtrain.viz.dot import to_dot
-from graphtrain.viz.layout import RenderError, draw
 from graphtrain.viz.picture import picture
+from graphtrain.viz.render import RenderError, draw
 
 MAGIC = {"svg": b"<?xml", "png": b"\x89PNG\r\n\x1a\n", "pdf": b"%PDF-"}
 
@@ -59,7 +58,7 @@ def test_where_nothing_can_draw_every_reason_is_reported(only: Path, monkeypatch
 
 def test_a_program_that_hangs_is_given_up(only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(only, "import time; time.sleep(60)")
-    monkeypatch.setattr(layout, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(sys.modules[draw.__module__], "TIMEOUT_SECONDS", 0.3)
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(RenderError, match="timed out"):
         draw("digraph { a }", "svg")
@@ -71,7 +70,7 @@ def test_broken_dot_text_is_an_error_of_ours(only: Path) -> None:
 
 
 def test_nothing_reaches_the_terminal() -> None:
-    program = "from graphtrain.viz.layout import draw; draw('digraph { a [label=<<b>x</b>>] }', 'png')"
+    program = "from graphtrain.viz.render import draw; draw('digraph { a [label=<<b>x</b>>] }', 'png')"
     environment = {**os.environ, "PATH": "/nonexistent", "PYTHONWARNINGS": "error"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, env=environment, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")

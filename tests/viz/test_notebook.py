@@ -14,7 +14,7 @@ import pytest
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Edge, Node
 from graphtrain.trainer.drawing import html_of, picture_of
-from graphtrain.viz.layout import RenderError
+from graphtrain.viz.render import RenderError
 
 RENDER = importlib.import_module("graphtrain.viz.render")  # `graphtrain.viz.render` is the function of that name
 
@@ -51,9 +51,9 @@ def undrawable(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     elif way == "picture fails":
         monkeypatch.setattr(RENDER, "picture", raising(RecursionError()))
     elif way == "no program":
-        monkeypatch.setattr("graphtrain.viz.layout._programs", lambda format: iter(()))
+        monkeypatch.setattr(RENDER, "_programs", lambda format: iter(()))
     elif way == "text that is no picture":
-        monkeypatch.setattr("graphtrain.viz.layout._output", lambda command, text: b"\xff")
+        monkeypatch.setattr(RENDER, "_output", lambda command, text: b"\xff")
     return way
 
 

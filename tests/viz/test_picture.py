@@ -9,8 +9,7 @@ import pytest
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Edge, Node
-from graphtrain.viz.flow import back_edges
-from graphtrain.viz.picture import Box, Picture, picture
+from graphtrain.viz.picture import Box, Picture, back_edges, picture
 from graphtrain.viz.theme import FAMILIES
 
 
@@ -208,8 +207,8 @@ def test_drawing_imports_no_torch_and_no_networkx() -> None:
         "import sys\n"
         "from graphtrain.graph import Graph\n"
         "import graphtrain.viz, graphtrain.viz.picture, graphtrain.viz.dot, graphtrain.viz.mermaid\n"
-        "import graphtrain.viz.layout, graphtrain.viz.theme, graphtrain.viz.render\n"
-        "from graphtrain.viz.layout import draw\n"
+        "import graphtrain.viz.render, graphtrain.viz.theme\n"
+        "from graphtrain.viz.render import draw\n"
         "assert 'graphviz' not in sys.modules\n"
         "graphtrain.viz.svg(Graph.load('fit'))\n"
         "heavy = {'torch', 'networkx', 'numpy', 'pygraphviz', 'graphtrain.nodes'} & set(sys.modules)\n"

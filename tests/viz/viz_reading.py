@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END
-from graphtrain.viz.layout import draw
+from graphtrain.viz.render import draw
 
 
 class Line(NamedTuple):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
 
-from graphtrain.report.display.footer import can_be_drawn_on
-from graphtrain.report.display.live import Live
-from graphtrain.report.display.notebook import Notebook
 from graphtrain.report.display.plain_lines import PlainLines
 from graphtrain.report.display.summary import Summary
 from graphtrain.report.snapshot import Display
@@ -29,8 +27,14 @@ def display_for(notify: Callable[[str], Any], metrics: Sequence[str] | None = No
     True
     """
     if in_notebook():
+        from graphtrain.report.display.notebook import Notebook
+
         return Notebook(metrics)
-    return Live(metrics) if on_terminal() else PlainLines(notify, metrics=metrics)
+    if on_terminal():
+        from graphtrain.report.display.live import Live
+
+        return Live(metrics)
+    return PlainLines(notify, metrics=metrics)
 
 
 def introduce(summary: Summary, notify: Callable[[str], Any]) -> None:
@@ -56,6 +60,14 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     return shell is not None and hasattr(shell, "kernel")
+
+
+def can_be_drawn_on(stream: Any) -> bool:
+    """True for a terminal that can move its cursor."""
+    try:
+        return bool(stream.isatty()) and os.environ.get("TERM") not in ("dumb", "unknown")
+    except (AttributeError, ValueError):  # None under pythonw, closed
+        return False
 
 
 def on_terminal() -> bool:

@@ -87,7 +87,7 @@ def test_an_introduction_is_printed_a_line_at_a_time(monkeypatch: pytest.MonkeyP
 def test_an_introduction_on_a_terminal(tmp_path: Path) -> None:
     script = """
 from graphtrain.report.display.choose import introduce
-from tests.report.test_choose import SUMMARY
+from tests.report.display.test_choose import SUMMARY
 introduce(SUMMARY, lambda line: sys.exit("said"))
 """
     assert Terminal(script, tmp_path).end().shown == ["graph fit", "  finish  after 10 epochs"]
@@ -95,7 +95,9 @@ introduce(SUMMARY, lambda line: sys.exit("said"))
 
 def test_the_package_imports_little() -> None:
     code = (
-        "import sys, graphtrain.report.display.choose, graphtrain.report.display.panel; print('\\n'.join(sys.modules))"
+        "import sys, graphtrain.report.display.choose, graphtrain.report.display.live\n"
+        "import graphtrain.report.display.notebook\n"
+        "print('\\n'.join(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = done.stdout.split()

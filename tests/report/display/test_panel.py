@@ -17,7 +17,7 @@ from rich.console import Console
 from graphtrain.report.display.panel import Panel, parts, plain_text
 from graphtrain.report.snapshot import Snapshot
 from tests.report.display.runs import snapshot
-from tests.report.test_snapshot import snapshots
+from tests.report.display.test_snapshot import snapshots
 
 LONG = {f"validation/a_rather_long_name_of_a_metric/{number}": number + 0.5 for number in range(12)}
 

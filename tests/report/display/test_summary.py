@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from graphtrain.report.display.summary import Activity, ModelSummary, Summary
-from tests.report.test_notebook import Words
+from tests.report.display.test_notebook import Words
 
 
 class Tied(nn.Module):
