@@ -1,4 +1,4 @@
-"""Resuming from a checkpoint: its state is restored, changes are reported, what is undecided is refused."""
+"""What a checkpoint holds is captured; and restored, where changes are reported and what is undecided is refused."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from types import MappingProxyType
 from typing import Any
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
+from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import lost_position_hint
 from graphtrain.printable import one_line, shorten
+from graphtrain.program.clock import Moment
 from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.loop import Loop
 from graphtrain.program.made import made_resources, refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
-from graphtrain.resume.capture import Resumable
+from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, difference_error
 from graphtrain.state.data_content import ComparedData
@@ -30,6 +34,52 @@ from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.run_files import named_checkpoint
 
 _MOST_CHARACTERS = 200
+
+
+class Resumable:
+    """All of a run that is saved, and that a resume puts back."""
+
+    compiled: CompiledGraph
+    loop: Loop
+    watch: Stopwatch
+    hyper_parameters: HyperParameters
+    environment: RunEnvironment | None  # None where nothing is written, and nothing was read
+
+    @property
+    def alive(self) -> set[int]:
+        """The slots that will be read after the present position."""
+        return self.compiled.alive(self.loop.position, self.loop.ended)
+
+    @property
+    def moment(self) -> Moment | None:
+        """How far the run is; None where the clock counts nothing."""
+        return self.compiled.run_clock.moment(self.loop.position)
+
+
+def capture(run: Resumable) -> tuple[RunState, Manifest]:
+    """The content of a checkpoint made now: the state, sharing its tensors with the run, and what is known of it."""
+    compiled, loop = run.compiled, run.loop
+    state = compiled.state.capture(run.alive)
+    step, epoch = compiled.run_clock.step_and_epoch()
+    facts = Manifest(
+        **(run.environment.as_plain() if run.environment is not None else {}),
+        graph=saved_json(compiled.graph),
+        graph_hash=structural_hash(compiled.graph),
+        position=compiled.path(loop.position),
+        ended=loop.ended,
+        step=step,
+        epoch=epoch,
+        **compiled.run_clock.nested(),
+        window_ranks=compiled.program.window_ranks,
+        metrics=compiled.state.recorder.recorded_now(),
+        seconds=run.watch.seconds(),
+        unknown=compiled.state.unknown,
+        aliases=compiled.state.aliases,
+        not_state=sorted(compiled.state.left_out),
+        hyper_parameters=run.hyper_parameters.made,
+        hyper_parameters_in_force=run.hyper_parameters.values,
+    )
+    return state, facts
 
 
 @dataclass(frozen=True)

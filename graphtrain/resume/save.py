@@ -16,8 +16,8 @@ from graphtrain.names import quoted
 from graphtrain.notices import Notices
 from graphtrain.program.clock import Moment
 from graphtrain.program.requests import Requests, SavePolicy, Saves
-from graphtrain.resume.capture import Resumable, capture
 from graphtrain.resume.rank_saves import RankSave, RankSaves
+from graphtrain.resume.restore import Resumable, capture
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint

@@ -24,13 +24,12 @@ from graphtrain.program.run_state import OF_NODES, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import Recorder
-from graphtrain.resume.capture import Resumable
 from graphtrain.resume.environment import run_environment
 from graphtrain.resume.equal_ranks import buffers_of, refuse_models, require_equal
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.rank_resume import resized
-from graphtrain.resume.restore import Restored, ResumeOptions, placed, restore
+from graphtrain.resume.restore import Restored, Resumable, ResumeOptions, placed, restore
 from graphtrain.resume.setup_change import SetupHashes, made_otherwise
 from graphtrain.state.random import (
     RandomAside,

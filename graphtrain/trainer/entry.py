@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
 from graphtrain.graph.canonical import structural_hash
-from graphtrain.names import quoted
+from graphtrain.names import quoted, suggestion
 from graphtrain.program.horizon import lines_about_steps, other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated
 from graphtrain.resume.setup_change import setup_changes, unexplained
+from graphtrain.state.objects import MISFITS
 from graphtrain.state.random import capture_random
-from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.state.weights import misfits
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.lineage import Lineage
 from graphtrain.storage.manifest import read_manifest
-from graphtrain.storage.run_files import named_checkpoint
+from graphtrain.storage.run_files import named_checkpoint, named_folder
 from graphtrain.trainer.live_run import LiveRun
+
+_OTHER_MODEL = "make the model as its run has made it, or name a checkpoint of this run"
 
 
 def begin(
@@ -275,3 +282,54 @@ def way_back(run: LiveRun) -> str:
     is_same_training = all(getattr(facts, name) == value for name, value in clock.nested().items())
     before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
     return f"resumes from step {facts.step}{before * is_same_training}: checkpoint {path.name}"
+
+
+# ---- weights alone
+
+
+def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) -> Path:
+    """Load the weights of a checkpoint into the models; nothing is changed where one of them does not fit.
+
+    Arguments:
+        named: as for `Trainer.load`. It must have all models that were supplied.
+        sources: of a model that is given the weights of another one, that one's name in the checkpoint.
+
+    Returns:
+        The path of the checkpoint.
+
+    Raises:
+        UsageError: a model is not in the checkpoint, or has other tensors.
+        CheckpointError: it is damaged.
+    """
+    world, objects = run.session.world, run.session.compiled.state.objects
+    folder = run.files.checkpoints if run.files is not None else None
+    path = Path(world.lead(lambda: str(named_folder(named, folder))))
+    if folder is not None and (folder / path.name).is_dir():
+        path = folder / path.name  # where this rank sees the run directory
+    read = functools.partial(read_checkpoint, rank=world.rank, world_size=world.world_size)
+    checkpoint = named_checkpoint(path, folder, read)
+    saved = {name: checkpoint.sections["resources"].get(name) for name in checkpoint.sections["modules"]}
+    states = {}
+    for name in sources:
+        if name not in objects.modules:
+            raise UsageError(f"there is no model `{name}`", _alternatives(name, objects.modules))
+    for name, module in objects.modules.items():
+        source = sources.get(name, name)
+        state = saved.get(source)
+        if state is None:
+            if source == name and not isinstance(run.session.resources.get(name), torch.nn.Module):
+                continue  # inside something else that was supplied, and found there
+            raise UsageError(f"`{checkpoint.path}` has no model `{source}`", _alternatives(source, saved))
+        if problems := misfits(module, {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}):
+            raise UsageError(f"`{checkpoint.path}` does not match `{name}`:\n{problems}", _OTHER_MODEL)
+        states[name] = state
+    for name, state in states.items():
+        try:
+            objects.load(name, state)
+        except MISFITS as error:  # of a `load_state_dict` of the user's
+            raise UsageError(f"`{checkpoint.path}` does not match `{name}`: {error}", _OTHER_MODEL) from None
+    return path
+
+
+def _alternatives(name: str, names: Mapping[str, Any]) -> str:
+    return suggestion(name, names) or (f"there are: {quoted(names)}" if names else "there is none")

@@ -12,8 +12,8 @@ from graphtrain.program.bind import trains
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
 from graphtrain.storage.lineage import OWN
+from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
-from graphtrain.trainer.frames import users_frames
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.memory import out_of_memory_note
 

@@ -15,7 +15,7 @@ import pytest
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.report.logger import Beginning
-from graphtrain.trainer.drawing import picture_of
+from graphtrain.trainer.view import picture_of
 
 pytest.importorskip("tensorboard")
 
