@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, Protocol, final
+from typing import Any, Literal, NoReturn, final
 
 import torch
 
@@ -33,7 +33,7 @@ from graphtrain.errors import (
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import Failure, LostRankError, Ranks, Record
 from graphtrain.ranks.buckets import exchange_tensors
-from graphtrain.ranks.failure import leave
+from graphtrain.ranks.current import leave
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
 
@@ -47,37 +47,29 @@ _GRACE_ATTEMPTS = 10
 _MASK = 2**64 - 1
 
 
-class RunOfRank(Protocol):
-    """What a rank tells the others of its run."""
+class RunOfRank:
+    """What a rank tells the others of its run; here of one that is not set up."""
 
     @property
     def position(self) -> int:
         """The number of the node that is running, or is next."""
+        return 0
 
     @property
     def place(self) -> str:
         """The same for a person: ``"in `step` at step 10"``."""
+        return "before the run"
 
     def seconds(self) -> float:
         """How long it has trained, by its own clock."""
-
-    def path_of(self, position: int) -> str:
-        """The path of a node by its number."""
-
-    def buffers(self) -> Mapping[str, torch.Tensor]:
-        """Those of all modules, by their paths."""
-
-
-class _NotSetUp:
-    position, place = 0, "before the run"
-
-    def seconds(self) -> float:
         return 0.0
 
     def path_of(self, position: int) -> str:
+        """The path of a node by its number."""
         return "the start"
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
+        """Those of all modules, by their paths."""
         return {}
 
 
@@ -101,7 +93,7 @@ class Agreement:
 
     def __init__(self, ranks: Ranks, requests: Requests) -> None:
         self.ranks, self._requests = ranks, requests
-        self.run: RunOfRank = _NotSetUp()
+        self.run = RunOfRank()
         self.calls = 0
         self._times_left = ranks.times_left
         self.synchronised = False

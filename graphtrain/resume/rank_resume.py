@@ -49,31 +49,11 @@ def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves)
         UsageError: the run directory holds a run, and it must not; or there is no such checkpoint.
         CheckpointError: the checkpoint that was named is not sound. What rank 0 meets is raised on all ranks.
     """
-    rank, world_size = saves.ranks.rank, saves.ranks.world_size
-    read = functools.partial(read_checkpoint, rank=rank, world_size=world_size)
+    ranks = saves.ranks
+    read = functools.partial(read_checkpoint, rank=ranks.rank, world_size=ranks.world_size)
     if run_files is not None:
         run_files.read = read
-    if saves.are_one:
-        return _found(run_files, options, read)
-    if rank == 0:
-        return _chosen(run_files, options, saves, read)
-    return _followed(run_files, saves, read)
-
-
-def _found(
-    run_files: RunFiles | None,
-    options: ResumeOptions,
-    read: Callable[[Path, Manifest | None], Checkpoint],
-    *,
-    reads_again: bool = False,
-) -> Checkpoint | None:
-    if run_files is not None:
-        return run_files.find(options.resume)
-    if not options.is_named:
-        return None
-    checkpoint = options.read(options.resume)
-    # Of several ranks it is read again, as this process needs it.
-    return read(checkpoint.path, checkpoint.manifest) if reads_again or checkpoint.ranks > 1 else checkpoint
+    return _followed(run_files, saves, read) if ranks.rank else _chosen(run_files, options, saves, read)
 
 
 def _chosen(
@@ -103,8 +83,10 @@ def _chosen(
         if run_files is not None:
             run_files.read = read_by_all
             checkpoint = run_files.find(options.resume)
-        else:
-            checkpoint = _found(None, options, read_by_all, reads_again=True)
+        elif options.is_named:
+            checkpoint = options.read(options.resume)
+            if max(checkpoint.ranks, saves.ranks.world_size) > 1:  # it is read again, as each process needs it
+                checkpoint = read_by_all(checkpoint.path, checkpoint.manifest)
     except GraphtrainError as error:
         problem = error
     finally:

@@ -265,21 +265,19 @@ class RankSave:
 
     def _publish(self, topic: str, value: Any) -> None:
         self._told.add(topic)
-        if self._is_alone:
-            return
         self._ranks.publish(self._of(topic, self._ranks.rank), zlib.compress(msgpack.packb({"value": value}), 1))
 
     def _give_up(self, reason: str) -> None:
         """Tell the others, wherever they wait for this rank, that nothing comes any more."""
         for topic in ("folder", "summary", "leaves", "essential", "files"):
-            if topic not in self._told and not self._is_alone:
+            if topic not in self._told:
                 with suppress(LostRankError):
                     told = zlib.compress(msgpack.packb({"failed": reason}), 1)
                     self._ranks.publish(self._of(topic, self._ranks.rank), told)
 
     def _forget(self) -> None:
         """Release the memory that the store has for what this rank has told: nobody reads it any more."""
-        for topic in self._told - {"outcome"} if not self._is_alone else ():
+        for topic in self._told - {"outcome"}:
             with suppress(LostRankError):
                 self._ranks.publish(self._of(topic, self._ranks.rank), b"")
 

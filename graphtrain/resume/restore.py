@@ -9,19 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import lost_position_hint
 from graphtrain.printable import one_line, shorten
-from graphtrain.program.clock import Moment
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import Loop
 from graphtrain.program.made import made_resources, refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
-from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, difference_error
 from graphtrain.state.data_content import ComparedData
@@ -33,30 +29,13 @@ from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.run_files import named_checkpoint
 
+if TYPE_CHECKING:
+    from graphtrain.resume.session import Session
+
 _MOST_CHARACTERS = 200
 
 
-class Resumable:
-    """All of a run that is saved, and that a resume puts back."""
-
-    compiled: CompiledGraph
-    loop: Loop
-    watch: Stopwatch
-    hyper_parameters: HyperParameters
-    environment: RunEnvironment | None  # None where nothing is written, and nothing was read
-
-    @property
-    def alive(self) -> set[int]:
-        """The slots that will be read after the present position."""
-        return self.compiled.alive(self.loop.position, self.loop.ended)
-
-    @property
-    def moment(self) -> Moment | None:
-        """How far the run is; None where the clock counts nothing."""
-        return self.compiled.run_clock.moment(self.loop.position)
-
-
-def capture(run: Resumable) -> tuple[RunState, Manifest]:
+def capture(run: Session) -> tuple[RunState, Manifest]:
     """The content of a checkpoint made now: the state, sharing its tensors with the run, and what is known of it."""
     compiled, loop = run.compiled, run.loop
     state = compiled.state.capture(run.alive)
@@ -153,7 +132,7 @@ class Restored:
     sampled: str = ""
 
 
-def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resized: str = "") -> Restored:
+def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resized: str = "") -> Restored:
     """Restore the state of a checkpoint: the mirror of `capture`.
 
     Into a graph that is not the saved one: nodes take the progress that is saved under their names, or under the names
@@ -238,7 +217,7 @@ def _gone(state: RunState, compiled: CompiledGraph, copies: Collection[str]) -> 
 
 def _put_back(
     checkpoint: Checkpoint,
-    run: Resumable,
+    run: Session,
     state: RunState,
     change: GraphChange,
     position: int,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from torch.nn import Module
 
@@ -17,7 +17,7 @@ from graphtrain.notices import Notices
 from graphtrain.program.clock import Moment
 from graphtrain.program.requests import Requests, SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
-from graphtrain.resume.restore import Resumable, capture
+from graphtrain.resume.restore import capture
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint
@@ -29,6 +29,9 @@ from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.slim import Slim
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
+
+if TYPE_CHECKING:
+    from graphtrain.resume.session import Session
 
 # After this many transitions without a save point a person is told what prevents one.
 _PATIENCE = 100
@@ -79,7 +82,7 @@ class CheckpointWriter(Saves):
 
     def __init__(
         self,
-        run: Resumable,
+        run: Session,
         run_files: RunFiles | None,
         requests: Requests,
         notices: Notices,

@@ -13,7 +13,8 @@ from graphtrain.data.state import DataState
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.notices import Notices
-from graphtrain.program.agreement import Agreement
+from graphtrain.program.agreement import Agreement, RunOfRank
+from graphtrain.program.clock import Moment
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.loop import Loop
@@ -24,12 +25,12 @@ from graphtrain.program.run_state import OF_NODES, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import Recorder
-from graphtrain.resume.environment import run_environment
+from graphtrain.resume.environment import RunEnvironment, run_environment
 from graphtrain.resume.equal_ranks import buffers_of, refuse_models, require_equal
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.rank_resume import resized
-from graphtrain.resume.restore import Restored, Resumable, ResumeOptions, placed, restore
+from graphtrain.resume.restore import Restored, ResumeOptions, placed, restore
 from graphtrain.resume.setup_change import SetupHashes, made_otherwise
 from graphtrain.state.random import (
     RandomAside,
@@ -43,7 +44,7 @@ from graphtrain.storage.checkpoint import Checkpoint
 
 
 @final
-class Session(Resumable):
+class Session(RunOfRank):
     """A graph bound to resources, and where it is.
 
     It begins, or enters the state of a checkpoint, by `enter`; it continues with another graph by `rewire`, and with
@@ -67,6 +68,7 @@ class Session(Resumable):
         world: the ranks of the run; of one process, it alone.
         resources: by name, as they are now.
         setup: hashes of what was set up.
+        environment: None where nothing is written, and nothing was read.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class Session(Resumable):
         self.requests.running = lambda: self.path
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop = Loop(self.compiled.start, self.requests)
-        self.environment = None
+        self.environment: RunEnvironment | None = None
         self.setup = SetupHashes()
 
     def _compile(
@@ -132,6 +134,16 @@ class Session(Resumable):
         return CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
 
     # ---- where it is
+
+    @property
+    def alive(self) -> set[int]:
+        """The slots that will be read after the present position."""
+        return self.compiled.alive(self.loop.position, self.loop.ended)
+
+    @property
+    def moment(self) -> Moment | None:
+        """How far the run is; None where the clock counts nothing."""
+        return self.compiled.run_clock.moment(self.loop.position)
 
     @property
     def graph(self) -> Graph:
