@@ -49,7 +49,7 @@ def test_what_comes_to_a_rest_is_no_growth() -> None:
 def test_a_run_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = itertools.count(400 * MIB, MIB)
     monkeypatch.setattr(watchers, "memory_bytes", lambda device: next(memory))
-    monkeypatch.setattr(watchers._StatusFile, "interval_seconds", 0.0)
+    monkeypatch.setattr(watchers.StatusFile, "interval_seconds", 0.0)
     monkeypatch.setattr(watchers, "_LEAST_REST", 0)
     model, lines = torch.nn.Linear(2, 1), list[str]()
     Trainer(
