@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
@@ -92,7 +93,7 @@ def require_equal(
     for (hint, _), lines in zip(groups, zip(*of_ranks, strict=True), strict=True):
         if (name := _first_difference(lines)) is None:
             continue
-        values = [of_rank.get(name) for of_rank in lines]
+        values = ["nothing" if (value := of_rank.get(name)) is None else repr(value) for of_rank in lines]
         if hint == _WEIGHTS:
             name, values = _first_weight(agreement, name, tensors)
         raise UsageError(f"ranks differ in {name}: {_by_rank(values)}", hint)
@@ -143,10 +144,21 @@ def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any], kn
     )
 
 
-def _first_weight(agreement: Agreement, name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, list[Any]]:
-    """The first element of a tensor that differs, and its value on every rank."""
-    tensor = tensors.get(name.strip("`"))
-    return _first_element(name, agreement.gather(None if tensor is None else _elements(tensor)))
+def _first_weight(agreement: Agreement, name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, list[str]]:
+    """The name of what differs first in a tensor, and what it is on every rank."""
+    own, tensor = None, tensors.get(name.strip("`"))
+    if tensor is not None:
+        elements = list(map(repr, tensor.detach().reshape(-1)[:_MOST_ELEMENTS].tolist()))
+        own = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), elements]
+    of_ranks = agreement.gather(own)
+    forms = ["nothing" if each is None else f"{each[0]} {each[1]}" for each in of_ranks]
+    if len(set(forms)) > 1:
+        return name, forms
+    for number, values in enumerate(zip(*(each[2] for each in of_ranks), strict=True)):
+        if len(set(values)) > 1:
+            index = [int(place) for place in np.unravel_index(number, of_ranks[0][1])]
+            return f"`{name.strip('`')}{index or ''}`", list(values)
+    return name, [f"other values behind the first {_MOST_ELEMENTS}"] * len(of_ranks)
 
 
 def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
@@ -162,40 +174,6 @@ def _hashes(tensors: Mapping[str, torch.Tensor]) -> Lines:
     """Each tensor as it is compared: its name in code, and a hash of its bytes."""
     whole = {f"`{name}`": tensor.detach() for name, tensor in tensors.items()}
     return {name: content_hash(tensor, most_bytes=tensor.nbytes) for name, tensor in whole.items()}
-
-
-def _elements(tensor: torch.Tensor) -> dict[str, Any]:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    values = tensor.detach().reshape(-1)[:_MOST_ELEMENTS].tolist()
-    return {"shape": list(tensor.shape), "type": dtype, "values": list(map(repr, values))}
-
-
-def _first_element(name: str, of_ranks: Sequence[Any]) -> tuple[str, list[Any]]:
-    """The name of what differs in a tensor, and its value on every rank."""
-    if any(elements is None for elements in of_ranks):
-        return name, [None if elements is None else _shape_of(elements) for elements in of_ranks]
-    if len({_shape_of(elements) for elements in of_ranks}) > 1:
-        return name, [_shape_of(elements) for elements in of_ranks]
-    for number, values in enumerate(zip(*(elements["values"] for elements in of_ranks), strict=True)):
-        if len(set(values)) > 1:
-            place, rest = [], number
-            for size in reversed(of_ranks[0]["shape"]):
-                place.append(rest % size)
-                rest //= size
-            index = f"[{', '.join(map(str, reversed(place)))}]" if place else ""
-            return f"`{name.strip('`')}{index}`", [_Number(value) for value in values]
-    return name, [f"other values behind the first {_MOST_ELEMENTS}" for _ in of_ranks]
-
-
-class _Number(str):
-    """A number as it was printed."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _shape_of(elements: Mapping[str, Any]) -> str:
-    return _Number(f"{elements['type']} {elements['shape']}")
 
 
 def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -239,15 +217,15 @@ def _first_difference(of_ranks: Sequence[Lines]) -> str | None:
     return next((name for name in names if len({repr(lines.get(name)) for lines in of_ranks}) > 1), None)
 
 
-def _by_rank(values: Sequence[Any]) -> str:
+def _by_rank(values: Sequence[str]) -> str:
     """Every value with the ranks that have it.
 
-    >>> _by_rank([3, 4, 3])
+    >>> _by_rank(["3", "4", "3"])
     '3 on rank 0, 2; 4 on rank 1'
     """
     ranks: dict[str, list[str]] = {}
     for rank, value in enumerate(values):
-        ranks.setdefault("nothing" if value is None else repr(value), []).append(str(rank))
+        ranks.setdefault(value, []).append(str(rank))
     return "; ".join(f"{value} on rank {', '.join(numbers)}" for value, numbers in ranks.items())
 
 

@@ -163,7 +163,8 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     # Sections in the order of `RunState`; nodes are set up from what is restored, and may draw random numbers while
     # they are, so the generators come after them.
     copies = made_resources(change.former, compiled.program.resources).keys() & state.resources.keys()  # no node's now
-    fresh = hyper_parameters.reinitialised(decisions.chosen) | copies
+    # Nor is the saved state loaded of what is of another class.
+    fresh = copies | {name.removesuffix(".class") for name in decisions.chosen if name.endswith(".class")}
     if state.reachable:
         changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
         state = replace(state, reachable=changed)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
-
-from torch.nn import Module
 
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import quoted
@@ -91,7 +89,7 @@ class CheckpointWriter(Saves):
         self._run = run
         self._run_files = run_files
         self._ranks = ranks
-        self._part: RankSave | None = None  # of what is being written
+        self._part: RankSave | None = None  # of what several ranks are writing
         self._is_failing = False  # ranks do not meet any more
         self._requests = requests
         self._notices = notices
@@ -215,7 +213,8 @@ class CheckpointWriter(Saves):
             if not (error.path.startswith(("slots", "the slot ")) or compiled.state.objects.is_lazy()):
                 raise
             alive = compiled.liveness.names(loop.position, loop.ended)
-            slot = next((name for name in alive if _is_of_slot(error.path, name)), error.path)
+            of_slot = {name: (f"slots[{name!r}]", f"the slot `{name}`") for name in alive}
+            slot = next((name for name in alive if error.path.startswith(of_slot[name])), error.path)
             reason = error.message.removeprefix(f"slots[{slot!r}] cannot be saved: ")
             again = "let it be written again before it is read, so that it is not alive there"
             self.way_out = f"{error.hint}; or {again}" if error.hint else ""
@@ -241,13 +240,15 @@ class CheckpointWriter(Saves):
         Raises:
             SaveFailedError: it could not be, and the policy is to stop.
         """
-        if self._writing is not None and self._ranks.know_of(self._writing):
+        ranks = self._ranks
+        # All of several ranks know what has become of it once rank 0 said so when they synchronised.
+        is_known = not self.is_writing() if ranks.are_one else ranks.agreement.saves_known >= ranks.begun
+        if self._writing is not None and is_known:
             self._wait()
 
     def outcomes(self) -> tuple[int, int]:
         """How many saves of several ranks are over, and how many of them have failed, as far as this rank knows."""
-        is_under_way = self._writing is not None and not self._writing.is_over
-        return self._ranks.begun - is_under_way, self._ranks.failed
+        return self._ranks.begun - self.is_writing(), self._ranks.failed
 
     def take_written(self) -> bool:
         """True if a checkpoint was written, or ranked, since this was last called."""
@@ -295,7 +296,8 @@ class CheckpointWriter(Saves):
         if self._writing is None:
             return
         try:
-            self._await_part()
+            if self._part is not None:
+                self._await_part(self._part)
             written = self._writing.result()
         except CheckpointError as error:
             self._writing = self._mark = None
@@ -324,13 +326,12 @@ class CheckpointWriter(Saves):
         self._is_failing = not self._ranks.are_one
         if self._part is not None:
             self._part.hurried.set()
-            self._await_part()
+            self._await_part(self._part)
 
-    def _await_part(self) -> None:
+    def _await_part(self, part: RankSave) -> None:
         """Wait for what becomes of a save of several ranks: by the store, so that ranks which are threads can run."""
-        if self._part is not None and self._writing is not None:
-            while not (self._writing.is_over or self._part.is_told(_SLICE_SECONDS)):
-                pass
+        while self.is_writing() and not part.is_told(_SLICE_SECONDS):
+            pass
 
     def _begin(self, run_files: RunFiles, value: float | None, askers: frozenset[str]) -> None:
         staged, facts = self._ranks.copied(self._staged_now)
@@ -349,11 +350,13 @@ class CheckpointWriter(Saves):
             self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
             lineage = self.lineage.with_saved(OWN, self._askers)
             facts = replace(facts, saved_by=lineage.saved, returns=lineage.returns)
-        slim = (
-            Slim(_frozen(compiled.state.objects.modules), newest.path.name if newest is not None else "")
-            if policy.slim
-            else None
-        )
+        slim: Slim | None = None
+        if policy.slim:
+            frozen = {  # by the names that they have in the file of their module
+                name: [path for path, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad]
+                for name, module in compiled.state.objects.modules.items()
+            }
+            slim = Slim(frozen, newest.path.name if newest is not None else "")
         part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, slim)
         # After the copy, while training continues: what is changed meanwhile is reported too, by one save too early.
         state = compiled.state
@@ -370,7 +373,8 @@ class CheckpointWriter(Saves):
 
             return part.lead(write, known) if part.leads else part.follow(known)
 
-        self._staged, self._part, self._written_moment = staged, part, moment
+        self._staged, self._written_moment = staged, moment
+        self._part = None if self._ranks.are_one else part
         # Several ranks learn that it is over when they synchronise.
         done = functools.partial(self._requests.post, "written") if self._ranks.are_one else lambda: None
         self._writing = Background(write_part, done)
@@ -410,19 +414,6 @@ class CheckpointWriter(Saves):
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
         return False
-
-
-def _is_of_slot(path: str, name: str) -> bool:
-    """True for the path of an error about a slot, or about something in it."""
-    return path.startswith((f"slots[{name!r}]", f"the slot `{name}`"))
-
-
-def _frozen(modules: Mapping[str, Module]) -> dict[str, list[str]]:
-    """The parameters of every module that are not trained, by the names that they have in its file."""
-    return {
-        name: [path for path, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad]
-        for name, module in modules.items()
-    }
 
 
 def _report(unknown: Sequence[str], notices: Notices) -> None:
