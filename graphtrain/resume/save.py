@@ -13,7 +13,7 @@ from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import quoted
 from graphtrain.notices import Notices
 from graphtrain.program.clock import Moment
-from graphtrain.program.requests import Requests, SavePolicy, Saves
+from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
 from graphtrain.resume.restore import capture
 from graphtrain.state.modules import NO_RESUME
@@ -66,10 +66,9 @@ class CheckpointWriter(Saves):
     of the newest checkpoint if no clock has moved since, and nobody has changed the graph or a hyper-parameter.
 
     Arguments:
-        run: what is saved.
+        run: what is saved. Its requests are told from another thread when a checkpoint is written, or has failed to be;
+            its notices of a save that failed where the run continues nevertheless.
         run_files: where checkpoints go. None: nothing is saved, and nothing has to be.
-        requests: is told from another thread when a checkpoint is written, or has failed to be.
-        notices: told of a save that failed where the run continues nevertheless.
         ranks: the saves of all ranks.
 
     Attributes:
@@ -82,8 +81,6 @@ class CheckpointWriter(Saves):
         self,
         run: Session,
         run_files: RunFiles | None,
-        requests: Requests,
-        notices: Notices,
         ranks: RankSaves,
     ) -> None:
         self._run = run
@@ -91,8 +88,7 @@ class CheckpointWriter(Saves):
         self._ranks = ranks
         self._part: RankSave | None = None  # of what several ranks are writing
         self._is_failing = False  # ranks do not meet any more
-        self._requests = requests
-        self._notices = notices
+        self._requests, self._notices = run.requests, run.notices
         self._buffers = StagingBuffers()
         self._staged: StagedState | None = None
         self._writing: Background[Written] | None = None

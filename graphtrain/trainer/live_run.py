@@ -13,7 +13,6 @@ from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import PARTS, installed, part
 from graphtrain.names import suggestion
-from graphtrain.notices import Notices
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
@@ -72,14 +71,13 @@ class LiveRun:
         session: Session,
         files: RunFiles | None,
         given: dict[str, Any],
-        notices: Notices,
         loggers: Iterable[Logger],
         display: Display | None,
     ) -> None:
-        self.session, self.files, self.given, self.notices = session, files, given, notices
+        self.session, self.files, self.given, self.notices = session, files, given, session.notices
         self.requests = session.requests
         self.rank_saves = RankSaves(session.world)
-        self.writer = CheckpointWriter(session, files, session.requests, notices, self.rank_saves)
+        self.writer = CheckpointWriter(session, files, self.rank_saves)
         session.requests.saves = self.writer
         self.life = LifeCycle()
         self.node_times = NodeTimes()
@@ -88,11 +86,12 @@ class LiveRun:
         self.has_run = self.is_rewired = False
         self.tracer: Any = None
         self.failure: BaseException | None = None
-        self._observer = Observer(session.recorder, session.watch, session.device)
+        self._observer = Observer(session)
         self.status = StatusFile(self)
         loggers = list(loggers)
-        watchers = [OnDisplay(display, self.snapshot, notices), self.status, ToLoggers(loggers), OfLosses(notices)]
-        self.watchers = Watchers(session.watch, [*watchers, self.monitors])
+        shown = OnDisplay(display, self.snapshot, self.notices)
+        watchers = [shown, self.status, ToLoggers(loggers), OfLosses(self.notices), self.monitors]
+        self.watchers = Watchers(session.watch, watchers)
         rows = session.recorder.loggers
         if files is not None:
             rows.append(files.row)
@@ -131,9 +130,7 @@ class LiveRun:
 
     def snapshot(self) -> Snapshot:
         """Where the run is and how it goes."""
-        session = self.session
-        run_clock = session.compiled.run_clock
-        return self._observer.snapshot(self.life.state, session.graph.title, self.position, session.position, run_clock)
+        return self._observer.snapshot(self.life.state, self.position)
 
     @property
     def position(self) -> str:
@@ -147,7 +144,7 @@ class LiveRun:
             limit: the amount to run until; None where only some transitions are run, and nothing is shown of them.
         """
         session, compiled = self.session, self.session.compiled
-        self._observer.begin(compiled.run_clock, limit, session.position)
+        self._observer.begin(limit)
         session.watch.start(inside=compiled.activity(session.position))
         self.watchers.begin(is_shown=limit is not None)
 

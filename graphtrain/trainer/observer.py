@@ -6,13 +6,10 @@ import operator
 from collections import deque
 from typing import final
 
-import torch
-
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.program.clock import RunClock
-from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.report.recorder import Recorder
 from graphtrain.report.snapshot import Snapshot
+from graphtrain.resume.session import Session
 from graphtrain.trainer.memory import memory_bytes
 
 # Rates are averaged over this much training; shorter averages jitter, longer ones hide a change.
@@ -26,10 +23,8 @@ _LEAST_SECONDS = 0.02
 class Observer:
     """Makes snapshots of a run."""
 
-    def __init__(self, recorder: Recorder, watch: Stopwatch, device: torch.device) -> None:
-        self._recorder = recorder
-        self._watch = watch
-        self._device = device
+    def __init__(self, session: Session) -> None:
+        self._session, self._watch = session, session.watch
         self._until = Trigger("never")
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
         self._earlier: float | None = None
@@ -37,44 +32,47 @@ class Observer:
         self._shares_at_start: dict[Term, float] = {}
         self._evaluated_at_start: dict[str, tuple[float, float]] = {}
 
-    def begin(self, run_clock: RunClock, until: Trigger | None, position: int) -> None:
-        """The run starts, or continues, in this process, with the node at a position.
+    @property
+    def _run_clock(self) -> RunClock:
+        return self._session.compiled.run_clock
+
+    def begin(self, until: Trigger | None) -> None:
+        """The run starts, or continues, in this process.
 
         Arguments:
             until: amounts at which it is to pause.
         """
         self._until = until or Trigger("never")
         self._samples.clear()
-        self._rates(self._watch.seconds(), run_clock.counts())
+        self._rates(self._watch.seconds())
         self._started = self._watch.running()
         self._earlier = self._started if self._earlier is None else self._earlier
-        self._shares_at_start = self._shares(run_clock)
-        self._evaluated_at_start = self._evaluated(run_clock, position)
+        self._shares_at_start = self._shares()
+        self._evaluated_at_start = self._evaluated()
 
-    def snapshot(self, state: str, graph: str, path: str, position: int, run_clock: RunClock) -> Snapshot:
+    def snapshot(self, state: str, position: str) -> Snapshot:
         """The run as it is now.
 
         Arguments:
-            path: what is shown as its position.
-            position: of the node that is running, or next.
+            position: as it is shown.
         """
-        seconds = self._watch.seconds()
+        session, run_clock, seconds = self._session, self._run_clock, self._watch.seconds()
         elapsed = self._watch.running()
-        shares = self._shares(run_clock)
+        shares = self._shares()
         done, until_done = (
             max((shares[term] for term in terms if term in shares), default=None)
             for terms in (run_clock.ends, self._until.terms)
         )
         steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
         epochs_move = run_clock.epochs_move()
-        evaluation = run_clock.evaluation(position)
+        evaluation = run_clock.evaluation(session.position)
         name, fetched, batches = (
             (evaluation.name, evaluation.batch, evaluation.batches) if evaluation is not None else (None,) * 3
         )
         return Snapshot(
             state=state,
-            graph=graph,
-            position=path,
+            graph=session.graph.title,
+            position=position,
             step=int(steps) if steps is not None else None,
             epoch=float(epochs) if epochs is not None and epochs_move else None,
             clocks=run_clock.outer_counts(),
@@ -88,20 +86,20 @@ class Observer:
             evaluation_batch=fetched,
             evaluation_batches=batches,
             window=run_clock.window(),
-            metrics=dict(self._recorder.latest),
-            rates=self._rates(seconds, run_clock.counts()),
+            metrics=dict(session.recorder.latest),
+            rates=self._rates(seconds),
             elapsed_seconds=elapsed,
             earlier_seconds=self._earlier or 0.0,
-            seconds_left=self._seconds_left(shares, elapsed - self._started, run_clock, position),
-            memory_bytes=memory_bytes(self._device),
-            device=str(self._device),
+            seconds_left=self._seconds_left(shares, elapsed - self._started),
+            memory_bytes=memory_bytes(session.device),
+            device=str(session.device),
             seconds=seconds,
         )
 
-    def _rates(self, seconds: dict[str, float], counts: dict[str, int]) -> dict[str, float]:
+    def _rates(self, seconds: dict[str, float]) -> dict[str, float]:
         """Counts per second of training and fetching its data; evaluating and saving do not count."""
         spent = seconds.get("train", 0.0) + seconds.get("data", 0.0)
-        samples = self._samples
+        samples, counts = self._samples, self._run_clock.counts()
         before = samples[-1][1] if samples else counts
         if counts.keys() != before.keys() or any(counts[unit] < count for unit, count in before.items()):
             samples.clear()  # another graph trains, or the same one from the start
@@ -115,25 +113,23 @@ class Observer:
             return {}
         return {unit: (count - before.get(unit, 0)) / span for unit, count in counts.items()}
 
-    def _shares(self, run_clock: RunClock) -> dict[Term, float]:
+    def _shares(self) -> dict[Term, float]:
         """How much of each amount that ends or pauses the run is reached, where the clock counts it."""
-        return {**run_clock.ends_done(), **run_clock.done(self._until)}
+        return {**self._run_clock.ends_done(), **self._run_clock.done(self._until)}
 
-    def _evaluated(self, run_clock: RunClock, position: int) -> dict[str, tuple[float, float]]:
+    def _evaluated(self) -> dict[str, tuple[float, float]]:
         """Of each evaluation: how often it has run, and the seconds that took."""
-        seconds = self._watch.seconds()
-        return {name: (runs, seconds.get(name, 0.0)) for name, runs in run_clock.evaluations_run(position).items()}
+        seconds, runs_of = self._watch.seconds(), self._run_clock.evaluations_run(self._session.position)
+        return {name: (runs, seconds.get(name, 0.0)) for name, runs in runs_of.items()}
 
-    def _seconds_left(
-        self, shares: dict[Term, float], elapsed: float, run_clock: RunClock, position: int
-    ) -> float | None:
+    def _seconds_left(self, shares: dict[Term, float], elapsed: float) -> float | None:
         """Until the end that comes first, at the average pace since the run was started or continued.
 
         An evaluation has a pace of its own, and takes as long as it still runs, where that is known.
         """
         if elapsed < _SAMPLE_SECONDS:
             return None
-        begun, now = self._evaluated_at_start, self._evaluated(run_clock, position)
+        run_clock, begun, now = self._run_clock, self._evaluated_at_start, self._evaluated()
         lately = {name: tuple(map(operator.sub, now[name], begun.get(name, (0.0, 0.0)))) for name in now}
         left = []
         for term, share in shares.items():

@@ -169,7 +169,7 @@ class Trainer(RunView):
         if display == "auto":
             display = display_for(notices)
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
-        self._run = LiveRun(session, files, arguments, notices, *of_rank_0)
+        self._run = LiveRun(session, files, arguments, *of_rank_0)
         session.world.run = session
         self._notify_of_graph()
 
