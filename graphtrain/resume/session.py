@@ -244,9 +244,7 @@ class Session(RunOfRank):
             self.notices.once(line)
         fitting, resizing, world = checkpoint, "", self.world
         if checkpoint.ranks != world.world_size:
-            fitting, resizing = resized(
-                checkpoint, self.compiled, world.rank, world.world_size, self.seed, options.rename
-            )
+            fitting, resizing = resized(checkpoint, self.compiled, world.ranks, self.seed, options.rename)
         return restore(fitting, self, options, resizing)
 
     def _compile_again(self) -> None:
