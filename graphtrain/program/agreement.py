@@ -81,7 +81,7 @@ class Agreement:
         requests: those of the run. What was asked of this rank is passed on, and what any rank was asked is posted.
 
     Attributes:
-        ranks: the processes.
+        ranks: the processes; this one's `rank` among them, and their number, the `world_size`.
         run: this rank's; before it is set up, one that stands at the start.
         synchronised: False where a batch was fetched since ranks last synchronised.
         asked: what step functions of this rank have asked for since, as bits that have one meaning on all ranks.
@@ -92,7 +92,8 @@ class Agreement:
     """
 
     def __init__(self, ranks: Ranks, requests: Requests) -> None:
-        self.ranks, self._requests = ranks, requests
+        self.ranks, self.rank, self.world_size = ranks, ranks.rank, ranks.world_size
+        self._requests = requests
         self.run = RunOfRank()
         self.calls = 0
         self._times_left = ranks.times_left
@@ -105,32 +106,20 @@ class Agreement:
         self._choices: list[tuple[int, int]] = []
         self._records: list[Record] = []
 
-    @property
-    def world_size(self) -> int:
-        return self.ranks.world_size
-
-    @property
-    def rank(self) -> int:
-        return self.ranks.rank
-
     def seconds(self) -> float:
         """How long rank 0 had trained when ranks last synchronised; of one process, how long it has."""
         return self._seconds if self.world_size > 1 else self.run.seconds()
 
     def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
         """The choice of an exit edge of a node with several, which is noted until ranks synchronise."""
-        note = self.note
+        note = self._choices.append
 
         def noted() -> int:
             target = leave()
-            note(position, target)
+            note((position, target))
             return target
 
         return noted
-
-    def note(self, position: int, target: int) -> None:
-        """Note an edge that was chosen."""
-        self._choices.append((position, target))
 
     # ---- synchronising
 

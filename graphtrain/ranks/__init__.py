@@ -6,7 +6,6 @@ ranks, tensors summed over them, and a store for what one of them has to say whe
 
 from graphtrain.ranks.current import Failure as Failure
 from graphtrain.ranks.current import current_ranks as current_ranks
-from graphtrain.ranks.current import fails_on_all_ranks as fails_on_all_ranks
 from graphtrain.ranks.current import is_one_of_several as is_one_of_several
 from graphtrain.ranks.current import on_all_ranks as on_all_ranks
 from graphtrain.ranks.current import prints as prints

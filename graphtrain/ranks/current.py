@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextvars
-import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import ParamSpec, TypeVar, final
+from typing import final
 
 from graphtrain.errors import GraphtrainError, RankFailedError, RanksError
 from graphtrain.outcome import STOPPED
@@ -19,8 +18,6 @@ from graphtrain.ranks.ranks import FAILURE, Alone, LostRankError, Ranks
 _USED: contextvars.ContextVar[Ranks | None] = contextvars.ContextVar("ranks", default=None)
 _of_process: Ranks | None = None
 _LEFT = "_graphtrain_ranks_were_left"  # of an error that passes several spans
-Result = TypeVar("Result")
-Parameters = ParamSpec("Parameters")
 
 
 def is_one_of_several() -> bool:
@@ -126,6 +123,8 @@ class Failure:
 def on_all_ranks(place: str) -> Iterator[None]:
     """A span outside of a run: what fails in it on one rank, such as `setup`, fails the others as soon as they wait.
 
+    It decorates a function too, each call of which is such a span.
+
     Arguments:
         place: for the message on the others: ``"in setup"``.
     """
@@ -147,17 +146,3 @@ def leave(ranks: Ranks, place: str, error: BaseException) -> None:
         ranks.leave()
         with suppress(AttributeError):
             setattr(error, _LEFT, True)
-
-
-def fails_on_all_ranks(place: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
-    """Make a function one in which a rank does not fail alone, as in `on_all_ranks`."""
-
-    def guard(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        @functools.wraps(function)
-        def guarded(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-            with on_all_ranks(place):
-                return function(*arguments, **named)
-
-        return guarded
-
-    return guard

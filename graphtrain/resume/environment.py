@@ -211,7 +211,9 @@ def provenance(script: Path | None = None) -> Provenance:
     Arguments:
         script: the program. Default: the file that Python was started with; in a notebook, the present folder.
     """
-    program = script or _main_file()
+    program = script
+    if script is None and (file := getattr(sys.modules.get("__main__"), "__file__", None)):
+        program = Path(file) if Path(file).is_file() and not Path(file).resolve().is_relative_to(_PACKAGE) else None
     try:
         folder = program.resolve().parent if program is not None else Path.cwd().resolve()
     except FileNotFoundError:  # the present folder is gone, and what is relative to it is not known
@@ -249,12 +251,6 @@ def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] 
     if hashes[0] != hashes[1]:
         changes.insert(0, programs[0] if programs[0] == programs[1] else " -> ".join(programs))
     return changes
-
-
-def _main_file() -> Path | None:
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    path = Path(file) if file else None
-    return path if path is not None and path.is_file() and not path.resolve().is_relative_to(_PACKAGE) else None
 
 
 def _loaded_files(project: Path, program: Path | None) -> list[Path]:

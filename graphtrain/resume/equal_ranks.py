@@ -105,16 +105,6 @@ def _versions_of(resources: Mapping[str, Any]) -> Versions:
     return [(id(tensor), tensor._version) for _, tensor in _tensors(resources, with_buffers=False)]
 
 
-def buffers_of(resources: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The buffers of every module, by their paths."""
-    return {
-        f"{resource}.{name}": tensor
-        for resource, module in resources.items()
-        if isinstance(module, torch.nn.Module)
-        for name, tensor in module.named_buffers()
-    }
-
-
 def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any], known: Versions | None = None) -> None:
     """Compare the parameters of all ranks, where a run begins and ends.
 

@@ -182,13 +182,16 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
         _expect_digest(checkpoint, compiled, state, alive, sections, is_as_written=not (resized or options.kept))
     notes = hyper_parameters.apply(decisions.chosen, decisions.in_force)
     run.loop.position, run.loop.ended = position, manifest.ended
+    nodes = sorted(set(state.progress) - set(compiled.program.by_path))
+    gone = [f"progress of {', '.join(nodes)} left out"] if nodes else []
 
     return Restored(
         bool(decisions.differences or decisions.chosen or change.renaming.names),
         change.difference.matters,
         [
             *change.words(),
-            *_gone(state, compiled, copies),
+            *gone,
+            *(f"{name} left out" for name in sorted(copies)),
             *left_out,
             *not_restored,
             *decisions.words(),
@@ -207,13 +210,6 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
         resized=resized,
         sampled=compared.sampled,
     )
-
-
-def _gone(state: RunState, compiled: CompiledGraph, copies: Collection[str]) -> Iterator[str]:
-    """What of a state the graph has no place for, in words."""
-    if nodes := sorted(set(state.progress) - set(compiled.program.by_path)):
-        yield f"progress of {', '.join(nodes)} left out"
-    yield from (f"{name} left out" for name in sorted(copies))
 
 
 def _put_back(
@@ -370,7 +366,14 @@ def repeated(
     killed = status.get("state") in ("running", "stopping")
     if not killed:
         return f"repeating {_counted(lost)}, {max(lost_seconds, 0):.0f} s" if lost > 0 else "repeating nothing"
-    more_seconds = _most_seconds_since(status.get("written_at_unix_seconds"), time.time() if now is None else now)
+    # So long a process can have trained after it wrote its status, and not have written the next one.
+    now, written_at, more_seconds = (
+        time.time() if now is None else now,
+        status.get("written_at_unix_seconds"),
+        STATUS_SECONDS,
+    )
+    if isinstance(written_at, int | float) and not isinstance(written_at, bool) and written_at <= now:
+        more_seconds = min(now - written_at, STATUS_SECONDS)
     rates = status.get("rates")
     rate = rates.get("batches") if isinstance(rates, Mapping) else None
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e12:
@@ -387,13 +390,6 @@ def repeated(
 
 def _counted(batches: int) -> str:
     return f"{batches} {'batch' if batches == 1 else 'batches'}"
-
-
-def _most_seconds_since(written_at: Any, now: float) -> float:
-    """How long a process can have trained after it wrote its status, and not have written the next one."""
-    if isinstance(written_at, bool) or not isinstance(written_at, int | float) or not written_at <= now:
-        return STATUS_SECONDS
-    return min(now - written_at, STATUS_SECONDS)
 
 
 def _expect_digest(

@@ -26,7 +26,7 @@ from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import Recorder
 from graphtrain.resume.environment import RunEnvironment, run_environment
-from graphtrain.resume.equal_ranks import buffers_of, refuse_models, require_equal
+from graphtrain.resume.equal_ranks import refuse_models, require_equal
 from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.rank_resume import resized
@@ -54,8 +54,7 @@ class Session(RunOfRank):
         graph: without problems.
         resources: what nodes read, by name, factories among them.
         ranks: this process among the others, or alone.
-        seed: as `Trainer` has it.
-        device: as `Trainer` has it.
+        seed, device, deterministic, about, not_state: as `Trainer` has them.
         saving: True if checkpoints will be made.
         notices: for a person.
         tick: called with the time by transitions that are timed, when it is due.
@@ -79,11 +78,14 @@ class Session(RunOfRank):
         *,
         seed: int | None,
         device: str | torch.device,
+        deterministic: bool,
+        about: Mapping[str, Any],
+        not_state: Collection[str],
         saving: bool,
         notices: Notices,
         tick: Callable[[float], None],
     ) -> None:
-        self.notices = notices
+        self.notices, self._deterministic, self._about, self._not_state = notices, deterministic, about, not_state
         self.requests = Requests(agrees=ranks.world_size > 1)
         self.world = Agreement(ranks, self.requests)
         several = self.world if ranks.world_size > 1 else None
@@ -180,36 +182,28 @@ class Session(RunOfRank):
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers of all modules, by their paths."""
-        return buffers_of(self.resources)
+        modules = {name: module for name, module in self.resources.items() if isinstance(module, torch.nn.Module)}
+        return {f"{name}.{path}": tensor for name, module in modules.items() for path, tensor in module.named_buffers()}
 
     # ---- ways in
 
-    def set_up(
-        self,
-        about: Mapping[str, Any],
-        not_state: Collection[str],
-        checkpoint: Checkpoint | None,
-        holder: Any,
-        *,
-        is_recorded: bool,
-        deterministic: bool,
-    ) -> None:
+    def set_up(self, checkpoint: Checkpoint | None, holder: Any) -> None:
         """Note what is set up, before the run begins or is resumed; looking at data may draw random numbers.
 
         Arguments:
-            about, not_state, deterministic: as `Trainer` has them.
             checkpoint: from which it will be resumed. None: it begins.
             holder: the object through which a step function of the user may reach this session.
-            is_recorded: True if anything will be written.
         """
         if checkpoint is not None and self._takes_seed:  # from which the order of its data follows
             saved = checkpoint.manifest.environment.get("seed", self.seed)
             if saved != self.seed:
                 self.seed = self._prepared["seed"] = saved
                 self._compile_again()
-        if is_recorded or checkpoint is not None:
-            self.environment = run_environment(self.resources, about, deterministic=deterministic, seed=self.seed)
-        self.compiled.state.begin(not_state, holder)
+        if self._prepared["saving"] or checkpoint is not None:
+            self.environment = run_environment(
+                self.resources, self._about, deterministic=self._deterministic, seed=self.seed
+            )
+        self.compiled.state.begin(self._not_state, holder)
         baseline = self.compiled.state.baseline
         if baseline is not None and self.environment is not None:
             self.setup = SetupHashes.of(baseline)

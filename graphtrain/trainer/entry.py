@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,19 +30,11 @@ from graphtrain.trainer.live_run import LiveRun
 _OTHER_MODEL = "make the model as its run has made it, or name a checkpoint of this run"
 
 
-def begin(
-    run: LiveRun,
-    options: ResumeOptions,
-    about: Mapping[str, Any],
-    not_state: Collection[str],
-    holder: Any,
-    *,
-    deterministic: bool,
-) -> tuple[Checkpoint | None, tuple[str, ...]]:
+def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint | None, tuple[str, ...]]:
     """Begin a run, or resume it; the checkpoint it is resumed from, and what has changed since, in words.
 
     Arguments:
-        about, not_state, holder, deterministic: as for `Session.set_up`.
+        holder: as for `Session.set_up`.
 
     Raises:
         UsageError, CheckpointError: as for `choose` and `restore`.
@@ -50,8 +42,7 @@ def begin(
     session, files, random = run.session, run.files, capture_random()
     _refuse_returning(run)
     checkpoint = choose(files, options, run.rank_saves)
-    is_recorded = files is not None
-    session.set_up(about, not_state, checkpoint, holder, is_recorded=is_recorded, deterministic=deterministic)
+    session.set_up(checkpoint, holder)
     program = session.compiled.program
     for line in [*(lines_about_steps(program) if checkpoint is None else ()), *other_horizons(program)]:
         run.notices.once(line)
@@ -85,7 +76,17 @@ def recover(run: LiveRun, resumed_from: Path | None) -> tuple[str, ...]:
             "the run has failed inside a node, and several ranks do not go back to a save point in place",
             "make a new Trainer, or start all ranks again: with a run directory they resume from its newest checkpoint",
         )
-    checkpoint = _last_save_point(run, resumed_from)
+    checkpoint = run.files.newest() if run.files is not None else None
+    if checkpoint is None and resumed_from is not None:
+        checkpoint = named_checkpoint(resumed_from)
+    if checkpoint is None:
+        why = f" ({run.writer.refusal})" if run.writer.refusal else ""
+        without = ", and there is no run directory" if run.files is None else ""
+        raise LifeCycleError(
+            f"the run has failed inside a node before its first checkpoint{without}{why}: nothing to resume from",
+            "make a new Trainer, of a model and an optimizer that are set up again; with run_dir=... a run resumes "
+            "from its newest checkpoint",
+        )
     _, changes = _resume(run, checkpoint, ResumeOptions(), run.session.trained, in_place=True)
     _note_start(run, checkpoint)
     return changes
@@ -245,26 +246,6 @@ def _note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: boo
             run.writer.check()
     run.announce()
     run.status.write()
-
-
-def _last_save_point(run: LiveRun, resumed_from: Path | None) -> Checkpoint:
-    """The newest checkpoint of the run whose weights are finite.
-
-    Raises:
-        LifeCycleError: there is none.
-    """
-    newest = run.files.newest() if run.files is not None else None
-    if newest is None and resumed_from is not None:
-        newest = named_checkpoint(resumed_from)
-    if newest is None:
-        why = f" ({run.writer.refusal})" if run.writer.refusal else ""
-        without = ", and there is no run directory" if run.files is None else ""
-        raise LifeCycleError(
-            f"the run has failed inside a node before its first checkpoint{without}{why}: nothing to resume from",
-            "make a new Trainer, of a model and an optimizer that are set up again; with run_dir=... a run resumes "
-            "from its newest checkpoint",
-        )
-    return newest
 
 
 def way_back(run: LiveRun) -> str:

@@ -18,7 +18,7 @@ from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Factory
 from graphtrain.program.loop import Loop, Transition
-from graphtrain.ranks import current_ranks, fails_on_all_ranks
+from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.report.snapshot import Display
 from graphtrain.resume.equal_ranks import require_equal, require_equal_weights, require_one_folder
@@ -108,7 +108,7 @@ class Trainer(RunView):
     (Outcome.FINISHED, 5)
     """
 
-    @fails_on_all_ranks("before the run")
+    @on_all_ranks("before the run")
     def __init__(
         self,
         graph: Graph | str | Path = "fit",
@@ -142,9 +142,7 @@ class Trainer(RunView):
         if deterministic:
             torch.use_deterministic_algorithms(True)
             torch.backends.cudnn.benchmark = False
-        self._deterministic = deterministic
-        self._about = dict(about or {})
-        self._not_state = (not_state,) if isinstance(not_state, str) else tuple(not_state)
+        about = dict(about or {})
         self._has_begun = self._is_resumed = False
         self._resumed_from: Path | None = None  # without a run directory
         notices = Notices((lambda line: None) if ranks.rank else notify)  # rank 0 prints them
@@ -154,11 +152,14 @@ class Trainer(RunView):
             ranks,
             seed=seed,
             device=device,
+            deterministic=deterministic,
+            about=about,
+            not_state=(not_state,) if isinstance(not_state, str) else tuple(not_state),
             saving=run_dir is not None,
             notices=notices,
             tick=lambda now: self._run.watchers.tick(),
         )
-        arguments = self._about.get("arguments", {})
+        arguments = about.get("arguments", {})
         settings = {"seed": session.seed, "deterministic": deterministic, **arguments}
         values = session.hyper_parameters.values
         self._weights = require_equal(session.world, graph, session.resources, settings, values)
@@ -330,7 +331,7 @@ class Trainer(RunView):
         """
         return list(self._session.world.gather(value))
 
-    @fails_on_all_ranks("in `rewire`")
+    @on_all_ranks("in `rewire`")
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
 
@@ -362,7 +363,7 @@ class Trainer(RunView):
         if self._has_begun:
             run.announce()
 
-    @fails_on_all_ranks("in `load`")
+    @on_all_ranks("in `load`")
     def load(self, checkpoint: str | Path = "best", **models: str) -> Path:
         """Load the weights of a checkpoint into the models; returns its path.
 
@@ -474,9 +475,7 @@ class Trainer(RunView):
         run, session = self._run, self._session
         if not self._has_begun:
             require_equal_weights(session.world, session.resources, self._weights)
-            checkpoint, self._changes = entry.begin(
-                run, options, self._about, self._not_state, self, deterministic=self._deterministic
-            )
+            checkpoint, self._changes = entry.begin(run, options, self)
             self._is_resumed = checkpoint is not None
             self._resumed_from = checkpoint.path.absolute() if checkpoint is not None and run.files is None else None
             self._has_begun = True
