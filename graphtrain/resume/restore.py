@@ -175,22 +175,18 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     lost = [*compiled.state.not_restored(), *([] if left_out else not_shared), *compared.changed]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
-    is_partial = bool(left_out or manifest.unknown)
-    is_whole = not (fresh or not_restored or is_partial or change.renaming.names or change.difference.matters)
-    if is_whole:
-        alive = compiled.alive(position, manifest.ended)
-        _expect_digest(checkpoint, compiled, state, alive, sections, is_as_written=not (resized or options.kept))
+    parts = (fresh, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
+    if is_whole := not any(parts):
+        _expect_digest(checkpoint, compiled, state, position, sections, is_as_written=not (resized or options.kept))
     notes = hyper_parameters.apply(decisions.chosen, decisions.in_force)
     run.loop.position, run.loop.ended = position, manifest.ended
-    nodes = sorted(set(state.progress) - set(compiled.program.by_path))
-    gone = [f"progress of {', '.join(nodes)} left out"] if nodes else []
-
+    left = sorted(set(state.progress) - set(compiled.program.by_path))
     return Restored(
         bool(decisions.differences or decisions.chosen or change.renaming.names),
         change.difference.matters,
         [
             *change.words(),
-            *gone,
+            *([f"progress of {', '.join(left)} left out"] if left else []),
             *(f"{name} left out" for name in sorted(copies)),
             *left_out,
             *not_restored,
@@ -367,11 +363,8 @@ def repeated(
     if not killed:
         return f"repeating {_counted(lost)}, {max(lost_seconds, 0):.0f} s" if lost > 0 else "repeating nothing"
     # So long a process can have trained after it wrote its status, and not have written the next one.
-    now, written_at, more_seconds = (
-        time.time() if now is None else now,
-        status.get("written_at_unix_seconds"),
-        STATUS_SECONDS,
-    )
+    now, more_seconds = time.time() if now is None else now, STATUS_SECONDS
+    written_at = status.get("written_at_unix_seconds")
     if isinstance(written_at, int | float) and not isinstance(written_at, bool) and written_at <= now:
         more_seconds = min(now - written_at, STATUS_SECONDS)
     rates = status.get("rates")
@@ -396,13 +389,14 @@ def _expect_digest(
     checkpoint: Checkpoint,
     compiled: CompiledGraph,
     state: RunState,
-    alive: set[int],
+    position: int,
     sections: Collection[str],
     *,
     is_as_written: bool,
 ) -> None:
     """What was loaded must be what was saved, to the last bit."""
     saved = checkpoint.digest if is_as_written else compiled.state.digest_of(state)
+    alive = compiled.alive(position, checkpoint.manifest.ended)
     digest = compiled.state.digest(alive, sections, state.reachable, checkpoint.checksum_of)
     if digest != saved:
         raise CheckpointError(

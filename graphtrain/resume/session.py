@@ -70,6 +70,8 @@ class Session(RunOfRank):
         environment: None where nothing is written, and nothing was read.
     """
 
+    environment: RunEnvironment | None = None
+
     def __init__(
         self,
         graph: Graph,
@@ -85,6 +87,9 @@ class Session(RunOfRank):
         notices: Notices,
         tick: Callable[[float], None],
     ) -> None:
+        if deterministic:
+            torch.use_deterministic_algorithms(True)
+            torch.backends.cudnn.benchmark = False
         self.notices, self._deterministic, self._about, self._not_state = notices, deterministic, about, not_state
         self.requests = Requests(agrees=ranks.world_size > 1)
         self.world = Agreement(ranks, self.requests)
@@ -123,11 +128,9 @@ class Session(RunOfRank):
             "seed": self.seed,
         }
         self.compiled = self._compile(graph, self.resources, self._prepared, made=self._made)
-        self.requests.retention = self.compiled.retention
-        self.requests.running = lambda: self.path
+        self.requests.retention, self.requests.running = self.compiled.retention, lambda: self.path
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop = Loop(self.compiled.start, self.requests)
-        self.environment: RunEnvironment | None = None
         self.setup = SetupHashes()
 
     def _compile(

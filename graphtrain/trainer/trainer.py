@@ -139,9 +139,6 @@ class Trainer(RunView):
         }
         graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=_given(**resources).keys())
         _refuse_types(run_dir, seed, loggers, notify, display)
-        if deterministic:
-            torch.use_deterministic_algorithms(True)
-            torch.backends.cudnn.benchmark = False
         about = dict(about or {})
         self._has_begun = self._is_resumed = False
         self._resumed_from: Path | None = None  # without a run directory
@@ -167,8 +164,7 @@ class Trainer(RunView):
         if run_dir is not None:
             files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)
             require_one_folder(session.world, files)
-        if display == "auto":
-            display = display_for(notices)
+        display = display_for(notices) if display == "auto" else display
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
         self._run = LiveRun(session, files, arguments, *of_rank_0)
         session.world.run = session
