@@ -244,7 +244,8 @@ class CheckpointWriter(Saves):
 
     def outcomes(self) -> tuple[int, int]:
         """How many saves of several ranks are over, and how many of them have failed, as far as this rank knows."""
-        return self._ranks.begun - self.is_writing(), self._ranks.failed
+        is_under_way = self._writing is not None and not self._writing.is_over
+        return self._ranks.begun - is_under_way, self._ranks.failed
 
     def take_written(self) -> bool:
         """True if a checkpoint was written, or ranked, since this was last called."""
