@@ -327,7 +327,7 @@ class CheckpointWriter(Saves):
 
     def _await_part(self, part: RankSave) -> None:
         """Wait for what becomes of a save of several ranks: by the store, so that ranks which are threads can run."""
-        while self.is_writing() and not part.is_told(_SLICE_SECONDS):
+        while self._writing is not None and not (self._writing.is_over or part.is_told(_SLICE_SECONDS)):
             pass
 
     def _begin(self, run_files: RunFiles, value: float | None, askers: frozenset[str]) -> None:
