@@ -26,8 +26,8 @@ from graphtrain.data.loaders import by_name, is_data
 from graphtrain.data.rank_local import RankLocal
 from graphtrain.errors import RanksDivergedError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.plain import json_value
 from graphtrain.program.agreement import Agreement
+from graphtrain.resume.hyper_parameters import encoded
 from graphtrain.state.content import content_hash
 from graphtrain.storage.own_files import temporary_name
 from graphtrain.storage.run_directory import readable_failure
@@ -188,18 +188,8 @@ def _flat(values: Mapping[str, Any], outer: str = "") -> Lines:
         if isinstance(value, Mapping):
             lines |= _flat({str(key): inner for key, inner in value.items()}, f"{path}.")
         else:
-            lines[f"`{path}`"] = _plain(value)
+            lines[f"`{path}`"] = encoded(value)
     return lines
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it; of an object that has no such form, its type."""
-    try:
-        plain = json_value(value)
-        json.dumps(plain)
-    except (TypeError, ValueError, RuntimeError):
-        return f"a {type(value).__name__}"
-    return plain
 
 
 def _first_difference(of_ranks: Sequence[Lines]) -> str | None:

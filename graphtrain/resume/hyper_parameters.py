@@ -434,7 +434,7 @@ class _SetUp:
             settings = {key: _copy_of_settings(value) for key, value in fields if key not in moving}
             settings = {key: value for key, value in settings.items() if value is not _NO_SETTING}
             others = frozenset(str(key) for key in state if key not in settings)
-            return cls(name | {str(key): _encoded(value) for key, value in settings.items()}, settings, others)
+            return cls(name | {str(key): encoded(value) for key, value in settings.items()}, settings, others)
         except Exception:  # a state that cannot be read is not compared; saving it reports why
             return cls(name, {})
 
@@ -445,7 +445,7 @@ class _SetUp:
         settings = [{**group, "lr": group.get("initial_lr", group.get("lr"))} for group in groups]
         values: dict[str, Any] = {CLASS: type(optimizer).__name__}
         for field in dict.fromkeys(field for group in settings for field in group if field != "initial_lr"):
-            of_all = [_encoded(group.get(field)) for group in settings]
+            of_all = [encoded(group.get(field)) for group in settings]
             values[field] = of_all[0] if all(is_equal(value, of_all[0]) for value in of_all) else of_all
         return cls(values, {"param_groups": groups})
 
@@ -495,12 +495,12 @@ def _is_default(resource: Any, field: str, value: Any) -> bool:
         return True
     parameter = inspect.signature(type(resource).__init__).parameters.get(field)
     if parameter is not None:
-        return parameter.default is not parameter.empty and is_equal(_encoded(parameter.default), value)
+        return parameter.default is not parameter.empty and is_equal(encoded(parameter.default), value)
     defaults = getattr(resource, "defaults", {})
-    return field in defaults and is_equal(_encoded(defaults[field]), value)
+    return field in defaults and is_equal(encoded(defaults[field]), value)
 
 
-def _encoded(value: Any) -> Any:
+def encoded(value: Any) -> Any:
     """A value as a manifest holds it, equal for equal settings."""
     match value:
         case None | bool():
@@ -512,14 +512,14 @@ def _encoded(value: Any) -> Any:
         case int():
             return int(value) if abs(value) < 2**63 else str(int(value))
         case torch.Tensor():
-            return _encoded(value.tolist()) if value.numel() <= _MOST_ENTRIES else f"a tensor of {tuple(value.shape)}"
+            return encoded(value.tolist()) if value.numel() <= _MOST_ENTRIES else f"a tensor of {tuple(value.shape)}"
         case Mapping():
-            return {str(key): _encoded(entry) for key, entry in value.items()}
+            return {str(key): encoded(entry) for key, entry in value.items()}
         case set() | frozenset():
-            return _bounded(sorted(map(_encoded, value), key=lambda entry: (type(entry).__name__, repr(entry))))
+            return _bounded(sorted(map(encoded, value), key=lambda entry: (type(entry).__name__, repr(entry))))
         case list() | tuple():
-            return _bounded([_encoded(entry) for entry in value])
-    return _encoded(value.item()) if _is_numpy_scalar(value) else f"a {type(value).__name__}"
+            return _bounded([encoded(entry) for entry in value])
+    return encoded(value.item()) if _is_numpy_scalar(value) else f"a {type(value).__name__}"
 
 
 def _bounded(values: list[Any]) -> Any:
@@ -529,7 +529,7 @@ def _bounded(values: list[Any]) -> Any:
 
 
 def _values_of_schedule(scheduler: Any, state: Mapping[str, Any]) -> dict[str, Any]:
-    values = {str(key): _encoded(value) for key, value in state.items() if key not in (*_MOVING, INNER)}
+    values = {str(key): encoded(value) for key, value in state.items() if key not in (*_MOVING, INNER)}
     if isinstance(functions := getattr(scheduler, FUNCTIONS, None), list):
         held = [attributes for attributes in values.get(FUNCTIONS) or () if attributes]  # of callable objects
         values[FUNCTIONS] = [*map(_samples, functions), *held]

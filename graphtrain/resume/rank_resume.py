@@ -28,9 +28,8 @@ from graphtrain.program.rounds import is_fetching, slots_of_rounds
 from graphtrain.program.stateful_objects import of_rank
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
-from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.rank_saves import RankSaves
-from graphtrain.resume.restore import ResumeOptions
+from graphtrain.resume.restore import GraphChange, ResumeOptions
 from graphtrain.state.random import RandomAside, capture_random, global_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest

@@ -27,10 +27,9 @@ from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import Recorder
 from graphtrain.resume.environment import RunEnvironment, run_environment
 from graphtrain.resume.equal_ranks import refuse_models, require_equal
-from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.rank_resume import resized
-from graphtrain.resume.restore import Restored, ResumeOptions, placed, restore
+from graphtrain.resume.restore import GraphChange, Restored, ResumeOptions, placed, restore
 from graphtrain.resume.setup_change import SetupHashes, made_otherwise
 from graphtrain.state.random import (
     RandomAside,

@@ -40,7 +40,18 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
         UsageError, CheckpointError: as for `choose` and `restore`.
     """
     session, files, random = run.session, run.files, capture_random()
-    _refuse_returning(run)
+    compiled = session.compiled
+    if compiled.returning and not compiled.saving:
+        raise UsageError(
+            f"{quoted(compiled.returning)} may send the run back to a checkpoint, and no node asks for one",
+            "insert a node of the kind `checkpoint`, as in `fit`",
+        )
+    if compiled.returning and files is None and not run.is_replay:
+        raise UsageError(
+            f"{quoted(compiled.returning)} may send the run back to a checkpoint, and there is no run directory that "
+            "holds any",
+            "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
+        )
     checkpoint = choose(files, options, run.rank_saves)
     session.set_up(checkpoint, holder)
     program = session.compiled.program
@@ -130,22 +141,6 @@ def go_back(run: LiveRun, asked: Return) -> None:
     is_saved = run.save(run.requests.sync_policy)
     assert is_saved, "a checkpoint was made here before"
     run.announce()
-
-
-def _refuse_returning(run: LiveRun) -> None:
-    """Raise if a node may send the run back to a checkpoint, and there will be none."""
-    compiled = run.session.compiled
-    nodes = quoted(compiled.returning)
-    if nodes and not compiled.saving:
-        raise UsageError(
-            f"{nodes} may send the run back to a checkpoint, and no node asks for one",
-            "insert a node of the kind `checkpoint`, as in `fit`",
-        )
-    if nodes and run.files is None and not run.is_replay:
-        raise UsageError(
-            f"{nodes} may send the run back to a checkpoint, and there is no run directory that holds any",
-            "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
-        )
 
 
 def _resume(

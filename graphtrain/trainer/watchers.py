@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphtrain.errors import CheckpointError, UnknownMetricError
 from graphtrain.lazy import PARTS, installed
@@ -130,22 +130,22 @@ class OnDisplay(Watcher):
 
     def begin(self, *, is_shown: bool) -> None:
         self._is_shown = is_shown and self._display is not None
-        self._draw(lambda display: display.begin(self._snapshot()))
+        self._draw("begin")
 
     def tick(self) -> None:
-        self._draw(lambda display: display.show(self._snapshot()))
+        self._draw("show")
 
     def end(self, state: str, error: BaseException | None) -> None:
-        self._draw(lambda display: display.end(self._snapshot()))
+        self._draw("end")
         self._is_shown, self.interval_seconds = False, math.inf
 
-    def _draw(self, call: Callable[[Display], None]) -> None:
+    def _draw(self, call: Literal["begin", "show", "end"]) -> None:
         if not self._is_shown or self._display is None:
             self.interval_seconds = math.inf
             return
         try:
             self.interval_seconds = self._display.interval_seconds
-            call(self._display)
+            getattr(self._display, call)(self._snapshot())
         except Exception as error:
             self._display, self.interval_seconds = None, math.inf
             if not isinstance(error, OSError):
