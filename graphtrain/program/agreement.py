@@ -171,7 +171,7 @@ class Agreement:
             asked=self.asked,
         )
         self.asked = 0
-        records = [Record.of(data) for data in self._gather(record.packed())]
+        records = [Record.of(data) for data in self._together(lambda: self.ranks.gather(record.packed()))]
         if any(_spot(each) != _spot(record) for each in records):
             self._diverged(records)
         self._choices.clear()
@@ -247,13 +247,7 @@ class Agreement:
             common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
             forms = {form: buffer for form, buffer in forms.items() if form in common}
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        lost = ""
-        try:
-            exchange_tensors(self.ranks, summed, [*forms.values()], averages=averages)
-        except LostRankError as error:
-            lost = str(error)
-        if lost:
-            self._lost(lost)
+        self._together(lambda: exchange_tensors(self.ranks, summed, [*forms.values()], averages=averages))
 
     def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""
@@ -295,15 +289,15 @@ class Agreement:
     def _gather_payloads(self, payload: bytes, records: Sequence[Record]) -> list[bytes]:
         """What every rank passes, of the sizes that their records say."""
         longest = max(record.payload_bytes for record in records)
-        gathered = self._gather(payload.ljust(longest, b"\0"))
+        gathered: list[bytes] = self._together(lambda: self.ranks.gather(payload.ljust(longest, b"\0")))
         return [data[: record.payload_bytes] for data, record in zip(gathered, records, strict=True)]
 
-    def _gather(self, data: bytes) -> list[bytes]:
-        lost = ""
+    def _together(self, call: Callable[[], Any]) -> Any:
+        """What a collective call returns."""
         try:
-            return self.ranks.gather(data)
+            return call()
         except LostRankError as error:
-            lost = str(error)
+            lost = str(error)  # the error itself would keep connections open
         self._lost(lost)
 
     def _lost(self, why: str) -> NoReturn:

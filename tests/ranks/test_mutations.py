@@ -57,7 +57,7 @@ def no_padding(patch: Patch) -> None:
     def gather(self: Agreement, value: Any) -> list[Any]:
         payload = agreement_module.pack(value, "gathered", agreement_module.Tensors("gathered"))
         self.synchronise("gather", payload_bytes=len(payload))
-        return [agreement_module.unpack(data, {}) for data in self._gather(payload)]
+        return [agreement_module.unpack(data, {}) for data in self._together(lambda: self.ranks.gather(payload))]
 
     patch.setattr(Agreement, "gather", gather)
 
