@@ -51,8 +51,6 @@ _WEIGHTS = (
 
 Lines = dict[str, Any]
 """What is compared -> its value, as plain data."""
-Versions = list[tuple[int, int]]
-"""Of each parameter what tells whether it was changed in place, or replaced."""
 
 
 def require_equal(
@@ -63,8 +61,8 @@ def require_equal(
     hyper_parameters: Mapping[str, Mapping[str, Any]],
     *,
     begins: bool = True,
-) -> Versions:
-    """Compare the ranks; returns what `require_equal_weights` knows the parameters by.
+) -> None:
+    """Compare what the ranks begin with.
 
     Arguments:
         settings: what the trainer was given besides: its seed, the arguments of `setup`.
@@ -74,8 +72,7 @@ def require_equal(
         UsageError: they differ; on all of them, with what the first line that differs is on which rank.
     """
     if agreement.world_size == 1:
-        return []
-    versions = _versions_of(resources)
+        return
     tensors = dict(_tensors(resources, with_buffers=begins))
     lines_of_graph = {f"the graph, line {n}": line for n, line in enumerate(graph.to_toml().splitlines(), 1)}
     groups: list[tuple[str, Lines]] = [
@@ -85,46 +82,34 @@ def require_equal(
         (_DATA, dict(_lines_of_data(resources))),
         (_WEIGHTS, _hashes(tensors)),
     ]
-    digest = hashlib.blake2b(json.dumps([lines for _, lines in groups]).encode(), digest_size=8).digest()
-    records = agreement.synchronise("start", digest=digest)
-    if all(record.digest == digest for record in records):
-        return versions
-    of_ranks = agreement.gather([lines for _, lines in groups])
-    for (hint, _), lines in zip(groups, zip(*of_ranks, strict=True), strict=True):
+    of_ranks = _where_different(agreement, [lines for _, lines in groups])
+    for (hint, _), lines in zip(groups, zip(*of_ranks, strict=True), strict=True) if of_ranks else ():
         if (name := _first_difference(lines)) is None:
             continue
         values = ["nothing" if (value := of_rank.get(name)) is None else repr(value) for of_rank in lines]
         if hint == _WEIGHTS:
             name, values = _first_weight(agreement, name, tensors)
         raise UsageError(f"ranks differ in {name}: {_by_rank(values)}", hint)
-    return versions
 
 
-def _versions_of(resources: Mapping[str, Any]) -> Versions:
-    """What tells whether parameters were changed in place, or replaced."""
-    return [(id(tensor), tensor._version) for _, tensor in _tensors(resources, with_buffers=False)]
+def _where_different(agreement: Agreement, own: Any) -> list[Any]:
+    """What every rank has to compare, plain data, if it is not the same on all of them; empty if it is."""
+    digest = hashlib.blake2b(json.dumps(own).encode(), digest_size=8).digest()
+    are_equal = all(record.digest == digest for record in agreement.synchronise("start", digest=digest))
+    return [] if are_equal else agreement.gather(own)
 
 
-def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any], known: Versions | None = None) -> None:
+def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) -> None:
     """Compare the parameters of all ranks, where a run begins and ends.
-
-    Arguments:
-        known: what `require_equal` returned. If parameters of no rank have changed since, nothing is hashed. Default:
-            they have.
 
     Raises:
         RanksDivergedError: they differ; on all of them, with the first element that does.
     """
     if agreement.world_size == 1:
         return
-    are_known = known is not None and known == _versions_of(resources)
     tensors = dict(_tensors(resources, with_buffers=False))
-    weights = None if are_known else _hashes(tensors)
-    digest = bytes(8) if are_known else hashlib.blake2b(json.dumps(weights).encode(), digest_size=8).digest()
-    if all(record.digest == digest for record in agreement.synchronise("start", digest=digest)):
-        return
-    name = _first_difference(agreement.gather(weights if weights is not None else _hashes(tensors)))
-    if name is None:  # changed to what they were
+    name = _first_difference(_where_different(agreement, _hashes(tensors)))
+    if name is None:
         return
     name, values = _first_weight(agreement, name, tensors)
     raise RanksDivergedError(

@@ -159,7 +159,7 @@ class Trainer(RunView):
         arguments = about.get("arguments", {})
         settings = {"seed": session.seed, "deterministic": deterministic, **arguments}
         values = session.hyper_parameters.values
-        self._weights = require_equal(session.world, graph, session.resources, settings, values)
+        require_equal(session.world, graph, session.resources, settings, values)
         files: RunFiles | None = None
         if run_dir is not None:
             files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)
@@ -470,7 +470,7 @@ class Trainer(RunView):
     def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
         run, session = self._run, self._session
         if not self._has_begun:
-            require_equal_weights(session.world, session.resources, self._weights)
+            require_equal_weights(session.world, session.resources)
             checkpoint, self._changes = entry.begin(run, options, self)
             self._is_resumed = checkpoint is not None
             self._resumed_from = checkpoint.path.absolute() if checkpoint is not None and run.files is None else None
