@@ -13,6 +13,7 @@ import hashlib
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NoReturn, final
 
 import torch
@@ -45,6 +46,7 @@ _ASKED = 65535  # the most requests of one kind in a record
 _GRACE_SECONDS = 5.0
 _GRACE_ATTEMPTS = 10
 _MASK = 2**64 - 1
+_NOTHING = Record()
 
 
 class RunOfRank:
@@ -123,22 +125,14 @@ class Agreement:
 
     # ---- synchronising
 
-    def synchronise(
-        self,
-        purpose: Purpose,
-        *,
-        digest: bytes = bytes(8),
-        payload_bytes: int = 0,
-        has_failed: bool = False,
-        has_batch: bool = True,
-        length: int = -1,
-        samples: int = 0,
-    ) -> list[Record]:
+    def synchronise(self, purpose: Purpose, partial: Record = _NOTHING) -> list[Record]:
         """Gather the records of all ranks; what was asked of any of them is asked of this one from now on.
 
         One process has nobody to synchronise with.
 
-        The arguments are fields of `Record`.
+        Arguments:
+            partial: a record of what the caller knows: `digest`, `payload_bytes`, `has_failed`, `has_batch`, `length`
+                and `samples`. Everything else is filled in here.
 
         Raises:
             RanksDivergedError: the ranks are not at one place, or came there by different edges.
@@ -151,23 +145,18 @@ class Agreement:
         self.calls += 1
         asked = self._requests.take_asked()
         saves_done, saves_failed = self._requests.saves.outcomes()
-        record = Record(
+        record = replace(
+            partial,
             call=self.calls,
             purpose=_PURPOSES.index(purpose),
             position=self.run.position,
-            choices=_hash(self._choices),
-            digest=digest,
-            payload_bytes=payload_bytes,
+            choices=hash(tuple(self._choices)) & _MASK,  # of integers, which every process hashes alike
             stops=min(asked["stop"], _ASKED),
             saves=min(asked["save"], _ASKED),
             seconds=self.run.seconds(),
             is_busy=self._requests.saves.is_writing(),
-            has_failed=has_failed,
             saves_done=saves_done,
             saves_failed=saves_failed,
-            has_batch=has_batch,
-            length=length,
-            samples=samples,
             asked=self.asked,
         )
         self.asked = 0
@@ -197,11 +186,9 @@ class Agreement:
         self.synchronised = False
         self.grant()
 
-    def with_batch(
-        self, *, digest: bytes = bytes(8), has_batch: bool = True, length: int = -1, samples: int = 0
-    ) -> list[Record]:
-        """Synchronise on a batch that was just fetched; the arguments are fields of `Record`."""
-        records = self.synchronise("batch", digest=digest, has_batch=has_batch, length=length, samples=samples)
+    def with_batch(self, partial: Record) -> list[Record]:
+        """Synchronise on a batch that was just fetched; `partial` is as for `synchronise`."""
+        records = self.synchronise("batch", partial)
         self.synchronised = False
         self.grant()
         return records
@@ -211,7 +198,7 @@ class Agreement:
         if self.world_size == 1:
             return [value]
         payload = pack(value, "gathered", Tensors("gathered"))
-        records = self.synchronise("gather", payload_bytes=len(payload))
+        records = self.synchronise("gather", Record(payload_bytes=len(payload)))
         return [unpack(each, {}) for each in self._gather_payloads(payload, records)]
 
     def seed(self) -> int:
@@ -240,7 +227,7 @@ class Agreement:
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
         payload = present + "\n".join(forms).encode()
         digest = hashlib.blake2b(payload, digest_size=8).digest()
-        records = self.synchronise("exchange", digest=digest, payload_bytes=len(payload))
+        records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)))
         if any(record.digest != digest for record in records):
             of_ranks = self._gather_payloads(payload, records)
             present = bytes(map(max, zip(*(each[: len(present)] for each in of_ranks), strict=True)))
@@ -392,13 +379,6 @@ def _of_failure(failure: Failure) -> RanksError:
 
 def _listed(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks))
-
-
-def _hash(choices: Sequence[tuple[int, int]]) -> int:
-    value = 0
-    for position, target in choices:
-        value = (value * 1_000_003 + position * 65_599 + target + 1) & _MASK
-    return value
 
 
 def _went(rank: int, edge: str) -> str:

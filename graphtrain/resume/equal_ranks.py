@@ -27,6 +27,7 @@ from graphtrain.data.rank_local import RankLocal
 from graphtrain.errors import RanksDivergedError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.program.agreement import Agreement
+from graphtrain.ranks import Record
 from graphtrain.resume.hyper_parameters import encoded
 from graphtrain.state.content import content_hash
 from graphtrain.storage.own_files import temporary_name
@@ -95,7 +96,8 @@ def require_equal(
 def _where_different(agreement: Agreement, own: Any) -> list[Any]:
     """What every rank has to compare, plain data, if it is not the same on all of them; empty if it is."""
     digest = hashlib.blake2b(json.dumps(own).encode(), digest_size=8).digest()
-    are_equal = all(record.digest == digest for record in agreement.synchronise("start", digest=digest))
+    records = agreement.synchronise("start", Record(digest=digest))
+    are_equal = all(record.digest == digest for record in records)
     return [] if are_equal else agreement.gather(own)
 
 

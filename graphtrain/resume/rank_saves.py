@@ -21,7 +21,7 @@ import msgpack
 
 from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.agreement import Agreement
-from graphtrain.ranks import LostRankError, Ranks
+from graphtrain.ranks import LostRankError, Ranks, Record
 from graphtrain.storage.checkpoint import reason_of, write_checkpoint, write_folder
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest
@@ -83,7 +83,7 @@ class RankSaves:
         key = f"{self.run}/refused/{self._copies}"
         if refusal is not None:
             self.ranks.publish(f"{key}/{self.ranks.rank}", msgpack.packb(refusal))
-        records = self.agreement.synchronise("save", has_failed=refusal is not None)
+        records = self.agreement.synchronise("save", Record(has_failed=refusal is not None))
         refusing = next((rank for rank, record in enumerate(records) if record.has_failed), None)
         if refusing is None:
             return copied
