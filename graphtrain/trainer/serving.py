@@ -15,7 +15,7 @@ from graphtrain.storage.lineage import OWN
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
 from graphtrain.trainer.live_run import LiveRun
-from graphtrain.trainer.memory import out_of_memory_note
+from graphtrain.trainer.observer import out_of_memory_note
 
 Answer = Outcome | Literal["compiled"] | None
 """The outcome if the run stops; "compiled" if its graph was compiled again; else None."""

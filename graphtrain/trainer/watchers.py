@@ -17,7 +17,7 @@ from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.report.values import loss_that_is_not_finite, not_finite_since
 from graphtrain.resume.session import Session
 from graphtrain.storage.run_directory import STATUS_SECONDS
-from graphtrain.trainer.memory import MemoryTrend, memory_bytes
+from graphtrain.trainer.observer import MemoryTrend, memory_bytes
 
 if TYPE_CHECKING:
     from graphtrain.trainer.live_run import LiveRun

@@ -11,7 +11,7 @@ import torch
 
 from graphtrain import Graph, Trainer
 from graphtrain.trainer import watchers
-from graphtrain.trainer.memory import MemoryTrend
+from graphtrain.trainer.observer import MemoryTrend
 
 MIB = 1 << 20
 
