@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
@@ -171,9 +170,6 @@ class ResumeOptions:
         return self.resume not in ("auto", "never")
 
 
-_NOT_NESTED: Mapping[str, Any] = MappingProxyType({})
-
-
 @dataclass(frozen=True)
 class Restored:
     """What a person is told of a restored run.
@@ -187,7 +183,6 @@ class Restored:
         aside: what differs in the graph and changes nothing, in words; empty for nothing.
         below: what is reported after that, a line each.
         is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
-        resized: that the number of ranks is another one, and what follows from it, in words; empty if it is not.
         sampled: the data of which a sample was compared, in words; empty where all of it was.
     """
 
@@ -198,7 +193,6 @@ class Restored:
     aside: str = ""
     below: tuple[str, ...] = ()
     is_as_saved: bool = False
-    resized: str = ""
     sampled: str = ""
 
 
@@ -273,7 +267,6 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
             *compiled.run_clock.mixed_windows(change.former, change.renaming),
         ),
         is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
-        resized=resized,
         sampled=compared.sampled,
     )
 
@@ -401,7 +394,7 @@ def repeated(
     trained: tuple[int, float],
     status: Mapping[str, Any],
     now: float | None = None,
-    nested: Mapping[str, Any] = _NOT_NESTED,
+    nested: Mapping[str, Any] | None = None,
 ) -> str:
     """What was trained after the checkpoint and is lost, as far as the last status tells.
 
@@ -422,7 +415,8 @@ def repeated(
     >>> repeated((3, 7.5), {**killed, "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
     'repeating what came after it'
     """
-    if any(status.get(name) != nested.get(name) for name in ("clock_of", "clocks") if name in nested):
+    nested = nested or {}
+    if any(status.get(name) != nested[name] for name in {"clock_of", "clocks"} & nested.keys()):
         return "repeating what came after it"
     try:
         batches, seconds = status["trained"]

@@ -164,7 +164,7 @@ def _resume(
         session.recorder.load_rows([])
     is_newest = files is not None and files.is_newest(checkpoint)
     is_same_graph = manifest.graph_hash == structural_hash(session.graph)
-    is_continued = files is not None and files.owns(checkpoint) and not restored.resized
+    is_continued = files is not None and files.owns(checkpoint) and checkpoint.ranks == session.world.world_size
     if is_newest and is_continued and is_same_graph and not restored.decided:
         run.writer.resumed_from(checkpoint)
     if not in_place:
