@@ -114,14 +114,18 @@ class Agreement:
 
     def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
         """The choice of an exit edge of a node with several, which is noted until ranks synchronise."""
-        note = self._choices.append
+        note = self.note
 
         def noted() -> int:
             target = leave()
-            note((position, target))
+            note(position, target)
             return target
 
         return noted
+
+    def note(self, position: int, target: int) -> None:
+        """Note an edge that was chosen."""
+        self._choices.append((position, target))
 
     # ---- synchronising
 
