@@ -131,8 +131,9 @@ class _Turns(Division):
         Raises:
             RanksDivergedError: it is not.
         """
+        digest = bytes.fromhex(content_hash(content)[:16])
         records = self._ranks.with_batch(
-            digest=bytes.fromhex(content_hash(content)[:16]), length=-1 if length is None else length, samples=samples
+            Record(digest=digest, length=-1 if length is None else length, samples=samples)
         )
         for rank, record in enumerate(records):
             if record.length != records[0].length:
@@ -207,11 +208,9 @@ class _EachItsOwn(Division):
         batch = opened.next() if ranks.rank < size else NOTHING
         samples = 0 if batch is NOTHING else count(batch)
         own_length = length_of(self._data) if opens else None
-        records = ranks.with_batch(
-            has_batch=batch is not NOTHING or ranks.rank >= size,
-            length=-1 if own_length is None else own_length,
-            samples=samples,
-        )
+        has_batch = batch is not NOTHING or ranks.rank >= size
+        known = -1 if own_length is None else own_length
+        records = ranks.with_batch(Record(has_batch=has_batch, length=known, samples=samples))
         without = [rank for rank, record in enumerate(records) if not record.has_batch]
         if without and first == 0 and len(without) < size:
             raise DataError(

@@ -43,7 +43,7 @@ LATE = {
     ("graph.graph", "storage.saved_graph"): "`Graph.load` takes a run directory",
     ("graph.elements", "viz.render"): "graphs and differences draw themselves: `render` and `_repr_svg_` are methods",
     (
-        "trainer.drawing",
+        "trainer.view",
         "viz.render",
     ): "a trainer draws itself in a notebook; without one, a run imports nothing that draws",
 }

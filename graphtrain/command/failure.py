@@ -22,7 +22,7 @@ from graphtrain.errors import (
 )
 from graphtrain.printable import printable
 from graphtrain.ranks import prints
-from graphtrain.trainer.frames import users_frames
+from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.signals import STOPPED as STOPPED
 from graphtrain.trainer.signals import StoppedBeforeTrainingError, handle_until_exit
 

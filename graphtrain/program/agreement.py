@@ -13,7 +13,8 @@ import hashlib
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, Protocol, final
+from dataclasses import replace
+from typing import Any, Literal, NoReturn, final
 
 import torch
 
@@ -33,7 +34,7 @@ from graphtrain.errors import (
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import Failure, LostRankError, Ranks, Record
 from graphtrain.ranks.buckets import exchange_tensors
-from graphtrain.ranks.failure import leave
+from graphtrain.ranks.current import leave
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
 
@@ -45,39 +46,32 @@ _ASKED = 65535  # the most requests of one kind in a record
 _GRACE_SECONDS = 5.0
 _GRACE_ATTEMPTS = 10
 _MASK = 2**64 - 1
+_NOTHING = Record()
 
 
-class RunOfRank(Protocol):
-    """What a rank tells the others of its run."""
+class RunOfRank:
+    """What a rank tells the others of its run; here of one that is not set up."""
 
     @property
     def position(self) -> int:
         """The number of the node that is running, or is next."""
+        return 0
 
     @property
     def place(self) -> str:
         """The same for a person: ``"in `step` at step 10"``."""
+        return "before the run"
 
     def seconds(self) -> float:
         """How long it has trained, by its own clock."""
-
-    def path_of(self, position: int) -> str:
-        """The path of a node by its number."""
-
-    def buffers(self) -> Mapping[str, torch.Tensor]:
-        """Those of all modules, by their paths."""
-
-
-class _NotSetUp:
-    position, place = 0, "before the run"
-
-    def seconds(self) -> float:
         return 0.0
 
     def path_of(self, position: int) -> str:
+        """The path of a node by its number."""
         return "the start"
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
+        """Those of all modules, by their paths."""
         return {}
 
 
@@ -89,7 +83,7 @@ class Agreement:
         requests: those of the run. What was asked of this rank is passed on, and what any rank was asked is posted.
 
     Attributes:
-        ranks: the processes.
+        ranks: the processes; this one's `rank` among them, and their number, the `world_size`.
         run: this rank's; before it is set up, one that stands at the start.
         synchronised: False where a batch was fetched since ranks last synchronised.
         asked: what step functions of this rank have asked for since, as bits that have one meaning on all ranks.
@@ -100,8 +94,9 @@ class Agreement:
     """
 
     def __init__(self, ranks: Ranks, requests: Requests) -> None:
-        self.ranks, self._requests = ranks, requests
-        self.run: RunOfRank = _NotSetUp()
+        self.ranks, self.rank, self.world_size = ranks, ranks.rank, ranks.world_size
+        self._requests = requests
+        self.run = RunOfRank()
         self.calls = 0
         self._times_left = ranks.times_left
         self.synchronised = False
@@ -112,14 +107,6 @@ class Agreement:
         self.saves_known = 0
         self._choices: list[tuple[int, int]] = []
         self._records: list[Record] = []
-
-    @property
-    def world_size(self) -> int:
-        return self.ranks.world_size
-
-    @property
-    def rank(self) -> int:
-        return self.ranks.rank
 
     def seconds(self) -> float:
         """How long rank 0 had trained when ranks last synchronised; of one process, how long it has."""
@@ -142,22 +129,14 @@ class Agreement:
 
     # ---- synchronising
 
-    def synchronise(
-        self,
-        purpose: Purpose,
-        *,
-        digest: bytes = bytes(8),
-        payload_bytes: int = 0,
-        has_failed: bool = False,
-        has_batch: bool = True,
-        length: int = -1,
-        samples: int = 0,
-    ) -> list[Record]:
+    def synchronise(self, purpose: Purpose, partial: Record = _NOTHING) -> list[Record]:
         """Gather the records of all ranks; what was asked of any of them is asked of this one from now on.
 
         One process has nobody to synchronise with.
 
-        The arguments are fields of `Record`.
+        Arguments:
+            partial: a record of what the caller knows: `digest`, `payload_bytes`, `has_failed`, `has_batch`, `length`
+                and `samples`. Everything else is filled in here.
 
         Raises:
             RanksDivergedError: the ranks are not at one place, or came there by different edges.
@@ -170,27 +149,22 @@ class Agreement:
         self.calls += 1
         asked = self._requests.take_asked()
         saves_done, saves_failed = self._requests.saves.outcomes()
-        record = Record(
+        record = replace(
+            partial,
             call=self.calls,
             purpose=_PURPOSES.index(purpose),
             position=self.run.position,
-            choices=_hash(self._choices),
-            digest=digest,
-            payload_bytes=payload_bytes,
+            choices=hash(tuple(self._choices)) & _MASK,  # of integers, which every process hashes alike
             stops=min(asked["stop"], _ASKED),
             saves=min(asked["save"], _ASKED),
             seconds=self.run.seconds(),
             is_busy=self._requests.saves.is_writing(),
-            has_failed=has_failed,
             saves_done=saves_done,
             saves_failed=saves_failed,
-            has_batch=has_batch,
-            length=length,
-            samples=samples,
             asked=self.asked,
         )
         self.asked = 0
-        records = [Record.of(data) for data in self._gather(record.packed())]
+        records = [Record.of(data) for data in self._together(lambda: self.ranks.gather(record.packed()))]
         if any(_spot(each) != _spot(record) for each in records):
             self._diverged(records)
         self._choices.clear()
@@ -216,11 +190,9 @@ class Agreement:
         self.synchronised = False
         self.grant()
 
-    def with_batch(
-        self, *, digest: bytes = bytes(8), has_batch: bool = True, length: int = -1, samples: int = 0
-    ) -> list[Record]:
-        """Synchronise on a batch that was just fetched; the arguments are fields of `Record`."""
-        records = self.synchronise("batch", digest=digest, has_batch=has_batch, length=length, samples=samples)
+    def with_batch(self, partial: Record) -> list[Record]:
+        """Synchronise on a batch that was just fetched; `partial` is as for `synchronise`."""
+        records = self.synchronise("batch", partial)
         self.synchronised = False
         self.grant()
         return records
@@ -230,7 +202,7 @@ class Agreement:
         if self.world_size == 1:
             return [value]
         payload = pack(value, "gathered", Tensors("gathered"))
-        records = self.synchronise("gather", payload_bytes=len(payload))
+        records = self.synchronise("gather", Record(payload_bytes=len(payload)))
         return [unpack(each, {}) for each in self._gather_payloads(payload, records)]
 
     def seed(self) -> int:
@@ -259,20 +231,14 @@ class Agreement:
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
         payload = present + "\n".join(forms).encode()
         digest = hashlib.blake2b(payload, digest_size=8).digest()
-        records = self.synchronise("exchange", digest=digest, payload_bytes=len(payload))
+        records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)))
         if any(record.digest != digest for record in records):
             of_ranks = self._gather_payloads(payload, records)
             present = bytes(map(max, zip(*(each[: len(present)] for each in of_ranks), strict=True)))
             common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
             forms = {form: buffer for form, buffer in forms.items() if form in common}
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        lost = ""
-        try:
-            exchange_tensors(self.ranks, summed, [*forms.values()], averages=averages)
-        except LostRankError as error:
-            lost = str(error)
-        if lost:
-            self._lost(lost)
+        self._together(lambda: exchange_tensors(self.ranks, summed, [*forms.values()], averages=averages))
 
     def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""
@@ -314,15 +280,15 @@ class Agreement:
     def _gather_payloads(self, payload: bytes, records: Sequence[Record]) -> list[bytes]:
         """What every rank passes, of the sizes that their records say."""
         longest = max(record.payload_bytes for record in records)
-        gathered = self._gather(payload.ljust(longest, b"\0"))
+        gathered: list[bytes] = self._together(lambda: self.ranks.gather(payload.ljust(longest, b"\0")))
         return [data[: record.payload_bytes] for data, record in zip(gathered, records, strict=True)]
 
-    def _gather(self, data: bytes) -> list[bytes]:
-        lost = ""
+    def _together(self, call: Callable[[], Any]) -> Any:
+        """What a collective call returns."""
         try:
-            return self.ranks.gather(data)
+            return call()
         except LostRankError as error:
-            lost = str(error)
+            lost = str(error)  # the error itself would keep connections open
         self._lost(lost)
 
     def _lost(self, why: str) -> NoReturn:
@@ -417,13 +383,6 @@ def _of_failure(failure: Failure) -> RanksError:
 
 def _listed(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks))
-
-
-def _hash(choices: Sequence[tuple[int, int]]) -> int:
-    value = 0
-    for position, target in choices:
-        value = (value * 1_000_003 + position * 65_599 + target + 1) & _MASK
-    return value
 
 
 def _went(rank: int, edge: str) -> str:

@@ -4,14 +4,13 @@ Nothing outside of this package imports `torch.distributed`. What the rest needs
 ranks, tensors summed over them, and a store for what one of them has to say when it fails.
 """
 
+from graphtrain.ranks.current import Failure as Failure
 from graphtrain.ranks.current import current_ranks as current_ranks
 from graphtrain.ranks.current import is_one_of_several as is_one_of_several
+from graphtrain.ranks.current import on_all_ranks as on_all_ranks
 from graphtrain.ranks.current import prints as prints
 from graphtrain.ranks.current import using_ranks as using_ranks
-from graphtrain.ranks.failure import Failure as Failure
-from graphtrain.ranks.failure import fails_on_all_ranks as fails_on_all_ranks
-from graphtrain.ranks.failure import on_all_ranks as on_all_ranks
 from graphtrain.ranks.ranks import Alone as Alone
 from graphtrain.ranks.ranks import LostRankError as LostRankError
 from graphtrain.ranks.ranks import Ranks as Ranks
-from graphtrain.ranks.record import Record as Record
+from graphtrain.ranks.ranks import Record as Record

@@ -1,18 +1,24 @@
-"""The ranks that this process is one of: started by torchrun or by a launcher like it, or alone."""
+"""The ranks that this process is one of: started by torchrun or a launcher like it, or alone; and how they are left."""
 
 from __future__ import annotations
 
 import contextvars
 import hashlib
+import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import final
 
+from graphtrain.errors import GraphtrainError, RankFailedError, RanksError
 from graphtrain.lazy import part
-from graphtrain.ranks.ranks import Alone, LostRankError, Ranks
+from graphtrain.outcome import STOPPED
+from graphtrain.ranks.ranks import FAILURE, Alone, LostRankError, Ranks
 
 _USED: contextvars.ContextVar[Ranks | None] = contextvars.ContextVar("ranks", default=None)
 _of_process: Ranks | None = None
+_LEFT = "_graphtrain_ranks_were_left"  # of an error that passes several spans
 
 
 def is_one_of_several() -> bool:
@@ -67,3 +73,75 @@ def using_ranks(ranks: Ranks) -> Iterator[None]:
         yield
     finally:
         _USED.reset(token)
+
+
+# ---- why a rank does not come: what it tells the others before it leaves
+
+
+@final
+@dataclass(frozen=True)
+class Failure:
+    """The failure of a rank.
+
+    Attributes:
+        rank: which one.
+        place: where: ``"in `train_batch` at step 10"``.
+        reason: the type of the error and its message.
+        kind: "failed"; "stopped" by a signal before anything was trained; or "lost", where it was another rank that
+            did not come, as `reason` says.
+    """
+
+    rank: int
+    place: str
+    reason: str
+    kind: str = "failed"
+
+    def publish(self, ranks: Ranks) -> None:
+        """Tell the other ranks, unless one of them has told of another failure before: the first one is the cause."""
+        if ranks.read(FAILURE) is None:
+            with suppress(LostRankError):  # nobody is there to read it
+                ranks.publish(FAILURE, json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def first(cls, ranks: Ranks, timeout_seconds: float = 0.0) -> Failure | None:
+        """The failure that was published; None where there is none within the time."""
+        value = ranks.read(FAILURE, timeout_seconds)
+        return cls(**json.loads(value)) if value is not None else None
+
+    @classmethod
+    def of(cls, rank: int, place: str, error: BaseException) -> Failure:
+        """The failure that an error is."""
+        if isinstance(error, RankFailedError):
+            return cls(rank, place, error.message, "lost")
+        if isinstance(error, SystemExit) and error.code == STOPPED:
+            return cls(rank, place, "", "stopped")
+        return cls(rank, place, f"{type(error).__name__}: {error}".removesuffix(": "))
+
+
+@contextmanager
+def on_all_ranks(place: str) -> Iterator[None]:
+    """A span outside of a run: what fails in it on one rank, such as `setup`, fails the others as soon as they wait.
+
+    It decorates a function too, each call of which is such a span.
+
+    Arguments:
+        place: for the message on the others: ``"in setup"``.
+    """
+    ranks = current_ranks()
+    try:
+        yield
+    except BaseException as error:
+        leave(ranks, place, error)
+        raise
+
+
+def leave(ranks: Ranks, place: str, error: BaseException) -> None:
+    """Tell the other ranks of an error, and leave them, so that they learn it at once."""
+    if ranks.world_size > 1 and not getattr(error, _LEFT, False):
+        if isinstance(error, RankFailedError) or not isinstance(error, RanksError):  # those are raised on all of them
+            Failure.of(ranks.rank, place, error).publish(ranks)
+        if not isinstance(error, GraphtrainError):
+            error.add_note(f"on rank {ranks.rank}")
+        ranks.leave()
+        with suppress(AttributeError):
+            setattr(error, _LEFT, True)

@@ -28,11 +28,6 @@ _FAILED, _BAD_USAGE, _INTERRUPTED = 1, 2, 130
 _SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 
 
-def is_launched() -> bool:
-    """True in a process that a launcher has started."""
-    return LAUNCHED in os.environ
-
-
 def launched(count: int | None) -> int | None:
     """Start the command line of this process as often as ``--processes`` says; the exit code of all of them.
 
@@ -41,7 +36,7 @@ def launched(count: int | None) -> int | None:
     Raises:
         UsageError: the number is less than 1, or this process is one of several that something else has started.
     """
-    if count is None or is_launched():
+    if count is None or LAUNCHED in os.environ:
         return None
     if count < 1:
         raise UsageError(

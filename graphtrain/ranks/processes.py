@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, final
@@ -102,27 +102,13 @@ class Processes(Ranks):
         size = len(record)
         passed = torch.frombuffer(bytearray(record), dtype=torch.uint8)
         gathered = torch.empty(size * self.world_size, dtype=torch.uint8)
-        # An error that is kept, as the context of another for instance, keeps the connections open that its frames
-        # hold, and ranks that wait for this one would wait on: so it is dropped.
-        lost = ""
-        try:
-            dist.all_gather_single(gathered, passed, group=self._records)
-        except RuntimeError as error:
-            lost = str(error)
-        if lost:
-            raise LostRankError(lost)
+        _together(lambda: dist.all_gather_single(gathered, passed, group=self._records))
         data = gathered.numpy().tobytes()
         return [data[start : start + size] for start in range(0, size * self.world_size, size)]
 
     def exchange(self, tensors: Sequence[torch.Tensor]) -> None:
         self._join_groups()
-        lost = ""
-        try:
-            self._sum(tensors)
-        except RuntimeError as error:
-            lost = str(error)
-        if lost:
-            raise LostRankError(lost)
+        _together(lambda: self._sum(tensors))
 
     def _sum(self, tensors: Sequence[torch.Tensor]) -> None:
         begun = [self._begin_sum(tensor) for tensor in tensors]
@@ -245,6 +231,23 @@ class Processes(Ranks):
 
     def ended(self) -> list[int]:
         return [rank for rank, process in self._processes.items() if not is_alive(process)]
+
+
+def _together(call: Callable[[], Any]) -> None:
+    """Make a collective call.
+
+    An error that is kept, as the context of another for instance, keeps the connections open that its frames hold, and
+    ranks that wait for this one would wait on: so it is dropped.
+
+    Raises:
+        LostRankError: a rank does not take part.
+    """
+    try:
+        call()
+        return
+    except RuntimeError as error:
+        lost = str(error)
+    raise LostRankError(lost)
 
 
 def _has_begun() -> UsageError:

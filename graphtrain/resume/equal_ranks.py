@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
@@ -24,8 +25,9 @@ from graphtrain.data.fingerprint import fingerprint
 from graphtrain.data.loaders import RankLocal, by_name, is_data
 from graphtrain.errors import RanksDivergedError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.plain import json_value
 from graphtrain.program.agreement import Agreement
+from graphtrain.ranks import Record
+from graphtrain.resume.hyper_parameters import encoded
 from graphtrain.state.content import content_hash
 from graphtrain.storage.regular import temporary_name
 from graphtrain.storage.run_directory import readable_failure
@@ -49,8 +51,6 @@ _WEIGHTS = (
 
 Lines = dict[str, Any]
 """What is compared -> its value, as plain data."""
-Versions = list[tuple[int, int]]
-"""Of each parameter what tells whether it was changed in place, or replaced."""
 
 
 def require_equal(
@@ -61,8 +61,8 @@ def require_equal(
     hyper_parameters: Mapping[str, Mapping[str, Any]],
     *,
     begins: bool = True,
-) -> Versions:
-    """Compare the ranks; returns what `require_equal_weights` knows the parameters by.
+) -> None:
+    """Compare what the ranks begin with.
 
     Arguments:
         settings: what the trainer was given besides: its seed, the arguments of `setup`.
@@ -72,8 +72,7 @@ def require_equal(
         UsageError: they differ; on all of them, with what the first line that differs is on which rank.
     """
     if agreement.world_size == 1:
-        return []
-    versions = _versions_of(resources)
+        return
     tensors = dict(_tensors(resources, with_buffers=begins))
     lines_of_graph = {f"the graph, line {n}": line for n, line in enumerate(graph.to_toml().splitlines(), 1)}
     groups: list[tuple[str, Lines]] = [
@@ -83,56 +82,35 @@ def require_equal(
         (_DATA, dict(_lines_of_data(resources))),
         (_WEIGHTS, _hashes(tensors)),
     ]
-    digest = hashlib.blake2b(json.dumps([lines for _, lines in groups]).encode(), digest_size=8).digest()
-    records = agreement.synchronise("start", digest=digest)
-    if all(record.digest == digest for record in records):
-        return versions
-    of_ranks = agreement.gather([lines for _, lines in groups])
-    for (hint, _), lines in zip(groups, zip(*of_ranks, strict=True), strict=True):
+    of_ranks = _where_different(agreement, [lines for _, lines in groups])
+    for (hint, _), lines in zip(groups, zip(*of_ranks, strict=True), strict=True) if of_ranks else ():
         if (name := _first_difference(lines)) is None:
             continue
-        values = [of_rank.get(name) for of_rank in lines]
+        values = ["nothing" if (value := of_rank.get(name)) is None else repr(value) for of_rank in lines]
         if hint == _WEIGHTS:
             name, values = _first_weight(agreement, name, tensors)
         raise UsageError(f"ranks differ in {name}: {_by_rank(values)}", hint)
-    return versions
 
 
-def _versions_of(resources: Mapping[str, Any]) -> Versions:
-    """What tells whether parameters were changed in place, or replaced."""
-    return [(id(tensor), tensor._version) for _, tensor in _tensors(resources, with_buffers=False)]
+def _where_different(agreement: Agreement, own: Any) -> list[Any]:
+    """What every rank has to compare, plain data, if it is not the same on all of them; empty if it is."""
+    digest = hashlib.blake2b(json.dumps(own).encode(), digest_size=8).digest()
+    records = agreement.synchronise("start", Record(digest=digest))
+    are_equal = all(record.digest == digest for record in records)
+    return [] if are_equal else agreement.gather(own)
 
 
-def buffers_of(resources: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The buffers of every module, by their paths."""
-    return {
-        f"{resource}.{name}": tensor
-        for resource, module in resources.items()
-        if isinstance(module, torch.nn.Module)
-        for name, tensor in module.named_buffers()
-    }
-
-
-def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any], known: Versions | None = None) -> None:
+def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) -> None:
     """Compare the parameters of all ranks, where a run begins and ends.
-
-    Arguments:
-        known: what `require_equal` returned. If parameters of no rank have changed since, nothing is hashed. Default:
-            they have.
 
     Raises:
         RanksDivergedError: they differ; on all of them, with the first element that does.
     """
     if agreement.world_size == 1:
         return
-    are_known = known is not None and known == _versions_of(resources)
     tensors = dict(_tensors(resources, with_buffers=False))
-    weights = None if are_known else _hashes(tensors)
-    digest = bytes(8) if are_known else hashlib.blake2b(json.dumps(weights).encode(), digest_size=8).digest()
-    if all(record.digest == digest for record in agreement.synchronise("start", digest=digest)):
-        return
-    name = _first_difference(agreement.gather(weights if weights is not None else _hashes(tensors)))
-    if name is None:  # changed to what they were
+    name = _first_difference(_where_different(agreement, _hashes(tensors)))
+    if name is None:
         return
     name, values = _first_weight(agreement, name, tensors)
     raise RanksDivergedError(
@@ -142,10 +120,21 @@ def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any], kn
     )
 
 
-def _first_weight(agreement: Agreement, name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, list[Any]]:
-    """The first element of a tensor that differs, and its value on every rank."""
-    tensor = tensors.get(name.strip("`"))
-    return _first_element(name, agreement.gather(None if tensor is None else _elements(tensor)))
+def _first_weight(agreement: Agreement, name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, list[str]]:
+    """The name of what differs first in a tensor, and what it is on every rank."""
+    own, tensor = None, tensors.get(name.strip("`"))
+    if tensor is not None:
+        elements = list(map(repr, tensor.detach().reshape(-1)[:_MOST_ELEMENTS].tolist()))
+        own = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), elements]
+    of_ranks = agreement.gather(own)
+    forms = ["nothing" if each is None else f"{each[0]} {each[1]}" for each in of_ranks]
+    if len(set(forms)) > 1:
+        return name, forms
+    for number, values in enumerate(zip(*(each[2] for each in of_ranks), strict=True)):
+        if len(set(values)) > 1:
+            index = [int(place) for place in np.unravel_index(number, of_ranks[0][1])]
+            return f"`{name.strip('`')}{index or ''}`", list(values)
+    return name, [f"other values behind the first {_MOST_ELEMENTS}"] * len(of_ranks)
 
 
 def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
@@ -161,40 +150,6 @@ def _hashes(tensors: Mapping[str, torch.Tensor]) -> Lines:
     """Each tensor as it is compared: its name in code, and a hash of its bytes."""
     whole = {f"`{name}`": tensor.detach() for name, tensor in tensors.items()}
     return {name: content_hash(tensor, most_bytes=tensor.nbytes) for name, tensor in whole.items()}
-
-
-def _elements(tensor: torch.Tensor) -> dict[str, Any]:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    values = tensor.detach().reshape(-1)[:_MOST_ELEMENTS].tolist()
-    return {"shape": list(tensor.shape), "type": dtype, "values": list(map(repr, values))}
-
-
-def _first_element(name: str, of_ranks: Sequence[Any]) -> tuple[str, list[Any]]:
-    """The name of what differs in a tensor, and its value on every rank."""
-    if any(elements is None for elements in of_ranks):
-        return name, [None if elements is None else _shape_of(elements) for elements in of_ranks]
-    if len({_shape_of(elements) for elements in of_ranks}) > 1:
-        return name, [_shape_of(elements) for elements in of_ranks]
-    for number, values in enumerate(zip(*(elements["values"] for elements in of_ranks), strict=True)):
-        if len(set(values)) > 1:
-            place, rest = [], number
-            for size in reversed(of_ranks[0]["shape"]):
-                place.append(rest % size)
-                rest //= size
-            index = f"[{', '.join(map(str, reversed(place)))}]" if place else ""
-            return f"`{name.strip('`')}{index}`", [_Number(value) for value in values]
-    return name, [f"other values behind the first {_MOST_ELEMENTS}" for _ in of_ranks]
-
-
-class _Number(str):
-    """A number as it was printed."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def _shape_of(elements: Mapping[str, Any]) -> str:
-    return _Number(f"{elements['type']} {elements['shape']}")
 
 
 def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -219,18 +174,8 @@ def _flat(values: Mapping[str, Any], outer: str = "") -> Lines:
         if isinstance(value, Mapping):
             lines |= _flat({str(key): inner for key, inner in value.items()}, f"{path}.")
         else:
-            lines[f"`{path}`"] = _plain(value)
+            lines[f"`{path}`"] = encoded(value)
     return lines
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it; of an object that has no such form, its type."""
-    try:
-        plain = json_value(value)
-        json.dumps(plain)
-    except (TypeError, ValueError, RuntimeError):
-        return f"a {type(value).__name__}"
-    return plain
 
 
 def _first_difference(of_ranks: Sequence[Lines]) -> str | None:
@@ -238,15 +183,15 @@ def _first_difference(of_ranks: Sequence[Lines]) -> str | None:
     return next((name for name in names if len({repr(lines.get(name)) for lines in of_ranks}) > 1), None)
 
 
-def _by_rank(values: Sequence[Any]) -> str:
+def _by_rank(values: Sequence[str]) -> str:
     """Every value with the ranks that have it.
 
-    >>> _by_rank([3, 4, 3])
+    >>> _by_rank(["3", "4", "3"])
     '3 on rank 0, 2; 4 on rank 1'
     """
     ranks: dict[str, list[str]] = {}
     for rank, value in enumerate(values):
-        ranks.setdefault("nothing" if value is None else repr(value), []).append(str(rank))
+        ranks.setdefault(value, []).append(str(rank))
     return "; ".join(f"{value} on rank {', '.join(numbers)}" for value, numbers in ranks.items())
 
 

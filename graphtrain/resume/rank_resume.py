@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 
@@ -26,10 +26,10 @@ from graphtrain.program.bind import BoundNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.rounds import is_fetching, slots_of_rounds
 from graphtrain.program.stateful_objects import of_rank
+from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
-from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.rank_saves import RankSaves
-from graphtrain.resume.restore import ResumeOptions
+from graphtrain.resume.restore import GraphChange, ResumeOptions
 from graphtrain.state.random import RandomAside, capture_random, global_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
@@ -49,31 +49,11 @@ def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves)
         UsageError: the run directory holds a run, and it must not; or there is no such checkpoint.
         CheckpointError: the checkpoint that was named is not sound. What rank 0 meets is raised on all ranks.
     """
-    rank, world_size = saves.ranks.rank, saves.ranks.world_size
-    read = functools.partial(read_checkpoint, rank=rank, world_size=world_size)
+    ranks = saves.ranks
+    read = functools.partial(read_checkpoint, rank=ranks.rank, world_size=ranks.world_size)
     if run_files is not None:
         run_files.read = read
-    if saves.are_one:
-        return _found(run_files, options, read)
-    if rank == 0:
-        return _chosen(run_files, options, saves, read)
-    return _followed(run_files, saves, read)
-
-
-def _found(
-    run_files: RunFiles | None,
-    options: ResumeOptions,
-    read: Callable[[Path, Manifest | None], Checkpoint],
-    *,
-    reads_again: bool = False,
-) -> Checkpoint | None:
-    if run_files is not None:
-        return run_files.find(options.resume)
-    if not options.is_named:
-        return None
-    checkpoint = options.read(options.resume)
-    # Of several ranks it is read again, as this process needs it.
-    return read(checkpoint.path, checkpoint.manifest) if reads_again or checkpoint.ranks > 1 else checkpoint
+    return _followed(run_files, saves, read) if ranks.rank else _chosen(run_files, options, saves, read)
 
 
 def _chosen(
@@ -103,8 +83,10 @@ def _chosen(
         if run_files is not None:
             run_files.read = read_by_all
             checkpoint = run_files.find(options.resume)
-        else:
-            checkpoint = _found(None, options, read_by_all, reads_again=True)
+        elif options.is_named:
+            checkpoint = options.read(options.resume)
+            if max(checkpoint.ranks, saves.ranks.world_size) > 1:  # it is read again, as each process needs it
+                checkpoint = read_by_all(checkpoint.path, checkpoint.manifest)
     except GraphtrainError as error:
         problem = error
     finally:
@@ -147,12 +129,7 @@ def _followed(
 
 
 def resized(
-    checkpoint: Checkpoint,
-    compiled: CompiledGraph,
-    rank: int,
-    world_size: int,
-    seed: int,
-    rename: Mapping[str, str],
+    checkpoint: Checkpoint, compiled: CompiledGraph, ranks: Ranks, seed: int, rename: Mapping[str, str]
 ) -> tuple[Checkpoint, str]:
     """A checkpoint as a rank resumes from it where as many ranks have not written it; and what changes, in words.
 
@@ -164,229 +141,202 @@ def resized(
         UsageError: `rename` names no node.
         CheckpointError: batches are being trained on, of which there are more than ranks.
     """
-    manifest, first, before = checkpoint.manifest, checkpoint.sections, checkpoint.ranks
-    states: Mapping[int, Sections] = checkpoint.others or {0: first}
     renaming = GraphChange.of(checkpoint, compiled.graph, rename).renaming
-    exchanged = _exchanged(compiled, manifest, first["progress"], before, renaming)
-    with RandomAside(global_generators()):
-        fetching = [_former(renaming, bound) for bound in compiled.program.nodes if is_fetching(bound)]
-        batches = sum(int(first["progress"].get(path, {}).get("batches", 0)) for path in fetching)
-        seed_everything(derived_seed(seed, batches, rank))
-        drawn = capture_random()
-    sections = {
-        **first,
-        "gradients": _gradients(compiled, states, exchanged, rank),
-        "progress": _progress(compiled, states, exchanged, before, rank, world_size, renaming),
-        "slots": _slots(compiled, checkpoint, states, before, rank, world_size, renaming),
-        "metrics": _means(states, rank),
-        "random": {**first["random"], **drawn},
-    }
-    facts = ["random numbers are others", *_of_rank_0(checkpoint, compiled)]
-    if any(sections["gradients"].values()) and not exchanged:
-        facts.append("gradients of the open window are summed")
-    return replace(checkpoint, sections=sections), f"{_ranks(world_size)} instead of {before} ({', '.join(facts)})"
+    return _Resized(checkpoint, compiled, renaming, ranks.rank, ranks.world_size).checkpoint(seed)
 
 
 def _ranks(number: int) -> str:
     return f"{number} {'process' if number == 1 else 'processes'}"
 
 
-def _former(renaming: Renaming, bound: BoundNode) -> str:
-    """The path that a node was saved under."""
-    return renaming.former(bound.path) or bound.path
+@final
+class _Resized:
+    """A checkpoint that some number of ranks has written, for one of another number."""
 
+    def __init__(
+        self, checkpoint: Checkpoint, compiled: CompiledGraph, renaming: Renaming, rank: int, world_size: int
+    ) -> None:
+        self._checkpoint, self._compiled, self._renaming = checkpoint, compiled, renaming
+        self._rank, self._world_size, self._before = rank, world_size, checkpoint.ranks
+        states: Mapping[int, Sections] = checkpoint.others or {0: checkpoint.sections}
+        self._states = {number: states[number] for number in sorted(states)}
+        self._nodes = compiled.program.nodes
 
-def _exchanged(
-    compiled: CompiledGraph,
-    manifest: Manifest,
-    progress: Mapping[str, Mapping[str, Any]],
-    before: int,
-    renaming: Renaming,
-) -> set[str]:
-    """The optimizers whose gradients were summed over ranks already.
+    def checkpoint(self, seed: int) -> tuple[Checkpoint, str]:
+        """The checkpoint, and what changes, in words."""
+        first, exchanged = self._checkpoint.sections, self._exchanged()
+        with RandomAside(global_generators()):
+            fetching = [self._former(bound) for bound in self._nodes if is_fetching(bound)]
+            batches = sum(int(first["progress"].get(path, {}).get("batches", 0)) for path in fetching)
+            seed_everything(derived_seed(seed, batches, self._rank))
+            drawn = capture_random()
+        sections = {
+            **first,
+            "gradients": self._gradients(exchanged),
+            "progress": self._progress(exchanged),
+            "slots": self._slots(),
+            "metrics": self._means(),
+            "random": {**first["random"], **drawn},
+        }
+        facts = ["random numbers are others", *self._of_rank_0()]
+        if any(sections["gradients"].values()) and not exchanged:
+            facts.append("gradients of the open window are summed")
+        resized = replace(self._checkpoint, sections=sections)
+        return resized, f"{_ranks(self._world_size)} instead of {self._before} ({', '.join(facts)})"
 
-    One process sums none: there it follows from the position, behind which they are stepped or summed first.
-    """
-    exchanged = set()
-    for name in _exchanging(compiled):
-        flags = [
-            progress[_former(renaming, bound)].get(declared)
-            for bound, declared in _exchanged_fields(compiled, name)
-            if _former(renaming, bound) in progress
+    def _former(self, bound: BoundNode) -> str:
+        """The path that a node was saved under."""
+        return self._renaming.former(bound.path) or bound.path
+
+    def _exchanged(self) -> set[str]:
+        """The optimizers whose gradients were summed over ranks already.
+
+        One process sums none: there it follows from the position, behind which they are stepped or summed first.
+        """
+        exchanged, progress = set(), self._checkpoint.sections["progress"]
+        for name in self._exchanging():
+            saved = [(progress.get(self._former(bound)), field) for bound, field in self._exchanged_fields(name)]
+            flags = [fields.get(field) for fields, field in saved if fields is not None]
+            if any(flags) if self._before > 1 and flags else self._is_behind_exchange(name):
+                exchanged.add(name)
+        return exchanged
+
+    def _exchanging(self) -> set[str]:
+        """The optimizers whose gradients some node sums over ranks."""
+        actions = [action for bound in self._nodes for action in bound.planned.actions]
+        return {name for action in actions if action.effect == "exchange" for name in action.optimizers}
+
+    def _exchanged_fields(self, optimizer: str) -> list[tuple[BoundNode, str]]:
+        """The nodes that count the windows of an optimizer, with the field that is true once ranks have summed."""
+        return [
+            (bound, declared.exchanged)
+            for bound in self._nodes
+            for declared in bound.kind.fields.values()
+            if declared.exchanged is not None and optimizer in bound.planned.optimizers
         ]
-        position = renaming.path(manifest.position)
-        is_exchanged = any(flags) if before > 1 and flags else _is_behind_exchange(compiled, position, name)
-        if is_exchanged:
-            exchanged.add(name)
-    return exchanged
 
+    def _is_behind_exchange(self, optimizer: str) -> bool:
+        """True if the gradients that an optimizer has at the position are stepped before they are summed."""
+        path = self._renaming.path(self._checkpoint.manifest.position)
+        waiting = list(self._compiled.liveness.flow.entries.get(path, ())[:1])
+        seen = set(waiting)
+        while waiting:
+            point = waiting.pop()
+            actions = point.planned.actions if point.planned is not None else ()
+            effects = [action.effect for action in actions if optimizer in action.optimizers]
+            if "step" in effects and "exchange" not in effects:
+                return True
+            if "exchange" not in effects and "zero_grad" not in effects:
+                following = [arrow.target for arrow in point.arrows if arrow.target not in seen]
+                seen.update(following)
+                waiting += following
+        return False
 
-def _exchanging(compiled: CompiledGraph) -> set[str]:
-    """The optimizers whose gradients some node sums over ranks."""
-    return {
-        name
-        for bound in compiled.program.nodes
-        for action in bound.planned.actions
-        if action.effect == "exchange"
-        for name in action.optimizers
-    }
+    def _gradients(self, exchanged: set[str]) -> dict[str, dict[str, torch.Tensor]]:
+        """Those that were summed over ranks on every rank; the sum of the others on rank 0."""
+        optimizers = [self._compiled.program.resources.get(name) for name in exchanged]
+        summed = {
+            id(parameter)
+            for optimizer in optimizers
+            if isinstance(optimizer, torch.optim.Optimizer)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        modules, of_ranks = self._compiled.state.objects.modules, [each["gradients"] for each in self._states.values()]
+        gradients: dict[str, dict[str, torch.Tensor]] = {}
+        for name, of_first in of_ranks[0].items():
+            parameters = dict(modules[name].named_parameters()) if name in modules else {}
+            of_module = gradients[name] = {}
+            for path in dict.fromkeys(path for each in of_ranks for path in each.get(name, {})):
+                if path in parameters and id(parameters[path]) in summed:
+                    if path in of_first:
+                        of_module[path] = of_first[path]
+                elif self._rank == 0:
+                    parts = [each.get(name, {}).get(path) for each in of_ranks]
+                    of_module[path] = _sum([part for part in parts if part is not None])
+        return gradients
 
+    def _progress(self, exchanged: set[str]) -> dict[str, Mapping[str, Any]]:
+        """That of rank 0, in which nothing depends on ranks but whether gradients were summed, and the last round.
 
-def _exchanged_fields(compiled: CompiledGraph, optimizer: str) -> list[tuple[BoundNode, str]]:
-    """The nodes that count the windows of an optimizer, with the field that is true once ranks have summed."""
-    return [
-        (bound, declared.exchanged)
-        for bound in compiled.program.nodes
-        for declared in bound.kind.fields.values()
-        if declared.exchanged is not None and optimizer in bound.planned.optimizers
-    ]
+        What belongs to gradients is summed, and given to rank 0; what is each rank's own, rank 0 alone has again. A
+        node that only several ranks need, as `exchange`, has none in one process.
+        """
+        rank, states = self._rank, self._states
+        of_ranks = [bound for bound in self._nodes if "ranks" in bound.kind.optional and not bound.bypassed]
+        fresh = {
+            self._former(bound): {
+                name: getattr(bound.instance, name) for name, declared in bound.kind.fields.items() if declared.stored
+            }
+            for bound in of_ranks
+        }
+        changed: dict[str, dict[str, Any]] = {
+            path: dict(fields) for path, fields in {**fresh, **states[0]["progress"]}.items()
+        }
+        for bound in self._nodes:
+            path = self._former(bound)
+            if (fields := changed.get(path)) is None:
+                continue
+            if (is_fetching(bound) or ROUND in bound.kind.fields) and 1 in (self._before, self._world_size):
+                fields[ROUND] = 1
+            if IDLE in bound.kind.fields:
+                fields[IDLE] = rank in states and states[rank]["progress"].get(path, {}).get(IDLE, False)
+            for name in of_rank(bound) if rank else ():
+                fields.pop(name, None)
+            for field in [field for field in bound.kind.fields.values() if field.with_gradients]:
+                parts = [state["progress"][path].get(field.name, field.default) for state in states.values()]
+                fields[field.name] = sum(parts[1:], parts[0]) if rank == 0 else field.default
+        for name in self._exchanging():
+            for bound, declared in self._exchanged_fields(name):
+                if (path := self._former(bound)) in changed:
+                    changed[path][declared] = self._world_size > 1 and name in exchanged
+        return dict(changed)
 
+    def _slots(self) -> dict[str, Any]:
+        """Values in transit: what belongs to a batch on the rank of the number that has it, anything else on all."""
+        dependent, slots = slots_of_rounds(self._compiled.program), dict(self._states[0]["slots"])
+        for name in slots:
+            source = dependent.get(self._renaming.slot(name))
+            if source is None:
+                continue
+            fields = self._states[0]["progress"].get(self._former(source), {})
+            batches = fields.get(ROUND, 1) if self._before > 1 else 1
+            if batches > self._world_size:
+                raise CheckpointError(
+                    f"{self._checkpoint.path} was made while {batches} ranks had a batch each in `{name}`, and there "
+                    f"are {_ranks(self._world_size)} now",
+                    f"resume with {batches} processes or more, or from a checkpoint that was made between two batches",
+                )
+            slots[name] = self._states[self._rank]["slots"].get(name) if self._rank < batches else None
+        return slots
 
-def _is_behind_exchange(compiled: CompiledGraph, path: str, optimizer: str) -> bool:
-    """True if the gradients that an optimizer has before a node runs are stepped before they are summed."""
-    waiting = list(compiled.liveness.flow.entries.get(path, ())[:1])
-    seen = set(waiting)
-    while waiting:
-        point = waiting.pop()
-        actions = point.planned.actions if point.planned is not None else ()
-        effects = [action.effect for action in actions if optimizer in action.optimizers]
-        if "step" in effects and "exchange" not in effects:
-            return True
-        if "exchange" not in effects and "zero_grad" not in effects:
-            following = [arrow.target for arrow in point.arrows if arrow.target not in seen]
-            seen.update(following)
-            waiting += following
-    return False
+    def _means(self) -> dict[str, Any]:
+        """The sums of all ranks on rank 0, none on the others."""
+        of_ranks = [state["metrics"] for state in self._states.values()]
+        horizons = {name: {horizon for state in of_ranks for horizon in state.get(name, {})} for name in of_ranks[0]}
+        return {
+            name: {
+                horizon: added(state.get(name, {}).get(horizon, {}) for state in of_ranks) if self._rank == 0 else {}
+                for horizon in sorted(names, key=list(of_ranks[0][name]).index)
+            }
+            for name, names in horizons.items()
+        }
 
-
-def _gradients(
-    compiled: CompiledGraph, states: Mapping[int, Sections], exchanged: set[str], rank: int
-) -> dict[str, dict[str, torch.Tensor]]:
-    """Those that were summed over ranks on every rank; the sum of the others on rank 0."""
-    optimizers = [compiled.program.resources.get(name) for name in exchanged]
-    summed = {
-        id(parameter)
-        for optimizer in optimizers
-        if isinstance(optimizer, torch.optim.Optimizer)
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
-    modules = compiled.state.objects.modules
-    gradients: dict[str, dict[str, torch.Tensor]] = {}
-    for name, of_first in states[0]["gradients"].items():
-        parameters = dict(modules[name].named_parameters()) if name in modules else {}
-        of_module = gradients[name] = {}
-        for path in dict.fromkeys(path for state in states.values() for path in state["gradients"].get(name, {})):
-            if path in parameters and id(parameters[path]) in summed:
-                if path in of_first:
-                    of_module[path] = of_first[path]
-            elif rank == 0:
-                parts = [states[number]["gradients"].get(name, {}).get(path) for number in sorted(states)]
-                of_module[path] = _sum([part for part in parts if part is not None])
-    return gradients
+    def _of_rank_0(self) -> list[str]:
+        """What was not the same on all ranks, of which rank 0's is taken: buffers, and what changed since `setup`."""
+        if self._before == 1:
+            return []
+        manifest, saved = self._checkpoint.manifest, self._checkpoint.sections["resources"]
+        own = [
+            f"{name}.{tensor}"
+            for name in self._compiled.state.objects.modules
+            for tensor, value in saved.get(name, {}).items()
+            if isinstance(value, torch.Tensor) and tensor not in manifest.tensors.get(name, {})
+        ]
+        drift = ["what has changed since `setup`"] if manifest.own_drift else []
+        taken = [*([quoted(own, _SHOWN)] if own else []), *drift]
+        return [f"{' and '.join(taken)} of rank 0"] if taken else []
 
 
 def _sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
-
-
-def _progress(
-    compiled: CompiledGraph,
-    states: Mapping[int, Sections],
-    exchanged: set[str],
-    before: int,
-    rank: int,
-    world_size: int,
-    renaming: Renaming,
-) -> dict[str, Mapping[str, Any]]:
-    """That of rank 0, in which nothing depends on ranks but whether gradients were summed, and the last round.
-
-    What belongs to gradients is summed, and given to rank 0; what is each rank's own, rank 0 alone has again. A node
-    that only several ranks need, as `exchange`, has none in one process.
-    """
-    of_ranks = [bound for bound in compiled.program.nodes if "ranks" in bound.kind.optional and not bound.bypassed]
-    fresh = {
-        _former(renaming, bound): {
-            name: getattr(bound.instance, name) for name, declared in bound.kind.fields.items() if declared.stored
-        }
-        for bound in of_ranks
-    }
-    changed: dict[str, Mapping[str, Any]] = {**fresh, **states[0]["progress"]}
-    for bound in compiled.program.nodes:
-        path = _former(renaming, bound)
-        if path in changed and (is_fetching(bound) or ROUND in bound.kind.fields) and 1 in (before, world_size):
-            changed[path] = {**changed[path], ROUND: 1}
-        if path in changed and IDLE in bound.kind.fields:
-            is_idle = rank in states and states[rank]["progress"].get(path, {}).get(IDLE, False)
-            changed[path] = {**changed[path], IDLE: is_idle}
-        if rank and (own := of_rank(bound)) and path in changed:
-            changed[path] = {name: value for name, value in changed[path].items() if name not in own}
-        sums = [field for field in bound.kind.fields.values() if field.with_gradients and path in changed]
-        for field in sums:
-            parts = [states[number]["progress"][path].get(field.name, field.default) for number in sorted(states)]
-            changed[path] = {**changed[path], field.name: sum(parts[1:], parts[0]) if rank == 0 else field.default}
-    for name in _exchanging(compiled):
-        for bound, declared in _exchanged_fields(compiled, name):
-            path = _former(renaming, bound)
-            if path in changed:
-                is_exchanged = world_size > 1 and name in exchanged
-                changed[path] = {**changed[path], declared: is_exchanged}
-    return changed
-
-
-def _slots(
-    compiled: CompiledGraph,
-    checkpoint: Checkpoint,
-    states: Mapping[int, Sections],
-    before: int,
-    rank: int,
-    world_size: int,
-    renaming: Renaming,
-) -> dict[str, Any]:
-    """Values in transit: what belongs to a batch on the rank of the number that has it, anything else on all."""
-    dependent, slots = slots_of_rounds(compiled.program), dict(states[0]["slots"])
-    for name in slots:
-        source = dependent.get(renaming.slot(name))
-        if source is None:
-            continue
-        batches = states[0]["progress"].get(_former(renaming, source), {}).get(ROUND, 1) if before > 1 else 1
-        if batches > world_size:
-            raise CheckpointError(
-                f"{checkpoint.path} was made while {batches} ranks had a batch each in `{name}`, and there are "
-                f"{_ranks(world_size)} now",
-                f"resume with {batches} processes or more, or from a checkpoint that was made between two batches",
-            )
-        slots[name] = states[rank]["slots"].get(name) if rank < batches else None
-    return slots
-
-
-def _means(states: Mapping[int, Sections], rank: int) -> dict[str, Any]:
-    """The sums of all ranks on rank 0, none on the others."""
-    of_ranks = [states[number]["metrics"] for number in sorted(states)]
-    horizons = {name: {horizon for state in of_ranks for horizon in state.get(name, {})} for name in of_ranks[0]}
-    return {
-        name: {
-            horizon: added(state.get(name, {}).get(horizon, {}) for state in of_ranks) if rank == 0 else {}
-            for horizon in sorted(names, key=list(of_ranks[0][name]).index)
-        }
-        for name, names in horizons.items()
-    }
-
-
-def _of_rank_0(checkpoint: Checkpoint, compiled: CompiledGraph) -> list[str]:
-    """What was not the same on all ranks, of which rank 0's is taken: buffers, and what has changed since `setup`."""
-    if checkpoint.ranks == 1:
-        return []
-    places = checkpoint.manifest.tensors
-    own = [
-        f"{name}.{tensor}"
-        for name in compiled.state.objects.modules
-        for tensor, value in checkpoint.sections["resources"].get(name, {}).items()
-        if isinstance(value, torch.Tensor) and tensor not in places.get(name, {})
-    ]
-    drift = ["what has changed since `setup`"] if checkpoint.manifest.own_drift else []
-    taken = [*([quoted(own, _SHOWN)] if own else []), *drift]
-    return [f"{' and '.join(taken)} of rank 0"] if taken else []
+    return functools.reduce(torch.add, parts)

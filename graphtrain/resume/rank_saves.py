@@ -21,8 +21,7 @@ import msgpack
 
 from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.agreement import Agreement
-from graphtrain.ranks import LostRankError, Ranks
-from graphtrain.storage.background import Background
+from graphtrain.ranks import LostRankError, Ranks, Record
 from graphtrain.storage.checkpoint import reason_of, write_checkpoint, write_folder
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest
@@ -53,19 +52,17 @@ class RankSaves:
         agreement: with the other ranks.
 
     Attributes:
+        are_one: True where this process is the only one.
         run: a name for the keys of this run in the store, the same on all ranks; set where the run begins.
         begun: how many saves were begun.
         failed: how many of them have failed, as far as this rank knows.
     """
 
     def __init__(self, agreement: Agreement) -> None:
-        self.agreement = agreement
+        self.agreement, self.ranks = agreement, agreement.ranks
+        self.are_one = self.ranks.world_size == 1
         self.run = "run"
         self.begun = self.failed = self._copies = 0
-
-    @property
-    def ranks(self) -> Ranks:
-        return self.agreement.ranks
 
     def copied(self, copy: Callable[[], Any]) -> Any:
         """What every rank has copied, each its own; where one could not, none has.
@@ -85,7 +82,7 @@ class RankSaves:
         key = f"{self.run}/refused/{self._copies}"
         if refusal is not None:
             self.ranks.publish(f"{key}/{self.ranks.rank}", msgpack.packb(refusal))
-        records = self.agreement.synchronise("save", has_failed=refusal is not None)
+        records = self.agreement.synchronise("save", Record(has_failed=refusal is not None))
         refusing = next((rank for rank, record in enumerate(records) if record.has_failed), None)
         if refusing is None:
             return copied
@@ -94,15 +91,6 @@ class RankSaves:
             refusal = msgpack.unpackb(published) if published is not None else ["the state", "it has not said why", ""]
         path, reason, hint = refusal
         raise UnsaveableError(path, f"{reason} (rank {refusing})", hint)
-
-    @property
-    def are_one(self) -> bool:
-        """True where this process is the only one."""
-        return self.ranks.world_size == 1
-
-    def know_of(self, save: Background[Written]) -> bool:
-        """True if all ranks know by now what has become of the last save: rank 0 said so when they synchronised."""
-        return save.is_over if self.are_one else self.agreement.saves_known >= self.begun
 
     def save(
         self,
@@ -113,7 +101,8 @@ class RankSaves:
     ) -> RankSave:
         """Begin the save that all ranks have copied their state for."""
         self.begun += 1
-        return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, required, folder, slim)
+        equal = MustBeEqual() if self.are_one else required()
+        return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, equal, folder, slim)
 
 
 @final
@@ -122,7 +111,7 @@ class RankSave:
 
     Arguments:
         key: that of the save in the store.
-        required: returns what has to be equal on all ranks.
+        required: what has to be equal on all ranks.
         folder: of the checkpoints, as this rank sees it.
         slim: how the files are divided; that of rank 0 holds for all. Default: tensors by their resource.
 
@@ -136,15 +125,13 @@ class RankSave:
         ranks: Ranks,
         key: str,
         staged: StagedState,
-        required: Callable[[], MustBeEqual],
+        required: MustBeEqual,
         folder: Path,
         slim: Slim | None = None,
     ) -> None:
         self._ranks, self._key, self._staged = ranks, key, staged
-        self._folder, self._slim = folder, slim
+        self._required, self._folder, self._slim = required, folder, slim
         self._facts = Manifest()
-        self._is_alone = ranks.world_size == 1
-        self._required = MustBeEqual() if self._is_alone else required()
         self.leads = not ranks.rank
         self.hurried = Event()
         self._hurried_at: float | None = None
@@ -212,10 +199,10 @@ class RankSave:
 
     def is_told(self, timeout_seconds: float) -> bool:
         """True if rank 0 has said what has become of it; waited for so long."""
-        return self._is_alone or self._ranks.read(self._of("outcome", 0), timeout_seconds) is not None
+        return self._ranks.read(self._of("outcome", 0), timeout_seconds) is not None
 
     def _write_folder(self, path: Path, staged: StagedState, facts: Manifest) -> Manifest:
-        if self._is_alone:
+        if self._ranks.world_size == 1:
             return write_checkpoint(path, staged, facts, self._slim)
 
         def write(folder: Path) -> Manifest:
@@ -264,21 +251,19 @@ class RankSave:
 
     def _publish(self, topic: str, value: Any) -> None:
         self._told.add(topic)
-        if self._is_alone:
-            return
         self._ranks.publish(self._of(topic, self._ranks.rank), zlib.compress(msgpack.packb({"value": value}), 1))
 
     def _give_up(self, reason: str) -> None:
         """Tell the others, wherever they wait for this rank, that nothing comes any more."""
         for topic in ("folder", "summary", "leaves", "essential", "files"):
-            if topic not in self._told and not self._is_alone:
+            if topic not in self._told:
                 with suppress(LostRankError):
                     told = zlib.compress(msgpack.packb({"failed": reason}), 1)
                     self._ranks.publish(self._of(topic, self._ranks.rank), told)
 
     def _forget(self) -> None:
         """Release the memory that the store has for what this rank has told: nobody reads it any more."""
-        for topic in self._told - {"outcome"} if not self._is_alone else ():
+        for topic in self._told - {"outcome"}:
             with suppress(LostRankError):
                 self._ranks.publish(self._of(topic, self._ranks.rank), b"")
 

@@ -1,4 +1,4 @@
-"""Resuming from a checkpoint: its state is restored, changes are reported, what is undecided is refused."""
+"""What a checkpoint holds is captured; and restored, where changes are reported and what is undecided is refused."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
-from graphtrain.graph.renaming import lost_position_hint
+from graphtrain.graph import Graph
+from graphtrain.graph.canonical import saved_json, structural_hash
+from graphtrain.graph.difference import Difference
+from graphtrain.graph.elements import nodes_of
+from graphtrain.graph.renaming import Renaming, lost_position_hint
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.made import made_resources, refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
-from graphtrain.resume.capture import Resumable
-from graphtrain.resume.graph_change import GraphChange
 from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, difference_error
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.data_content import ComparedData
@@ -28,8 +29,106 @@ from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.run_files import named_checkpoint
+from graphtrain.storage.saved_graph import graph_of
+
+if TYPE_CHECKING:
+    from graphtrain.resume.session import Session
 
 _MOST_CHARACTERS = 200
+_MOST_IN_A_LINE = 4  # differences; more are listed below it
+_MOST_BELOW = 30
+
+
+@dataclass(frozen=True)
+class GraphChange:
+    """How the graph that a run is resumed in differs from the one that it was saved with.
+
+    Of an *identical* graph nothing is reported, of one with *cosmetic* differences that they change nothing (`aside`);
+    one with others is *compatible* if it has the position, and what is read from there on was saved. Any other graph is
+    refused.
+
+    Attributes:
+        former: the graph as it was saved.
+        difference: from it, renamed, to the graph of now.
+        already: hints about renamings that the saved graph has already.
+    """
+
+    former: Graph
+    renaming: Renaming
+    difference: Difference
+    already: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) -> GraphChange:
+        """The change from the graph of a checkpoint to the graph of now.
+
+        Raises:
+            UsageError: `rename` names no node.
+            CheckpointError: the saved graph cannot be read.
+        """
+        former = graph_of(checkpoint.path, checkpoint.manifest)
+        paths = set(nodes_of(former))
+        # The command of a resume is repeated, and by then the run was saved with the renamed graph.
+        done = {old: new for old, new in rename.items() if old not in paths and new in paths}
+        renaming = Renaming({old: new for old, new in rename.items() if old not in done}, former, now)
+        already = tuple(f"rename: the saved graph has `{new}` already, and no `{old}`" for old, new in done.items())
+        return cls(former, renaming, renaming.graph(former).diff(now), already)
+
+    @property
+    def replaced(self) -> list[str]:
+        """The paths of nodes that are of another kind now."""
+        return [change.path.partition(".")[0] for change in self.difference.changes if change.what == "kind"]
+
+    def words(self) -> list[str]:
+        """The differences as the line of a resume has them, or their number."""
+        renamed = [f"node {old} renamed {new}" for old, new in self.renaming.names.items()]
+        listed = self._listed()
+        is_long = len(listed) > _MOST_IN_A_LINE
+        return renamed + ([f"the graph ({len(listed)} differences, below)"] if is_long else listed)
+
+    def aside(self) -> str:
+        """The differences of a graph that does the same; empty where one of them matters."""
+        if self.difference.matters or not self.difference:
+            return ""
+        shown = [str(change) for change in self.difference.changes]
+        return f"in the graph only {', '.join(shown)}" if shown else ""
+
+    def below(self) -> tuple[str, ...]:
+        """The differences, a line each, where they are too many for one; and hints."""
+        listed = self._listed()
+        lines = [f"  {change}" for change in listed[:_MOST_BELOW]] if len(listed) > _MOST_IN_A_LINE else []
+        if len(listed) > _MOST_BELOW:
+            lines.append(f"  and {len(listed) - _MOST_BELOW} more: graphtrain diff RUN_DIR GRAPH")
+        return (*self.already, *lines, *self.difference.hints)
+
+    def _listed(self) -> list[str]:
+        return [str(change) for change in self.difference.changes if change.independent and change.matters]
+
+
+def capture(run: Session) -> tuple[RunState, Manifest]:
+    """The content of a checkpoint made now: the state, sharing its tensors with the run, and what is known of it."""
+    compiled, loop = run.compiled, run.loop
+    state = compiled.state.capture(run.alive)
+    step, epoch = compiled.run_clock.step_and_epoch()
+    facts = Manifest(
+        **(run.environment.as_plain() if run.environment is not None else {}),
+        graph=saved_json(compiled.graph),
+        graph_hash=structural_hash(compiled.graph),
+        position=compiled.path(loop.position),
+        ended=loop.ended,
+        step=step,
+        epoch=epoch,
+        **compiled.run_clock.nested(),
+        window_ranks=compiled.program.window_ranks,
+        metrics=compiled.state.recorder.recorded_now(),
+        seconds=run.watch.seconds(),
+        unknown=compiled.state.unknown,
+        aliases=compiled.state.aliases,
+        not_state=sorted(compiled.state.left_out),
+        hyper_parameters=run.hyper_parameters.made,
+        hyper_parameters_in_force=run.hyper_parameters.values,
+    )
+    return state, facts
 
 
 @dataclass(frozen=True)
@@ -72,9 +171,6 @@ class ResumeOptions:
         return self.resume not in ("auto", "never")
 
 
-_NOT_NESTED: Mapping[str, Any] = MappingProxyType({})
-
-
 @dataclass(frozen=True)
 class Restored:
     """What a person is told of a restored run.
@@ -88,7 +184,6 @@ class Restored:
         aside: what differs in the graph and changes nothing, in words; empty for nothing.
         below: what is reported after that, a line each.
         is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
-        resized: that the number of ranks is another one, and what follows from it, in words; empty if it is not.
         sampled: the data of which a sample was compared, in words; empty where all of it was.
     """
 
@@ -99,11 +194,10 @@ class Restored:
     aside: str = ""
     below: tuple[str, ...] = ()
     is_as_saved: bool = False
-    resized: str = ""
     sampled: str = ""
 
 
-def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resized: str = "") -> Restored:
+def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resized: str = "") -> Restored:
     """Restore the state of a checkpoint: the mirror of `capture`.
 
     Into a graph that is not the saved one: nodes take the progress that is saved under their names, or under the names
@@ -134,7 +228,8 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     # Sections in the order of `RunState`; nodes are set up from what is restored, and may draw random numbers while
     # they are, so the generators come after them.
     copies = made_resources(change.former, compiled.program.resources).keys() & state.resources.keys()  # no node's now
-    fresh = hyper_parameters.reinitialised(decisions.chosen) | copies
+    # Nor is the saved state loaded of what is of another class.
+    fresh = copies | {name.removesuffix(".class") for name in decisions.chosen if name.endswith(".class")}
     if state.reachable:
         changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
         state = replace(state, reachable=changed)
@@ -145,20 +240,19 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
     lost = [*compiled.state.not_restored(), *([] if left_out else not_shared), *compared.changed]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
-    is_partial = bool(left_out or manifest.unknown)
-    is_whole = not (fresh or not_restored or is_partial or change.renaming.names or change.difference.matters)
-    if is_whole:
-        alive = compiled.alive(position, manifest.ended)
-        _expect_digest(checkpoint, compiled, state, alive, sections, is_as_written=not (resized or options.kept))
+    parts = (fresh, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
+    if is_whole := not any(parts):
+        _expect_digest(checkpoint, compiled, state, position, sections, is_as_written=not (resized or options.kept))
     notes = hyper_parameters.apply(decisions.chosen, decisions.in_force)
     run.loop.position, run.loop.ended = position, manifest.ended
-
+    left = sorted(set(state.progress) - set(compiled.program.by_path))
     return Restored(
         bool(decisions.differences or decisions.chosen or change.renaming.names),
         change.difference.matters,
         [
             *change.words(),
-            *_gone(state, compiled, copies),
+            *([f"progress of {', '.join(left)} left out"] if left else []),
+            *(f"{name} left out" for name in sorted(copies)),
             *left_out,
             *not_restored,
             *decisions.words(),
@@ -174,21 +268,13 @@ def restore(checkpoint: Checkpoint, run: Resumable, options: ResumeOptions, resi
             *compiled.run_clock.mixed_windows(change.former, change.renaming),
         ),
         is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
-        resized=resized,
         sampled=compared.sampled,
     )
 
 
-def _gone(state: RunState, compiled: CompiledGraph, copies: Collection[str]) -> Iterator[str]:
-    """What of a state the graph has no place for, in words."""
-    if nodes := sorted(set(state.progress) - set(compiled.program.by_path)):
-        yield f"progress of {', '.join(nodes)} left out"
-    yield from (f"{name} left out" for name in sorted(copies))
-
-
 def _put_back(
     checkpoint: Checkpoint,
-    run: Resumable,
+    run: Session,
     state: RunState,
     change: GraphChange,
     position: int,
@@ -309,7 +395,7 @@ def repeated(
     trained: tuple[int, float],
     status: Mapping[str, Any],
     now: float | None = None,
-    nested: Mapping[str, Any] = _NOT_NESTED,
+    nested: Mapping[str, Any] | None = None,
 ) -> str:
     """What was trained after the checkpoint and is lost, as far as the last status tells.
 
@@ -330,7 +416,8 @@ def repeated(
     >>> repeated((3, 7.5), {**killed, "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
     'repeating what came after it'
     """
-    if any(status.get(name) != nested.get(name) for name in ("clock_of", "clocks") if name in nested):
+    nested = nested or {}
+    if any(status.get(name) != nested[name] for name in {"clock_of", "clocks"} & nested.keys()):
         return "repeating what came after it"
     try:
         batches, seconds = status["trained"]
@@ -340,7 +427,11 @@ def repeated(
     killed = status.get("state") in ("running", "stopping")
     if not killed:
         return f"repeating {_counted(lost)}, {max(lost_seconds, 0):.0f} s" if lost > 0 else "repeating nothing"
-    more_seconds = _most_seconds_since(status.get("written_at_unix_seconds"), time.time() if now is None else now)
+    # So long a process can have trained after it wrote its status, and not have written the next one.
+    now, more_seconds = time.time() if now is None else now, STATUS_SECONDS
+    written_at = status.get("written_at_unix_seconds")
+    if isinstance(written_at, int | float) and not isinstance(written_at, bool) and written_at <= now:
+        more_seconds = min(now - written_at, STATUS_SECONDS)
     rates = status.get("rates")
     rate = rates.get("batches") if isinstance(rates, Mapping) else None
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e12:
@@ -359,24 +450,18 @@ def _counted(batches: int) -> str:
     return f"{batches} {'batch' if batches == 1 else 'batches'}"
 
 
-def _most_seconds_since(written_at: Any, now: float) -> float:
-    """How long a process can have trained after it wrote its status, and not have written the next one."""
-    if isinstance(written_at, bool) or not isinstance(written_at, int | float) or not written_at <= now:
-        return STATUS_SECONDS
-    return min(now - written_at, STATUS_SECONDS)
-
-
 def _expect_digest(
     checkpoint: Checkpoint,
     compiled: CompiledGraph,
     state: RunState,
-    alive: set[int],
+    position: int,
     sections: Collection[str],
     *,
     is_as_written: bool,
 ) -> None:
     """What was loaded must be what was saved, to the last bit."""
     saved = checkpoint.digest if is_as_written else compiled.state.digest_of(state)
+    alive = compiled.alive(position, checkpoint.manifest.ended)
     digest = compiled.state.digest(alive, sections, state.reachable, checkpoint.checksum_of)
     if digest != saved:
         raise CheckpointError(

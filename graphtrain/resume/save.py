@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
-
-from torch.nn import Module
+from typing import TYPE_CHECKING, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import quoted
 from graphtrain.notices import Notices
 from graphtrain.program.clock import Moment
-from graphtrain.program.requests import Requests, SavePolicy, Saves
-from graphtrain.resume.capture import Resumable, capture
+from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
+from graphtrain.resume.restore import capture
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint
@@ -28,6 +26,9 @@ from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
+
+if TYPE_CHECKING:
+    from graphtrain.resume.session import Session
 
 # After this many transitions without a save point a person is told what prevents one.
 _PATIENCE = 100
@@ -64,10 +65,9 @@ class CheckpointWriter(Saves):
     of the newest checkpoint if no clock has moved since, and nobody has changed the graph or a hyper-parameter.
 
     Arguments:
-        run: what is saved.
+        run: what is saved. Its requests are told from another thread when a checkpoint is written, or has failed to be;
+            its notices of a save that failed where the run continues nevertheless.
         run_files: where checkpoints go. None: nothing is saved, and nothing has to be.
-        requests: is told from another thread when a checkpoint is written, or has failed to be.
-        notices: told of a save that failed where the run continues nevertheless.
         ranks: the saves of all ranks.
 
     Attributes:
@@ -78,19 +78,16 @@ class CheckpointWriter(Saves):
 
     def __init__(
         self,
-        run: Resumable,
+        run: Session,
         run_files: RunFiles | None,
-        requests: Requests,
-        notices: Notices,
         ranks: RankSaves,
     ) -> None:
         self._run = run
         self._run_files = run_files
         self._ranks = ranks
-        self._part: RankSave | None = None  # of what is being written
+        self._part: RankSave | None = None  # of what several ranks are writing
         self._is_failing = False  # ranks do not meet any more
-        self._requests = requests
-        self._notices = notices
+        self._requests, self._notices = run.requests, run.notices
         self._buffers = StagingBuffers()
         self._staged: StagedState | None = None
         self._writing: Background[Written] | None = None
@@ -211,7 +208,8 @@ class CheckpointWriter(Saves):
             if not (error.path.startswith(("slots", "the slot ")) or compiled.state.objects.is_lazy()):
                 raise
             alive = compiled.liveness.names(loop.position, loop.ended)
-            slot = next((name for name in alive if _is_of_slot(error.path, name)), error.path)
+            of_slot = {name: (f"slots[{name!r}]", f"the slot `{name}`") for name in alive}
+            slot = next((name for name in alive if error.path.startswith(of_slot[name])), error.path)
             reason = error.message.removeprefix(f"slots[{slot!r}] cannot be saved: ")
             again = "let it be written again before it is read, so that it is not alive there"
             self.way_out = f"{error.hint}; or {again}" if error.hint else ""
@@ -237,7 +235,10 @@ class CheckpointWriter(Saves):
         Raises:
             SaveFailedError: it could not be, and the policy is to stop.
         """
-        if self._writing is not None and self._ranks.know_of(self._writing):
+        ranks = self._ranks
+        # All of several ranks know what has become of it once rank 0 said so when they synchronised.
+        is_known = not self.is_writing() if ranks.are_one else ranks.agreement.saves_known >= ranks.begun
+        if self._writing is not None and is_known:
             self._wait()
 
     def outcomes(self) -> tuple[int, int]:
@@ -291,7 +292,8 @@ class CheckpointWriter(Saves):
         if self._writing is None:
             return
         try:
-            self._await_part()
+            if self._part is not None:
+                self._await_part(self._part)
             written = self._writing.result()
         except CheckpointError as error:
             self._writing = self._mark = None
@@ -320,13 +322,12 @@ class CheckpointWriter(Saves):
         self._is_failing = not self._ranks.are_one
         if self._part is not None:
             self._part.hurried.set()
-            self._await_part()
+            self._await_part(self._part)
 
-    def _await_part(self) -> None:
+    def _await_part(self, part: RankSave) -> None:
         """Wait for what becomes of a save of several ranks: by the store, so that ranks which are threads can run."""
-        if self._part is not None and self._writing is not None:
-            while not (self._writing.is_over or self._part.is_told(_SLICE_SECONDS)):
-                pass
+        while self._writing is not None and not (self._writing.is_over or part.is_told(_SLICE_SECONDS)):
+            pass
 
     def _begin(self, run_files: RunFiles, value: float | None, askers: frozenset[str]) -> None:
         staged, facts = self._ranks.copied(self._staged_now)
@@ -345,11 +346,13 @@ class CheckpointWriter(Saves):
             self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
             lineage = self.lineage.with_saved(OWN, self._askers)
             facts = replace(facts, saved_by=lineage.saved, returns=lineage.returns)
-        slim = (
-            Slim(_frozen(compiled.state.objects.modules), newest.path.name if newest is not None else "")
-            if policy.slim
-            else None
-        )
+        slim: Slim | None = None
+        if policy.slim:
+            frozen = {  # by the names that they have in the file of their module
+                name: [path for path, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad]
+                for name, module in compiled.state.objects.modules.items()
+            }
+            slim = Slim(frozen, newest.path.name if newest is not None else "")
         part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, slim)
         # After the copy, while training continues: what is changed meanwhile is reported too, by one save too early.
         state = compiled.state
@@ -366,7 +369,8 @@ class CheckpointWriter(Saves):
 
             return part.lead(write, known) if part.leads else part.follow(known)
 
-        self._staged, self._part, self._written_moment = staged, part, moment
+        self._staged, self._written_moment = staged, moment
+        self._part = None if self._ranks.are_one else part
         # Several ranks learn that it is over when they synchronise.
         done = functools.partial(self._requests.post, "written") if self._ranks.are_one else lambda: None
         self._writing = Background(write_part, done)
@@ -406,19 +410,6 @@ class CheckpointWriter(Saves):
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
         return False
-
-
-def _is_of_slot(path: str, name: str) -> bool:
-    """True for the path of an error about a slot, or about something in it."""
-    return path.startswith((f"slots[{name!r}]", f"the slot `{name}`"))
-
-
-def _frozen(modules: Mapping[str, Module]) -> dict[str, list[str]]:
-    """The parameters of every module that are not trained, by the names that they have in its file."""
-    return {
-        name: [path for path, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad]
-        for name, module in modules.items()
-    }
 
 
 def _report(unknown: Sequence[str], notices: Notices) -> None:

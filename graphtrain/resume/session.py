@@ -13,7 +13,8 @@ from graphtrain.data.state import DataState
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.notices import Notices
-from graphtrain.program.agreement import Agreement
+from graphtrain.program.agreement import Agreement, RunOfRank
+from graphtrain.program.clock import Moment
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.loop import Loop
@@ -24,13 +25,11 @@ from graphtrain.program.run_state import OF_NODES, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import Recorder
-from graphtrain.resume.capture import Resumable
-from graphtrain.resume.environment import run_environment
-from graphtrain.resume.equal_ranks import buffers_of, refuse_models, require_equal
-from graphtrain.resume.graph_change import GraphChange
+from graphtrain.resume.environment import RunEnvironment, run_environment
+from graphtrain.resume.equal_ranks import refuse_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.rank_resume import resized
-from graphtrain.resume.restore import Restored, ResumeOptions, placed, restore
+from graphtrain.resume.restore import GraphChange, Restored, ResumeOptions, placed, restore
 from graphtrain.resume.setup_change import SetupHashes, made_otherwise
 from graphtrain.state.random import (
     RandomAside,
@@ -44,7 +43,7 @@ from graphtrain.storage.checkpoint import Checkpoint
 
 
 @final
-class Session(Resumable):
+class Session(RunOfRank):
     """A graph bound to resources, and where it is.
 
     It begins, or enters the state of a checkpoint, by `enter`; it continues with another graph by `rewire`, and with
@@ -54,8 +53,7 @@ class Session(Resumable):
         graph: without problems.
         resources: what nodes read, by name, factories among them.
         ranks: this process among the others, or alone.
-        seed: as `Trainer` has it.
-        device: as `Trainer` has it.
+        seed, device, deterministic, about, not_state: as `Trainer` has them.
         saving: True if checkpoints will be made.
         notices: for a person.
         tick: called with the time by transitions that are timed, when it is due.
@@ -68,7 +66,10 @@ class Session(Resumable):
         world: the ranks of the run; of one process, it alone.
         resources: by name, as they are now.
         setup: hashes of what was set up.
+        environment: None where nothing is written, and nothing was read.
     """
+
+    environment: RunEnvironment | None = None
 
     def __init__(
         self,
@@ -78,11 +79,17 @@ class Session(Resumable):
         *,
         seed: int | None,
         device: str | torch.device,
+        deterministic: bool,
+        about: Mapping[str, Any],
+        not_state: Collection[str],
         saving: bool,
         notices: Notices,
         tick: Callable[[float], None],
     ) -> None:
-        self.notices = notices
+        if deterministic:
+            torch.use_deterministic_algorithms(True)
+            torch.backends.cudnn.benchmark = False
+        self.notices, self._deterministic, self._about, self._not_state = notices, deterministic, about, not_state
         self.requests = Requests(agrees=ranks.world_size > 1)
         self.world = Agreement(ranks, self.requests)
         several = self.world if ranks.world_size > 1 else None
@@ -120,11 +127,9 @@ class Session(Resumable):
             "seed": self.seed,
         }
         self.compiled = self._compile(graph, self.resources, self._prepared, made=self._made)
-        self.requests.retention = self.compiled.retention
-        self.requests.running = lambda: self.path
+        self.requests.retention, self.requests.running = self.compiled.retention, lambda: self.path
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop = Loop(self.compiled.start, self.requests)
-        self.environment = None
         self.setup = SetupHashes()
 
     def _compile(
@@ -133,6 +138,16 @@ class Session(Resumable):
         return CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
 
     # ---- where it is
+
+    @property
+    def alive(self) -> set[int]:
+        """The slots that will be read after the present position."""
+        return self.compiled.alive(self.loop.position, self.loop.ended)
+
+    @property
+    def moment(self) -> Moment | None:
+        """How far the run is; None where the clock counts nothing."""
+        return self.compiled.run_clock.moment(self.loop.position)
 
     @property
     def graph(self) -> Graph:
@@ -169,36 +184,28 @@ class Session(Resumable):
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers of all modules, by their paths."""
-        return buffers_of(self.resources)
+        modules = {name: module for name, module in self.resources.items() if isinstance(module, torch.nn.Module)}
+        return {f"{name}.{path}": tensor for name, module in modules.items() for path, tensor in module.named_buffers()}
 
     # ---- ways in
 
-    def set_up(
-        self,
-        about: Mapping[str, Any],
-        not_state: Collection[str],
-        checkpoint: Checkpoint | None,
-        holder: Any,
-        *,
-        is_recorded: bool,
-        deterministic: bool,
-    ) -> None:
+    def set_up(self, checkpoint: Checkpoint | None, holder: Any) -> None:
         """Note what is set up, before the run begins or is resumed; looking at data may draw random numbers.
 
         Arguments:
-            about, not_state, deterministic: as `Trainer` has them.
             checkpoint: from which it will be resumed. None: it begins.
             holder: the object through which a step function of the user may reach this session.
-            is_recorded: True if anything will be written.
         """
         if checkpoint is not None and self._takes_seed:  # from which the order of its data follows
             saved = checkpoint.manifest.environment.get("seed", self.seed)
             if saved != self.seed:
                 self.seed = self._prepared["seed"] = saved
                 self._compile_again()
-        if is_recorded or checkpoint is not None:
-            self.environment = run_environment(self.resources, about, deterministic=deterministic, seed=self.seed)
-        self.compiled.state.begin(not_state, holder)
+        if self._prepared["saving"] or checkpoint is not None:
+            self.environment = run_environment(
+                self.resources, self._about, deterministic=self._deterministic, seed=self.seed
+            )
+        self.compiled.state.begin(self._not_state, holder)
         baseline = self.compiled.state.baseline
         if baseline is not None and self.environment is not None:
             self.setup = SetupHashes.of(baseline)
@@ -233,9 +240,7 @@ class Session(Resumable):
             self.notices.once(line)
         fitting, resizing, world = checkpoint, "", self.world
         if checkpoint.ranks != world.world_size:
-            fitting, resizing = resized(
-                checkpoint, self.compiled, world.rank, world.world_size, self.seed, options.rename
-            )
+            fitting, resizing = resized(checkpoint, self.compiled, world.ranks, self.seed, options.rename)
         return restore(fitting, self, options, resizing)
 
     def _compile_again(self) -> None:

@@ -70,7 +70,8 @@ class SetupHashes:
         return hashes
 
     def _add(self, reached: Reached, baseline: Baseline) -> None:
-        owner = _owner(reached)
+        owners: Mapping[str, Owner] = {"module": "module", "object": "object"}
+        owner = "data" if reached.is_data else owners.get(reached.category, "program")
         if reached.category in _ATTRIBUTES:
             for place, part, is_covered in parts_of(reached):
                 name = place.rpartition(".")[2]
@@ -140,14 +141,6 @@ def unexplained(changes: Mapping[str, str]) -> list[str]:
 
 def _is_same(saved: str, now: str) -> bool:
     return saved == now or (saved.endswith(_OF_A_PROCESS) and now.endswith(_OF_A_PROCESS))
-
-
-def _owner(reached: Reached) -> Owner:
-    if reached.is_data:
-        return "data"
-    if reached.category == "module":
-        return "module"
-    return "object" if reached.category == "object" else "program"
 
 
 def _text(value: Any, baseline: Baseline) -> str:

@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import functools
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
 from graphtrain.graph.canonical import structural_hash
-from graphtrain.names import quoted
+from graphtrain.names import quoted, suggestion
 from graphtrain.program.horizon import lines_about_steps, other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated
 from graphtrain.resume.setup_change import setup_changes, unexplained
+from graphtrain.state.objects import MISFITS
 from graphtrain.state.random import capture_random
-from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.state.weights import misfits
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Lineage, read_manifest
-from graphtrain.storage.run_files import named_checkpoint
+from graphtrain.storage.run_files import named_checkpoint, named_folder
 from graphtrain.trainer.live_run import LiveRun
 
+_OTHER_MODEL = "make the model as its run has made it, or name a checkpoint of this run"
 
-def begin(
-    run: LiveRun,
-    options: ResumeOptions,
-    about: Mapping[str, Any],
-    not_state: Collection[str],
-    holder: Any,
-    *,
-    deterministic: bool,
-) -> tuple[Checkpoint | None, tuple[str, ...]]:
+
+def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint | None, tuple[str, ...]]:
     """Begin a run, or resume it; the checkpoint it is resumed from, and what has changed since, in words.
 
     Arguments:
-        about, not_state, holder, deterministic: as for `Session.set_up`.
+        holder: as for `Session.set_up`.
 
     Raises:
         UsageError, CheckpointError: as for `choose` and `restore`.
     """
     session, files, random = run.session, run.files, capture_random()
-    _refuse_returning(run)
+    compiled = session.compiled
+    if compiled.returning and not compiled.saving:
+        raise UsageError(
+            f"{quoted(compiled.returning)} may send the run back to a checkpoint, and no node asks for one",
+            "insert a node of the kind `checkpoint`, as in `fit`",
+        )
+    if compiled.returning and files is None and not run.is_replay:
+        raise UsageError(
+            f"{quoted(compiled.returning)} may send the run back to a checkpoint, and there is no run directory that "
+            "holds any",
+            "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
+        )
     checkpoint = choose(files, options, run.rank_saves)
-    is_recorded = files is not None
-    session.set_up(about, not_state, checkpoint, holder, is_recorded=is_recorded, deterministic=deterministic)
+    session.set_up(checkpoint, holder)
     program = session.compiled.program
     for line in [*(lines_about_steps(program) if checkpoint is None else ()), *other_horizons(program)]:
         run.notices.once(line)
@@ -77,7 +86,17 @@ def recover(run: LiveRun, resumed_from: Path | None) -> tuple[str, ...]:
             "the run has failed inside a node, and several ranks do not go back to a save point in place",
             "make a new Trainer, or start all ranks again: with a run directory they resume from its newest checkpoint",
         )
-    checkpoint = _last_save_point(run, resumed_from)
+    checkpoint = run.files.newest() if run.files is not None else None
+    if checkpoint is None and resumed_from is not None:
+        checkpoint = named_checkpoint(resumed_from)
+    if checkpoint is None:
+        why = f" ({run.writer.refusal})" if run.writer.refusal else ""
+        without = ", and there is no run directory" if run.files is None else ""
+        raise LifeCycleError(
+            f"the run has failed inside a node before its first checkpoint{without}{why}: nothing to resume from",
+            "make a new Trainer, of a model and an optimizer that are set up again; with run_dir=... a run resumes "
+            "from its newest checkpoint",
+        )
     _, changes = _resume(run, checkpoint, ResumeOptions(), run.session.trained, in_place=True)
     _note_start(run, checkpoint)
     return changes
@@ -123,22 +142,6 @@ def go_back(run: LiveRun, asked: Return) -> None:
     run.announce()
 
 
-def _refuse_returning(run: LiveRun) -> None:
-    """Raise if a node may send the run back to a checkpoint, and there will be none."""
-    compiled = run.session.compiled
-    nodes = quoted(compiled.returning)
-    if nodes and not compiled.saving:
-        raise UsageError(
-            f"{nodes} may send the run back to a checkpoint, and no node asks for one",
-            "insert a node of the kind `checkpoint`, as in `fit`",
-        )
-    if nodes and run.files is None and not run.is_replay:
-        raise UsageError(
-            f"{nodes} may send the run back to a checkpoint, and there is no run directory that holds any",
-            "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
-        )
-
-
 def _resume(
     run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any], *, in_place: bool = False
 ) -> tuple[bool, tuple[str, ...]]:
@@ -160,7 +163,7 @@ def _resume(
         session.recorder.load_rows([])
     is_newest = files is not None and files.is_newest(checkpoint)
     is_same_graph = manifest.graph_hash == structural_hash(session.graph)
-    is_continued = files is not None and files.owns(checkpoint) and not restored.resized
+    is_continued = files is not None and files.owns(checkpoint) and checkpoint.ranks == session.world.world_size
     if is_newest and is_continued and is_same_graph and not restored.decided:
         run.writer.resumed_from(checkpoint)
     if not in_place:
@@ -239,26 +242,6 @@ def _note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: boo
     run.status.write()
 
 
-def _last_save_point(run: LiveRun, resumed_from: Path | None) -> Checkpoint:
-    """The newest checkpoint of the run whose weights are finite.
-
-    Raises:
-        LifeCycleError: there is none.
-    """
-    newest = run.files.newest() if run.files is not None else None
-    if newest is None and resumed_from is not None:
-        newest = named_checkpoint(resumed_from)
-    if newest is None:
-        why = f" ({run.writer.refusal})" if run.writer.refusal else ""
-        without = ", and there is no run directory" if run.files is None else ""
-        raise LifeCycleError(
-            f"the run has failed inside a node before its first checkpoint{without}{why}: nothing to resume from",
-            "make a new Trainer, of a model and an optimizer that are set up again; with run_dir=... a run resumes "
-            "from its newest checkpoint",
-        )
-    return newest
-
-
 def way_back(run: LiveRun) -> str:
     """From where a run resumes that has failed inside a node, in words; empty where there is nothing to tell."""
     if run.files is None:
@@ -274,3 +257,54 @@ def way_back(run: LiveRun) -> str:
     is_same_training = all(getattr(facts, name) == value for name, value in clock.nested().items())
     before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
     return f"resumes from step {facts.step}{before * is_same_training}: checkpoint {path.name}"
+
+
+# ---- weights alone
+
+
+def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) -> Path:
+    """Load the weights of a checkpoint into the models; nothing is changed where one of them does not fit.
+
+    Arguments:
+        named: as for `Trainer.load`. It must have all models that were supplied.
+        sources: of a model that is given the weights of another one, that one's name in the checkpoint.
+
+    Returns:
+        The path of the checkpoint.
+
+    Raises:
+        UsageError: a model is not in the checkpoint, or has other tensors.
+        CheckpointError: it is damaged.
+    """
+    world, objects = run.session.world, run.session.compiled.state.objects
+    folder = run.files.checkpoints if run.files is not None else None
+    path = Path(world.lead(lambda: str(named_folder(named, folder))))
+    if folder is not None and (folder / path.name).is_dir():
+        path = folder / path.name  # where this rank sees the run directory
+    read = functools.partial(read_checkpoint, rank=world.rank, world_size=world.world_size)
+    checkpoint = named_checkpoint(path, folder, read)
+    saved = {name: checkpoint.sections["resources"].get(name) for name in checkpoint.sections["modules"]}
+    states = {}
+    for name in sources:
+        if name not in objects.modules:
+            raise UsageError(f"there is no model `{name}`", _alternatives(name, objects.modules))
+    for name, module in objects.modules.items():
+        source = sources.get(name, name)
+        state = saved.get(source)
+        if state is None:
+            if source == name and not isinstance(run.session.resources.get(name), torch.nn.Module):
+                continue  # inside something else that was supplied, and found there
+            raise UsageError(f"`{checkpoint.path}` has no model `{source}`", _alternatives(source, saved))
+        if problems := misfits(module, {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}):
+            raise UsageError(f"`{checkpoint.path}` does not match `{name}`:\n{problems}", _OTHER_MODEL)
+        states[name] = state
+    for name, state in states.items():
+        try:
+            objects.load(name, state)
+        except MISFITS as error:  # of a `load_state_dict` of the user's
+            raise UsageError(f"`{checkpoint.path}` does not match `{name}`: {error}", _OTHER_MODEL) from None
+    return path
+
+
+def _alternatives(name: str, names: Mapping[str, Any]) -> str:
+    return suggestion(name, names) or (f"there are: {quoted(names)}" if names else "there is none")

@@ -1,39 +1,44 @@
-"""A session with its files, and with those who look at it."""
+"""A session with its files and its watchers; and the life cycle of a run: which calls are possible when."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import Any, final
+from typing import Any, Literal, final
 
-from graphtrain.errors import CheckpointError, SaveFailedError
+from graphtrain.errors import LifeCycleError, SaveFailedError
 from graphtrain.graph.elements import END
 from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import PARTS, installed, part
 from graphtrain.names import suggestion
-from graphtrain.notices import Notices
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
 from graphtrain.report.logger import Beginning, Logger
 from graphtrain.report.recorder import Recorder
 from graphtrain.report.snapshot import Display, Snapshot
-from graphtrain.report.values import not_finite_since
 from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
-from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.trainer.drawing import picture_of
-from graphtrain.trainer.life_cycle import LifeCycle
-from graphtrain.trainer.memory import MemoryTrend, memory_bytes
-from graphtrain.trainer.monitors import Monitors
 from graphtrain.trainer.observer import Observer
-from graphtrain.trainer.watchers import OfLosses, OnDisplay, ToLoggers, Watcher, Watchers
+from graphtrain.trainer.view import picture_of
+from graphtrain.trainer.watchers import Monitors, OfLosses, OnDisplay, StatusFile, ToLoggers, Watchers
+
+Event = Literal["start", "recover", "ask_to_stop", "stop", "finish", "fail"]
+
+_ACTIVE = ["running", "stopping"]
+_TRANSITIONS: list[list[Any]] = [  # event, the states in which it is possible, and the state that follows
+    ["start", ["ready", "stopped", "finished"], "running"],
+    ["recover", ["failed"], "running"],  # from the last save point
+    ["ask_to_stop", _ACTIVE, "stopping"],  # at the next save point
+    ["stop", _ACTIVE, "stopped"],
+    ["finish", _ACTIVE, "finished"],
+    ["fail", _ACTIVE, "failed"],
+]
 
 _LET_IT_BE_SAVED = (
     "the run is trained to its end but not saved; let what cannot be saved be written again before it is read, so that "
@@ -66,14 +71,13 @@ class LiveRun:
         session: Session,
         files: RunFiles | None,
         given: dict[str, Any],
-        notices: Notices,
         loggers: Iterable[Logger],
         display: Display | None,
     ) -> None:
-        self.session, self.files, self.given, self.notices = session, files, given, notices
+        self.session, self.files, self.given, self.notices = session, files, given, session.notices
         self.requests = session.requests
         self.rank_saves = RankSaves(session.world)
-        self.writer = CheckpointWriter(session, files, session.requests, notices, self.rank_saves)
+        self.writer = CheckpointWriter(session, files, self.rank_saves)
         session.requests.saves = self.writer
         self.life = LifeCycle()
         self.node_times = NodeTimes()
@@ -82,11 +86,12 @@ class LiveRun:
         self.has_run = self.is_rewired = False
         self.tracer: Any = None
         self.failure: BaseException | None = None
-        self._observer = Observer(session.recorder, session.watch, session.device)
-        self.status = _StatusFile(self)
+        self._observer = Observer(session)
+        self.status = StatusFile(self)
         loggers = list(loggers)
-        watchers = [OnDisplay(display, self.snapshot, notices), self.status, ToLoggers(loggers), OfLosses(notices)]
-        self.watchers = Watchers(session.watch, [*watchers, self.monitors])
+        shown = OnDisplay(display, self.snapshot, self.notices)
+        watchers = [shown, self.status, ToLoggers(loggers), OfLosses(self.notices), self.monitors]
+        self.watchers = Watchers(session.watch, watchers)
         rows = session.recorder.loggers
         if files is not None:
             rows.append(files.row)
@@ -125,9 +130,7 @@ class LiveRun:
 
     def snapshot(self) -> Snapshot:
         """Where the run is and how it goes."""
-        session = self.session
-        run_clock = session.compiled.run_clock
-        return self._observer.snapshot(self.life.state, session.graph.title, self.position, session.position, run_clock)
+        return self._observer.snapshot(self.life.state, self.position)
 
     @property
     def position(self) -> str:
@@ -141,7 +144,7 @@ class LiveRun:
             limit: the amount to run until; None where only some transitions are run, and nothing is shown of them.
         """
         session, compiled = self.session, self.session.compiled
-        self._observer.begin(compiled.run_clock, limit, session.position)
+        self._observer.begin(limit)
         session.watch.start(inside=compiled.activity(session.position))
         self.watchers.begin(is_shown=limit is not None)
 
@@ -157,7 +160,9 @@ class LiveRun:
         run_dir = self.files.path if self.files is not None else None
         rows, columns = tuple(session.recorder.rows), session.compiled.run_clock.columns
         picture = functools.partial(picture_of, graph)
-        self.watchers.announce(Beginning(graph, rows, hyper_parameters, run_dir, picture, columns))
+        beginning = Beginning(graph, rows, hyper_parameters, run_dir, picture, columns)
+        for watcher in self.watchers.each:
+            watcher.announce(beginning)
 
     def has_changed(self) -> None:
         """Note that somebody has changed the run: it does not go back to what was saved before."""
@@ -191,7 +196,8 @@ class LiveRun:
                     self.writer.way_out or _LET_IT_BE_SAVED,
                 )
             return False
-        self.watchers.saved()
+        for watcher in self.watchers.each:
+            watcher.saved()
         self.report_written()
         return True
 
@@ -207,7 +213,8 @@ class LiveRun:
     def report_written(self) -> None:
         """Show a checkpoint in the status, if one was written."""
         if self.writer.take_written():
-            self.watchers.written()
+            for watcher in self.watchers.each:
+                watcher.written()
 
 
 def _no_best(recorder: Recorder, name: str) -> str:
@@ -224,43 +231,46 @@ def _no_best(recorder: Recorder, name: str) -> str:
 
 
 @final
-class _StatusFile(Watcher):
-    """Writes the status of a run for those outside, and reports memory that grows."""
+class LifeCycle:
+    """ready -> running -> stopping -> stopped, finished or failed; from each of these running again.
 
-    interval_seconds = STATUS_SECONDS
+    Attributes:
+        machine: the `transitions.Machine`, which docs/resuming.md has a picture of.
 
-    def __init__(self, run: LiveRun) -> None:
-        self._run = run
-        self._trend = MemoryTrend()
+    >>> life = LifeCycle(); life.go("start"); life.state
+    'running'
+    >>> life.go("start")
+    Traceback (most recent call last):
+        ...
+    graphtrain.errors.LifeCycleError: the run is running: ... cannot be called from inside it
+    """
 
-    def tick(self) -> None:
-        run, session = self._run, self._run.session
-        if line := self._trend.add(session.compiled.run_clock.trained()[0], memory_bytes(session.device)):
-            run.notices(line)
-        self.written()
+    state: str  # which the machine sets
 
-    def written(self) -> None:
-        self.write()
+    def __init__(self) -> None:
+        from transitions import Machine  # here, for commands that run nothing import this module too
 
-    def write(self, state: str | None = None) -> None:
-        """Write it now.
+        states = ["ready", *_ACTIVE, "stopped", "finished", "failed"]
+        self.machine = Machine(self, states, initial="ready", transitions=_TRANSITIONS, auto_transitions=False)
 
-        Arguments:
-            state: what the run is. Default: that of its life cycle.
-        """
-        run, session = self._run, self._run.session
-        if run.files is None:
+    @property
+    def is_active(self) -> bool:
+        return self.state in _ACTIVE
+
+    def go(self, event: Event) -> None:
+        """Go to the state that follows."""
+        self.refuse(event)
+        self.machine.events[event].trigger(self)
+
+    def refuse(self, event: Event) -> None:
+        """Raise if the event is not possible now."""
+        if event in self.machine.get_triggers(self.state):
             return
-        snapshot = run.snapshot()
-        status = {
-            **replace(snapshot, state=state or snapshot.state).as_plain(),
-            "place": session.compiled.run_clock.describe(),
-            **session.trained,
-            "not_finite": not_finite_since(session.recorder.rows),
-            "bypassed": [bound.path for bound in session.compiled.program.nodes if bound.bypassed],
-            **({"seconds_by_node": dict(seconds)} if (seconds := run.node_times.seconds()) else {}),
-        }
-        try:
-            run.files.write_status(status)
-        except CheckpointError as error:  # it is for those outside; the run does without
-            run.notices.once(f"{error.message}; the run continues")
+        if event != "start":
+            raise LifeCycleError(f"`{event}` is not possible while the run is {self.state}")
+        if self.state == "failed":
+            raise LifeCycleError(
+                "the run has failed inside a node; `run` resumes it from its last save point, and so does a new Trainer"
+            )
+        calls = "`run`, `advance`, `load`, `rewire`"
+        raise LifeCycleError(f"the run is {self.state}: {calls} cannot be called from inside it")

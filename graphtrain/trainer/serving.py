@@ -12,10 +12,10 @@ from graphtrain.program.bind import trains
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
 from graphtrain.storage.manifest import OWN
+from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
-from graphtrain.trainer.frames import users_frames
 from graphtrain.trainer.live_run import LiveRun
-from graphtrain.trainer.memory import out_of_memory_note
+from graphtrain.trainer.observer import out_of_memory_note
 
 Answer = Outcome | Literal["compiled"] | None
 """The outcome if the run stops; "compiled" if its graph was compiled again; else None."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -16,22 +15,20 @@ from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger
 from graphtrain.notices import Notices
 from graphtrain.outcome import Outcome
-from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Factory
 from graphtrain.program.loop import Loop, Transition
-from graphtrain.ranks import current_ranks, fails_on_all_ranks
+from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.report.snapshot import Display
 from graphtrain.resume.equal_ranks import require_equal, require_equal_weights, require_one_folder
-from graphtrain.resume.load_weights import load_weights
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
-from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
-from graphtrain.storage.run_files import RunFiles, named_checkpoint, named_folder
+from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.run_files import RunFiles, named_checkpoint
 from graphtrain.trainer import entry
 from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
-from graphtrain.trainer.debugger import untimed_breakpoints
+from graphtrain.trainer.debugging import untimed_breakpoints
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
@@ -40,6 +37,10 @@ from graphtrain.trainer.watchers import display_for
 
 if TYPE_CHECKING:
     from graphtrain.proof.explanation import Explanation
+
+# What the first Ctrl-C prints at once, with a run directory and without.
+_STOPPING = "stopping at the next save point; Ctrl-C again stops at once, without saving"
+_STOPPING_UNSAVED = "stopping after this node; Ctrl-C again stops at once"
 
 
 @final
@@ -107,7 +108,7 @@ class Trainer(RunView):
     (Outcome.FINISHED, 5)
     """
 
-    @fails_on_all_ranks("before the run")
+    @on_all_ranks("before the run")
     def __init__(
         self,
         graph: Graph | str | Path = "fit",
@@ -138,34 +139,34 @@ class Trainer(RunView):
         }
         graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=_given(**resources).keys())
         _refuse_types(run_dir, seed, loggers, notify, display)
-        if deterministic:
-            torch.use_deterministic_algorithms(True)
-            torch.backends.cudnn.benchmark = False
-        self._deterministic = deterministic
-        self._about = dict(about or {})
-        self._not_state = (not_state,) if isinstance(not_state, str) else tuple(not_state)
+        about = dict(about or {})
         self._has_begun = self._is_resumed = False
         self._resumed_from: Path | None = None  # without a run directory
-        notices = Notices(_ignore if ranks.rank else notify)
+        notices = Notices((lambda line: None) if ranks.rank else notify)  # rank 0 prints them
         session = Session(
             graph,
             resources,
             ranks,
             seed=seed,
             device=device,
+            deterministic=deterministic,
+            about=about,
+            not_state=(not_state,) if isinstance(not_state, str) else tuple(not_state),
             saving=run_dir is not None,
             notices=notices,
             tick=lambda now: self._run.watchers.tick(),
         )
-        arguments = self._about.get("arguments", {})
+        arguments = about.get("arguments", {})
         settings = {"seed": session.seed, "deterministic": deterministic, **arguments}
         values = session.hyper_parameters.values
-        self._weights = require_equal(session.world, graph, session.resources, settings, values)
-        files = _files_in(run_dir, notices, session.world) if run_dir is not None else None
-        if display == "auto":
-            display = display_for(notices)
+        require_equal(session.world, graph, session.resources, settings, values)
+        files: RunFiles | None = None
+        if run_dir is not None:
+            files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)
+            require_one_folder(session.world, files)
+        display = display_for(notices) if display == "auto" else display
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
-        self._run = LiveRun(session, files, arguments, notices, *of_rank_0)
+        self._run = LiveRun(session, files, arguments, *of_rank_0)
         session.world.run = session
         self._notify_of_graph()
 
@@ -244,7 +245,7 @@ class Trainer(RunView):
 
         list(breakpoints())  # refused before anything is done
         begins = not self._has_begun
-        signals = stop_signals(lambda: run.requests.ask("stop"), _acknowledgement(run.files is not None))
+        signals = stop_signals(lambda: run.requests.ask("stop"), _STOPPING_UNSAVED if run.files is None else _STOPPING)
         with signals as take_over, self._running(ResumeOptions.of(resume, from_setup, from_saved, rename), limit):
             take_over()
             run.session.world.synchronise("start")  # signals that came so far are asked for on all ranks from now on
@@ -326,7 +327,7 @@ class Trainer(RunView):
         """
         return list(self._session.world.gather(value))
 
-    @fails_on_all_ranks("in `rewire`")
+    @on_all_ranks("in `rewire`")
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
 
@@ -358,7 +359,7 @@ class Trainer(RunView):
         if self._has_begun:
             run.announce()
 
-    @fails_on_all_ranks("in `load`")
+    @on_all_ranks("in `load`")
     def load(self, checkpoint: str | Path = "best", **models: str) -> Path:
         """Load the weights of a checkpoint into the models; returns its path.
 
@@ -376,16 +377,9 @@ class Trainer(RunView):
             UsageError: there is no such checkpoint, or it has not the weights of these models; tensors are named.
             CheckpointError: it is damaged.
         """
-        run, world = self._run, self._session.world
+        run = self._run
         run.life.refuse("start")
-        folder = run.files.checkpoints if run.files is not None else None
-        path = Path(world.lead(lambda: str(named_folder(checkpoint, folder))))
-        if folder is not None and (folder / path.name).is_dir():
-            path = folder / path.name  # where this rank sees the run directory
-        read = functools.partial(read_checkpoint, rank=world.rank, world_size=world.world_size)
-        load_weights(
-            self._session.compiled.state.objects, self._session.resources, named_checkpoint(path, folder, read), models
-        )
+        path = entry.load_weights(run, checkpoint, models)
         run.has_changed()
         return path
 
@@ -476,10 +470,8 @@ class Trainer(RunView):
     def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
         run, session = self._run, self._session
         if not self._has_begun:
-            require_equal_weights(session.world, session.resources, self._weights)
-            checkpoint, self._changes = entry.begin(
-                run, options, self._about, self._not_state, self, deterministic=self._deterministic
-            )
+            require_equal_weights(session.world, session.resources)
+            checkpoint, self._changes = entry.begin(run, options, self)
             self._is_resumed = checkpoint is not None
             self._resumed_from = checkpoint.path.absolute() if checkpoint is not None and run.files is None else None
             self._has_begun = True
@@ -511,12 +503,6 @@ class Trainer(RunView):
             run.status.write()
 
 
-def _files_in(run_dir: str | Path, notices: Notices, world: Agreement) -> RunFiles:
-    files = RunFiles(run_dir, notices, lead=world.lead, writes=not world.rank)
-    require_one_folder(world, files)
-    return files
-
-
 def _refuse_types(run_dir: Any, seed: Any, loggers: Any, notify: Any, display: Any) -> None:
     """Raise for an argument of another type, which would fail later, and elsewhere."""
     for name, value, is_right, expected in (
@@ -530,17 +516,6 @@ def _refuse_types(run_dir: Any, seed: Any, loggers: Any, notify: Any, display: A
             raise UsageError(f"Trainer: {name}: expected {expected}; got {value!r}")
 
 
-def _acknowledgement(saves: bool) -> str:
-    """What the first Ctrl-C prints at once."""
-    if saves:
-        return "stopping at the next save point; Ctrl-C again stops at once, without saving"
-    return "stopping after this node; Ctrl-C again stops at once"
-
-
 def _given(**resources: Any) -> dict[str, Any]:
     """Those that are not None."""
     return {name: value for name, value in resources.items() if value is not None}
-
-
-def _ignore(line: str) -> None:
-    """Messages are printed by rank 0."""

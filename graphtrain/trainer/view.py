@@ -1,8 +1,9 @@
-"""What can be looked at in a run."""
+"""What can be looked at in a run, and the picture of its graph, for a notebook and for loggers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import html
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +20,14 @@ from graphtrain.names import suggestion
 from graphtrain.plan.scope import slots_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.report.values import not_finite_since
-from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import read_manifest
 from graphtrain.trainer.breakpoints import replay_options
-from graphtrain.trainer.drawing import html_of
-from graphtrain.trainer.live_run import LiveRun
 
 if TYPE_CHECKING:
     from graphtrain.proof.explanation import Explanation
     from graphtrain.report.display.summary import Summary
+    from graphtrain.resume.session import Session
+    from graphtrain.trainer.live_run import LiveRun
 
 _MOST_AMOUNTS = 3  # of a trigger, in a summary
 
@@ -234,3 +234,48 @@ class RunView:
         lines = [f"{self.state}: {self._session.compiled.run_clock.describe()}; next: {self.position}"]
         lines += [f"{name} {value:.4g}" for name, value in self._session.recorder.latest.items()]
         return html_of(self.graph, counts, None if self._session.loop.ended else self.position, lines)
+
+
+# Drawing can fail in any way: no layout program, one that hangs, a graph that nobody thought of. A run is worth more
+# than its picture, so that every error counts as "no picture".
+
+
+def html_of(graph: Graph, counts: Mapping[str, int] | None, position: str | None, lines: Iterable[str]) -> str:
+    """A run as HTML: the picture of its graph and lines of text below; the lines alone where it cannot be drawn.
+
+    Arguments:
+        graph: the procedure.
+        counts: path of a node -> how often it ran. None: not shown.
+        position: path of the node that runs next, which is marked. None: not marked.
+        lines: plain text, one line each; escaped here.
+
+    >>> html_of(Graph.load("evaluate"), None, None, ["loss < 1"]).endswith("<pre>loss &lt; 1</pre></div>")
+    True
+    """
+    try:
+        from graphtrain.viz.render import svg
+
+        # A notebook may be narrow.
+        picture = svg(graph, counts, position).replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1)
+    except Exception:
+        picture = ""
+    text = html.escape("\n".join(lines))
+    return f"<div>{picture}<pre>{text}</pre></div>"
+
+
+def picture_of(graph: Graph, format: str) -> bytes | None:
+    """The picture of a graph as the content of a file, or None where it cannot be drawn.
+
+    Arguments:
+        graph: the procedure.
+        format: ``"svg"`` or ``"png"``.
+
+    >>> picture_of(Graph.load("evaluate"), "png")[1:4], picture_of(Graph.load("evaluate"), "cave painting")
+    (b'PNG', None)
+    """
+    try:
+        from graphtrain.viz.render import drawing
+
+        return drawing(graph, format) if format in ("svg", "png") else None
+    except Exception:
+        return None

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, final
 
+from graphtrain.errors import CheckpointError, UnknownMetricError
 from graphtrain.lazy import PARTS, installed
+from graphtrain.names import suggestion
 from graphtrain.notices import Notices
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.report.logger import Beginning, Logger, RunLogger
 from graphtrain.report.snapshot import Display, Snapshot
-from graphtrain.report.values import loss_that_is_not_finite
+from graphtrain.report.values import loss_that_is_not_finite, not_finite_since
+from graphtrain.resume.session import Session
+from graphtrain.storage.run_directory import STATUS_SECONDS
+from graphtrain.trainer.observer import MemoryTrend, memory_bytes
+
+if TYPE_CHECKING:
+    from graphtrain.trainer.live_run import LiveRun
 
 # The rest between two ticks of one watcher lasts at least this many times as long as a tick.
 _LEAST_REST = 10
@@ -50,40 +59,35 @@ class Watcher:
 
 
 @final
-class Watchers(Watcher):
-    """All who look at one run; `tick` is called by the transitions that are timed, when `Stopwatch.next_tick` comes."""
+class Watchers:
+    """All who look at one run; `tick` is called by the transitions that are timed, when `Stopwatch.next_tick` comes.
+
+    Attributes:
+        each: the watchers, in the order in which they are called.
+    """
 
     def __init__(self, watch: Stopwatch, watchers: Iterable[Watcher]) -> None:
         self._watch = watch
-        self._watchers = list(watchers)
-        self._next = dict.fromkeys(self._watchers, math.inf)
-
-    def announce(self, beginning: Beginning) -> None:
-        for watcher in self._watchers:
-            watcher.announce(beginning)
+        self.each = list(watchers)
+        self._next = dict.fromkeys(self.each, math.inf)
 
     def begin(self, *, is_shown: bool) -> None:
+        """The run starts or continues in this process, on the display or not."""
         now = self._watch.now()
-        for watcher in self._watchers:
+        for watcher in self.each:
             watcher.begin(is_shown=is_shown)
             self._next[watcher] = now if watcher.interval_seconds < math.inf else math.inf
         self._watch.next_tick = min(self._next.values(), default=math.inf)
 
     def row(self, row: Mapping[str, float], step: int) -> None:
+        """A row of metrics is recorded."""
         if self._watch.now() >= self._watch.next_tick:  # of a graph whose transitions are not timed
             self.tick()
-        for watcher in self._watchers:
+        for watcher in self.each:
             watcher.row(row, step)
 
-    def saved(self) -> None:
-        for watcher in self._watchers:
-            watcher.saved()
-
-    def written(self) -> None:
-        for watcher in self._watchers:
-            watcher.written()
-
     def tick(self) -> None:
+        """Call whoever is due."""
         now = self._watch.now()
         for watcher, due in self._next.items():
             if now >= due:
@@ -95,8 +99,9 @@ class Watchers(Watcher):
         self._watch.next_tick = min(self._next.values(), default=math.inf)
 
     def end(self, state: str, error: BaseException | None) -> None:
+        """The run has stopped."""
         self._watch.next_tick = math.inf
-        for watcher in self._watchers:
+        for watcher in self.each:
             watcher.end(state, error)
 
 
@@ -125,22 +130,22 @@ class OnDisplay(Watcher):
 
     def begin(self, *, is_shown: bool) -> None:
         self._is_shown = is_shown and self._display is not None
-        self._draw(lambda display: display.begin(self._snapshot()))
+        self._draw("begin")
 
     def tick(self) -> None:
-        self._draw(lambda display: display.show(self._snapshot()))
+        self._draw("show")
 
     def end(self, state: str, error: BaseException | None) -> None:
-        self._draw(lambda display: display.end(self._snapshot()))
+        self._draw("end")
         self._is_shown, self.interval_seconds = False, math.inf
 
-    def _draw(self, call: Callable[[Display], None]) -> None:
+    def _draw(self, call: Literal["begin", "show", "end"]) -> None:
         if not self._is_shown or self._display is None:
             self.interval_seconds = math.inf
             return
         try:
             self.interval_seconds = self._display.interval_seconds
-            call(self._display)
+            getattr(self._display, call)(self._snapshot())
         except Exception as error:
             self._display, self.interval_seconds = None, math.inf
             if not isinstance(error, OSError):
@@ -180,3 +185,107 @@ class OfLosses(Watcher):
         if self._are_finite and (loss := loss_that_is_not_finite(row)):
             self._are_finite = False
             self._notices(f"{loss} at step {step}, the first loss that is not finite; {_NOT_FINITE}")
+
+
+@final
+class StatusFile(Watcher):
+    """Writes the status of a run for those outside, and reports memory that grows."""
+
+    interval_seconds = STATUS_SECONDS
+
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
+        self._trend = MemoryTrend()
+
+    def tick(self) -> None:
+        run, session = self._run, self._run.session
+        if line := self._trend.add(session.compiled.run_clock.trained()[0], memory_bytes(session.device)):
+            run.notices(line)
+        self.write()
+
+    def written(self) -> None:
+        self.write()
+
+    def write(self, state: str | None = None) -> None:
+        """Write it now.
+
+        Arguments:
+            state: what the run is. Default: that of its life cycle.
+        """
+        run, session = self._run, self._run.session
+        if run.files is None:
+            return
+        snapshot = run.snapshot()
+        status = {
+            **replace(snapshot, state=state or snapshot.state).as_plain(),
+            "place": session.compiled.run_clock.describe(),
+            **session.trained,
+            "not_finite": not_finite_since(session.recorder.rows),
+            "bypassed": [bound.path for bound in session.compiled.program.nodes if bound.bypassed],
+            **({"seconds_by_node": dict(seconds)} if (seconds := run.node_times.seconds()) else {}),
+        }
+        try:
+            run.files.write_status(status)
+        except CheckpointError as error:  # it is for those outside; the run does without
+            run.notices.once(f"{error.message}; the run continues")
+
+
+@final
+class Monitors(Watcher):
+    """Gives rows to the nodes that wait for them, and looks whether the metrics that nodes name are recorded at all.
+
+    A kind marks the parameter that holds the name by `Metric`.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._evaluated: list[str] = []  # since an evaluation ended
+
+    def row(self, row: Mapping[str, float], step: int) -> None:
+        session = self._session
+        session.compiled.hear_row(row, session.position)
+        if session.compiled.activity(session.position) is not None:
+            self._evaluated += session.recorder.metrics_in(row)
+        session.requests.post("recorded")
+
+    def forget(self) -> None:
+        """Drop what an evaluation has recorded that was cut short."""
+        self._evaluated = []
+
+    def expect(self) -> None:
+        """A row was recorded, and no evaluation is under way: raise if it should have had a metric that a node names.
+
+        Nodes of other bodies than the one that runs do not hear of its rows.
+
+        Raises:
+            UnknownMetricError: an evaluation that has just ended gives metrics named like it, and nothing else records
+                it as far as is known; or everything that may record it has run.
+        """
+        compiled, recorder = self._session.compiled, self._session.recorder
+        evaluated, self._evaluated = list(dict.fromkeys(self._evaluated)), []
+        for parameter, name, scope in compiled.monitors(self._session.position):
+            if name not in recorder.latest:
+                group, slash, _ = name.rpartition("/")
+                of_group = [metric for metric in evaluated if slash and metric.startswith(group + slash)]
+                recorded = recorder.metrics_in(recorder.latest)
+                trained = recorder.gathered("train") | set(recorded).difference(evaluated)
+                is_misspelt = name not in trained and _letters(name) in map(_letters, evaluated)
+                may_come = compiled.may_record(name, trained, scope) and not is_misspelt
+                if of_group or (evaluated and not may_come):
+                    given, otherwise = of_group or evaluated, "return it too"
+                    message = f"the validation gives no metric `{name}`, which {parameter} names; it gives "
+                elif evaluated or (may_come and not compiled.has_recorded_all(scope)):
+                    continue
+                else:
+                    given, otherwise = recorded, "supply the data of the evaluation that records it"
+                    message = f"no row of metrics has `{name}`, which {parameter} names; recorded are "
+                hint = suggestion(name, given)
+                raise UnknownMetricError(
+                    message + ", ".join(given),
+                    hint if "did you mean" in hint else f"set {parameter} to one of these, or {otherwise}",
+                )
+
+
+def _letters(name: str) -> str:
+    """What is left of the name of a metric without what people separate its parts by."""
+    return "".join(filter(str.isalnum, name)).casefold()

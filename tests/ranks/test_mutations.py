@@ -56,8 +56,8 @@ def keep_gradients_of_rank_0(patch: Patch) -> None:
 def no_padding(patch: Patch) -> None:
     def gather(self: Agreement, value: Any) -> list[Any]:
         payload = agreement_module.pack(value, "gathered", agreement_module.Tensors("gathered"))
-        self.synchronise("gather", payload_bytes=len(payload))
-        return [agreement_module.unpack(data, {}) for data in self._gather(payload)]
+        self.synchronise("gather", agreement_module.Record(payload_bytes=len(payload)))
+        return [agreement_module.unpack(data, {}) for data in self._together(lambda: self.ranks.gather(payload))]
 
     patch.setattr(Agreement, "gather", gather)
 
@@ -163,7 +163,7 @@ def test_without_choices_in_the_record_ranks_that_part_and_meet_are_not_seen(mon
     graph = graph.insert("aside", "choice", after="parting").guard("parted", "branch")
     graph = graph.connect("parting", "decide", "parted")
     assert all(isinstance(outcome, RanksDivergedError) for outcome in run_with(graph, by_rank=True))
-    monkeypatch.setattr(agreement_module, "_hash", lambda choices: 0)
+    monkeypatch.setattr(agreement_module, "hash", lambda choices: 0, raising=False)
     assert run_with(graph, by_rank=True) == [Outcome.FINISHED] * 3
 
 

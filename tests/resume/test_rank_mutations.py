@@ -27,14 +27,20 @@ def drop_gradients_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def give_a_sum_to_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    gradients: Any = rank_resume._gradients
-    monkeypatch.setattr(
-        rank_resume, "_gradients", lambda compiled, states, exchanged, rank: gradients(compiled, states, exchanged, 0)
-    )
+    gradients: Any = rank_resume._Resized._gradients
+
+    def as_rank_0(resized: Any, exchanged: set[str]) -> Any:
+        resized._rank, rank = 0, resized._rank
+        try:
+            return gradients(resized, exchanged)
+        finally:
+            resized._rank = rank
+
+    monkeypatch.setattr(rank_resume._Resized, "_gradients", as_rank_0)
 
 
 def sum_after_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_resume, "_exchanged", lambda *arguments: set())
+    monkeypatch.setattr(rank_resume._Resized, "_exchanged", lambda resized: set())
 
 
 def take_the_window_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +50,7 @@ def take_the_window_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drop_means_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_resume, "_means", lambda states, rank: states[0]["metrics"])
+    monkeypatch.setattr(rank_resume._Resized, "_means", lambda resized: resized._states[0]["metrics"])
 
 
 @pytest.mark.parametrize(

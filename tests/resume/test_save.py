@@ -72,7 +72,7 @@ def on_batch(trainer: Trainer, number: int, act: Callable[[], None]) -> None:
         return step(model, batch)
 
     # What a test remembers is no state of the run.
-    trainer._not_state = ("training_step<act>", "training_step<step>")
+    trainer._session._not_state = ("training_step<act>", "training_step<step>")
     trainer.rewire(trainer.graph, training_step=watched)
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from graphtrain import Graph, Trainer
-from graphtrain.trainer import live_run, watchers
-from graphtrain.trainer.memory import MemoryTrend
+from graphtrain.trainer import watchers
+from graphtrain.trainer.observer import MemoryTrend
 
 MIB = 1 << 20
 
@@ -48,8 +48,8 @@ def test_what_comes_to_a_rest_is_no_growth() -> None:
 
 def test_a_run_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = itertools.count(400 * MIB, MIB)
-    monkeypatch.setattr(live_run, "memory_bytes", lambda device: next(memory))
-    monkeypatch.setattr(live_run._StatusFile, "interval_seconds", 0.0)
+    monkeypatch.setattr(watchers, "memory_bytes", lambda device: next(memory))
+    monkeypatch.setattr(watchers.StatusFile, "interval_seconds", 0.0)
     monkeypatch.setattr(watchers, "_LEAST_REST", 0)
     model, lines = torch.nn.Linear(2, 1), list[str]()
     Trainer(

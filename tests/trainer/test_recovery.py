@@ -14,7 +14,7 @@ import torch
 from transitions import Machine
 
 from graphtrain import Graph, LifeCycleError, Loader, Outcome, Trainer
-from graphtrain.trainer.life_cycle import LifeCycle
+from graphtrain.trainer.live_run import LifeCycle
 
 EPOCHS, BATCHES = 3, 5
 

@@ -13,7 +13,7 @@ import pytest
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Edge, Node
-from graphtrain.trainer.drawing import html_of, picture_of
+from graphtrain.trainer.view import html_of, picture_of
 from graphtrain.viz.render import RenderError
 
 RENDER = importlib.import_module("graphtrain.viz.render")  # `graphtrain.viz.render` is the function of that name

@@ -1,4 +1,4 @@
-"""`breakpoint()` in the user's code: the time that somebody spends in the debugger is no time of the run."""
+"""Whoever debugs a run: time in a debugger is no time of the run, and tracebacks begin with the user's own code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import TracebackType
 from typing import Any
+
+_PACKAGE = Path(__file__).parent.parent
+# By the name of the module, not by its file: a user's own folder may well be called `click`.
+_MACHINERY = frozenset({"click", "rich", "importlib", "contextlib", "runpy"})
 
 
 @contextmanager
@@ -41,3 +47,14 @@ def untimed_breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> I
     finally:
         if sys.breakpointhook is open_debugger:
             sys.breakpointhook = sys.__breakpointhook__
+
+
+def users_frames(frames: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame after graphtrain's own and its libraries'; None if there is none."""
+    while frames is not None:
+        frame = frames.tb_frame
+        module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if not Path(frame.f_code.co_filename).is_relative_to(_PACKAGE) and module not in _MACHINERY:
+            return frames
+        frames = frames.tb_next
+    return None
