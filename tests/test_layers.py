@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -242,6 +243,13 @@ def test_the_page_about_the_architecture_gives_every_package_a_room() -> None:
     assert {"trainer.trainer", "nodes.clip", "viz.dot", "graphs", "command.run"} <= set(MODULES)
     assert len(rooms()) == 16
     assert sorted([*GROUND, *ORDER, *DOORS]) == sorted({package_of(name) for name in MODULES})
+
+
+def test_the_page_about_the_architecture_names_files_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([a-z_/]+\.(?:py|toml|md))`", page)
+    assert len(named) > 30
+    assert [name for name in named if not any((folder / name).exists() for folder in (PACKAGE, ROOT))] == []
 
 
 @pytest.mark.parametrize("package", sorted({package_of(name) for name in MODULES} - {*DOORS}))
