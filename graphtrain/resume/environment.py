@@ -298,8 +298,8 @@ def _git(folder: Path, *words: str) -> bytes:
     It prints into a file, not into memory: the difference of a large file that is tracked may be larger than that.
     """
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat"}
-    with tempfile.TemporaryFile() as output:
-        try:
+    try:
+        with tempfile.TemporaryFile() as output:
             subprocess.run(  # noqa: S603 - the words are ours, and no shell reads them
                 ["git", "-C", str(folder), *words],  # noqa: S607 - the git that the person uses
                 stdin=subprocess.DEVNULL,
@@ -309,10 +309,10 @@ def _git(folder: Path, *words: str) -> bytes:
                 timeout=_SECONDS,
                 check=True,
             )
-        except (OSError, subprocess.SubprocessError):
-            return b""
-        output.seek(0)
-        return output.read(_MOST_BYTES + 1)
+            output.seek(0)
+            return output.read(_MOST_BYTES + 1)
+    except (OSError, subprocess.SubprocessError):  # a full disk too
+        return b""
 
 
 def _digest(content: bytes) -> str:

@@ -98,10 +98,14 @@ def last_rows(path: Path, length: int) -> list[dict[str, Any]]:
 
 
 def is_status(path: Path) -> bool:
-    """True for a status file that a run has written, and not somebody else."""
+    """True for a status file that a run has written, and not somebody else.
+
+    It is empty where it was being replaced when the machine lost power: it is written too often to be flushed.
+    """
     try:
-        return {"state", "position"} <= read_status(path.parent).keys()
-    except UsageError:
+        content = read_regular(path, _MOST_BYTES_OF_A_STATUS)
+        return not content or {"state", "position"} <= read_status(path.parent).keys()
+    except (OSError, NotAsAgreedError, UsageError):
         return False
 
 

@@ -63,3 +63,41 @@ def test_a_rate_of_0_where_its_schedule_ends_leaves_the_target_as_it_is() -> Non
     before = supplied[0].weight.detach().clone()
     run(target=supplied, reads={"rate": "0.0 * cos(pi * step.steps)"})
     assert torch.equal(supplied[0].weight, before)
+
+
+class Remembering(torch.nn.Module):
+    """Has a buffer from its first batch on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 3)
+        self.register_buffer("recent", None)
+        self.register_buffer("batches", torch.zeros(()))
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.recent = batch.mean(0)
+        self.batches += 1
+        result: torch.Tensor = self.linear(batch) + self.recent.sum()
+        return result
+
+
+@pytest.mark.parametrize("overlay", ["ema", "swa"])
+def test_a_buffer_that_the_model_has_later_is_copied_by_its_name(overlay: str) -> None:
+    torch.manual_seed(0)
+    model = Remembering()
+    trainer = Trainer(
+        FIT.overlay(overlay),
+        seed=0,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[*torch.randn(5, 4, 2).unbind()],
+        training_step=lambda model, batch: model(batch).square().sum(),
+        display=None,
+        notify=lambda line: None,
+    )
+    trainer.run()
+    averages = [value for value in trainer.resources.values() if isinstance(value, Remembering) and value is not model]
+    assert averages, "the average is among the resources"
+    for average in averages:
+        assert torch.equal(average.recent, model.recent) and average.recent is not model.recent
+        assert average.batches == model.batches

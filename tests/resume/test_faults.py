@@ -16,8 +16,9 @@ import pytest
 
 from graphtrain import Outcome, Trainer
 from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.resume import environment
 from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.run_directory import METRICS_FILE
+from graphtrain.storage.run_directory import METRICS_FILE, STATUS_FILE
 from tests.command.forked import Started
 from tests.forkserver import CONTEXT
 from tests.resume.command_runs import Run
@@ -465,3 +466,23 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_nothing(tmp_path: P
     first.communicate()
     out, errors = second.communicate(timeout=300)
     assert second.returncode == 0, out + errors
+
+
+def test_a_status_that_was_not_flushed_when_the_power_went_is_no_file_of_others(
+    tmp_path: Path, whole: tuple[str, bytes]
+) -> None:
+    trainer_of(tmp_path).run(until="10 batches")
+    os.truncate(tmp_path / STATUS_FILE, 0)
+    resumed = trainer_of(tmp_path)
+    resumed.run()
+    assert result_of(resumed, tmp_path) == whole
+
+
+def test_a_full_disk_for_temporary_files_costs_the_revision_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    assert environment._git(Path(__file__).parent, "--version") == b""
