@@ -18,7 +18,7 @@ from graphtrain import Graph
 from graphtrain.kind import DECLARED
 
 if TYPE_CHECKING:
-    from graphtrain.resume.environment import Provenance
+    from graphtrain.resume.provenance import Provenance
 
 _SOUND: set[tuple[str, bool, frozenset[str]]] = set()
 

@@ -21,7 +21,7 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.lazy import part
 from graphtrain.plain import is_equal
 from graphtrain.report.numbers import metric
-from graphtrain.resume.environment import code_changes
+from graphtrain.resume.provenance import code_changes
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.run_directory import last_rows
 from graphtrain.storage.saved_graph import graph_of, holds_a_graph, saved_manifest

@@ -1,7 +1,8 @@
 """Everything a continuation depends on, as one record of named sections.
 
 A section is a field of `RunState`, made of the two functions that capture it and restore it, which stand side by side
-below. To add a section, add such a pair and its field: checkpoint, digest, resume and verification follow.
+below. To add a section, add such a pair and its field: checkpoint, digest, resume and verification follow. What of it
+is not in the digest, is not compared, or is each rank's own is listed by name; docs/architecture.md says where.
 """
 
 from __future__ import annotations
@@ -291,7 +292,7 @@ class RunState:
         optimizers: what `state_dict` leaves out of optimizers.
         progress: the fields of each node, by path.
         slots: values between nodes: those alive.
-        metrics: running means.
+        metrics: running means; the rows are in a file of their own.
         renewed: of the resources that were made again, by name: the random numbers that made them, and what has changed
             of them since.
         reachable: what has changed since the run was set up, of all that is reachable and that nothing else saves.
@@ -336,6 +337,8 @@ SECTIONS: Mapping[str, Handler] = {
 # What another graph takes over in memory; resources and means are the same objects, and stay as they are.
 OF_NODES = ("progress", "slots", "random")
 _RARE = ("renewed", "reachable")
+# Not compared where rows are recorded by the clock on the wall.
+OF_TIMED_ROWS = ("metrics",)
 # Put back once nodes are set up, which calls code of the data, and draws random numbers.
 AFTER_SETUP = ("reachable", "renewed", "random")
 

@@ -23,6 +23,7 @@ from graphtrain.plain import is_equal, is_scalar
 from graphtrain.printable import shorten
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.run_state import OF_TIMED_ROWS
 from graphtrain.proof.comparison import StateComparison, StateDifference, compare
 from graphtrain.proof.verify import records_by_time, timed_nodes
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
@@ -274,7 +275,7 @@ def _comparable(checkpoint: Checkpoint, run: TrainedRun) -> dict[str, Any]:
     """What the continuation depends on."""
     sections = {**checkpoint.sections, "progress": _progress(checkpoint, run)}
     if run.has_timed_rows:
-        sections.pop("metrics", None)
+        return {name: part for name, part in sections.items() if name not in OF_TIMED_ROWS}
     return sections
 
 

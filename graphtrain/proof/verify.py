@@ -26,7 +26,7 @@ from graphtrain.plain import is_scalar
 from graphtrain.program.bind import BoundNode, Program
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
-from graphtrain.program.run_state import RunState
+from graphtrain.program.run_state import OF_TIMED_ROWS, RunState
 from graphtrain.proof.comparison import StateComparison, StateDifference, compare, is_same
 from graphtrain.proof.history import Segment
 from graphtrain.ranks import current_ranks
@@ -290,7 +290,7 @@ class _Reexecution:
                 f"the checkpoint has no progress of the node {error}: setup supplies other resources now"
             ) from None
         if self._has_timed_rows:
-            del essential["metrics"]
+            essential = {name: part for name, part in essential.items() if name not in OF_TIMED_ROWS}
         return essential
 
     def _traced(self, digests: _Digests, index: int, transition: Transition) -> Transition:

@@ -83,9 +83,9 @@ def read_status(path: str | Path) -> dict[str, Any]:
 
 
 def last_rows(path: Path, length: int) -> list[dict[str, Any]]:
-    """The last rows of metrics of the run in a directory, within the first `length` bytes; what cannot be read is not.
+    """The last rows of metrics of the run in a directory: those in the last 256 KiB before `length`, in bytes.
 
-    As JSON has them: NaN and infinities are texts.
+    As JSON has them: NaN and infinities are texts. Rows that cannot be read are left out.
     """
     try:
         with open(open_regular(path / METRICS_FILE), "rb") as file:

@@ -8,10 +8,9 @@ from pathlib import Path
 import click
 import pytest
 
-from graphtrain.command.cli import app
+from graphtrain.command.cli import COMMANDS, app
 from tests.command.conftest import Command
 from tests.command.running import TINY
-from tests.command.test_others import COMMANDS
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -168,17 +168,19 @@ def test_effects_slots_and_fields_are_known(kind: Kind) -> None:
 
 
 class Net(torch.nn.Module):
-    """A model whose gradients are large enough to be clipped."""
+    """A model whose gradients are large enough to be clipped; of two layers, so that a kind may freeze one."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.first = torch.nn.Linear(2, 2)
         self.layer = torch.nn.Linear(2, 1)
 
     def training_step(self, batch: torch.Tensor) -> torch.Tensor:
-        return 100 * self.layer(batch).square().mean()
+        return 100 * self.predict_step(batch).square().mean()
 
     def predict_step(self, batch: torch.Tensor) -> torch.Tensor:
-        return self.layer(batch)
+        result: torch.Tensor = self.layer(self.first(batch))
+        return result
 
 
 @dataclass

@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 from graphtrain import Loader
 from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint
 from graphtrain.resume import session
-from graphtrain.resume.environment import Provenance, RunEnvironment, code_changes, provenance
+from graphtrain.resume.environment import RunEnvironment
+from graphtrain.resume.provenance import Provenance, code_changes, provenance
 from graphtrain.storage.manifest import Manifest
 from tests.command.running import TINY, in_a_process
 from tests.trainer.test_rewire import tiny

@@ -16,7 +16,7 @@ import pytest
 
 from graphtrain import Outcome, Trainer
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.resume import environment
+from graphtrain.resume import provenance
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.run_directory import METRICS_FILE, STATUS_FILE
 from tests.command.forked import Started
@@ -485,4 +485,4 @@ def test_a_full_disk_for_temporary_files_costs_the_revision_and_not_the_run(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
-    assert environment._git(Path(__file__).parent, "--version") == b""
+    assert provenance._git(Path(__file__).parent, "--version") == b""
