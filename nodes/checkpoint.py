@@ -93,7 +93,7 @@ class Checkpoint:
     def improved(self) -> bool:
         return bool(self.recorded) and self.recorded["due"] and self.recorded["step"] == self._recorder.place
 
-    def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
+    def on_metrics(self, row: Mapping[str, float], is_evaluation: bool) -> None:
         value = row.get(self.best or "")
         if value is not None and math.isfinite(value):
             is_among_best = self._policy.retention.is_among_best(value, [other for _, other in self._best_saves()])

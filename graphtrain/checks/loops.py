@@ -259,8 +259,9 @@ class _Search:
             self._hold(read, True)
         for name in sorted(bypassed):
             kind = self._in_order[0].scope.kinds[name]
-            heard = kind.fields.items() if kind is not None and kind.hears_rows else ()  # bypassed, it hears nothing
-            for field_name in ("due", *(key for key, declared in heard if declared.default is False)):
+            # Bypassed, `on_metrics` is not called, so what it would set stays False.
+            fields = kind.fields.items() if kind is not None and kind.has_on_metrics else ()
+            for field_name in ("due", *(key for key, declared in fields if declared.default is False)):
                 self._hold(FieldOf(name, field_name), False)
         self._breaking: dict[int, Points] = {}
         self._countings: dict[frozenset[str], Counting] = {}

@@ -177,7 +177,7 @@ class Kind:
     acts_at_body_end: bool
     reads_at_end: bool
     releases: bool
-    hears_rows: bool
+    has_on_metrics: bool
 
     @property
     def activity(self) -> str:
@@ -253,8 +253,9 @@ class Kind:
 
     @property
     def may_record_rows(self) -> bool:
-        """True if it is given the recorder of metrics; a kind that hears of rows records none itself."""
-        return not self.hears_rows and any(read.name == "recorder" for read in (*self.reads, *(self.setup_reads or ())))
+        """True if it is given the recorder of metrics; a kind with `on_metrics` records no rows itself."""
+        reads = (*self.reads, *(self.setup_reads or ()))
+        return not self.has_on_metrics and any(read.name == "recorder" for read in reads)
 
     @functools.cached_property
     def slots(self) -> tuple[str, ...]:

@@ -204,7 +204,7 @@ def _declare(
         acts_at_body_end=has("at_body_end"),
         reads_at_end=any(len(inspect.signature(method).parameters) > 1 for method in endings),
         releases=has("release"),
-        hears_rows=inspect.isclass(target) and has("hear_row"),
+        has_on_metrics=inspect.isclass(target) and has("on_metrics"),
         **declared,
     )
     _check(kind)

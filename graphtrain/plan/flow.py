@@ -305,8 +305,8 @@ def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
         return own if kind is None else set()
     if kind.counter(target.field) is not None:  # the engine counts it, where the effects are
         return _nodes_that(scope, lambda kind: kind.has_effect("backward") or kind.has_effect("zero_grad"))
-    if target.field != "due":  # nodes that hear of rows of metrics take something from them
-        return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.hears_rows else set())
+    if target.field != "due":  # nodes with `on_metrics` depend on the rows of metrics
+        return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has_on_metrics else set())
     terms = [term for trigger in planned.triggers for term in plan.terms(planned.scope, trigger)]
     owners = [owner.path for owner, _, _ in terms if owner.path.startswith(scope.path)]
     # Of a unit that is counted in a body, the node with that body.

@@ -179,7 +179,9 @@ class CompiledGraph:
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
         self.liveness = Liveness(self.program, self.compiler.cells.extra_inputs)
-        self._hearing = [bound for bound in self.program.nodes if bound.kind.hears_rows and not bound.bypassed]
+        self._with_on_metrics = [
+            bound for bound in self.program.nodes if bound.kind.has_on_metrics and not bound.bypassed
+        ]
         self._runs_before: dict[BoundNode, int] = {}
         acting = [bound for bound in self.program.nodes if not bound.bypassed]
         returning, saving = (
@@ -236,12 +238,12 @@ class CompiledGraph:
 
     # ---- metrics
 
-    def hear_row(self, row: Mapping[str, float], position: int) -> None:
-        """Tell the nodes around that hear of rows of metrics of one that was recorded by the node at a position."""
-        around = [*self.program.nodes[position].scope.around()] if self._hearing else []
-        for bound in self._hearing:
+    def on_metrics(self, row: Mapping[str, float], position: int) -> None:
+        """Call `on_metrics` of the nodes around with a row of metrics that the node at a position recorded."""
+        around = [*self.program.nodes[position].scope.around()] if self._with_on_metrics else []
+        for bound in self._with_on_metrics:
             if bound.scope in around:  # the nodes of other bodies may not be set up, and begin again with their body
-                bound.instance.hear_row(row, self.activity(position) is not None)
+                bound.instance.on_metrics(row, self.activity(position) is not None)
 
     def monitors(self, position: int) -> Iterator[tuple[str, str, BoundGraph]]:
         """The metrics that nodes around a position name: the parameter, the name, and the graph of the node."""

@@ -245,11 +245,11 @@ def test_a_field_makes_a_node_due_where_its_parameter_is_given() -> None:
         metric: str | None = None
         better: bool = progress(False)
 
-        def hear_row(self, row: Any, is_evaluation: bool) -> None: ...
+        def on_metrics(self, row: Any, is_evaluation: bool) -> None: ...
         def __call__(self) -> None: ...
 
     kind = kind_of(Watch)
-    assert kind.hears_rows and not kind_of(a_class()).hears_rows
+    assert kind.has_on_metrics and not kind_of(a_class()).has_on_metrics
     assert kind.due_fields({"metric": None}) == ()
     assert kind.due_fields({"metric": "val/loss"}) == ("better",)
 
