@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphtrain.report.recorder import Place, Recorder
 
 
-@node(observer=True, family="saving", also_due={"improved": "best"})
+@node(observer=True, family="saving", extra_due_fields={"improved": "best"})
 class Checkpoint:
     """Ask for a checkpoint; it holds the state of the edge that leaves this node.
 

@@ -117,7 +117,7 @@ class Changes:
         for name, point in self._nodes.items():
             planned = point.planned
             if planned is not None and planned.trigger is not None and planned.trigger.is_never:
-                never |= set() if planned.also_due else {name}
+                never |= set() if planned.extra_due_fields else {name}
         return frozenset(never)
 
     def known(self, counts: Mapping[FieldOf, int]) -> Callable[[FieldOf], Constant | Values]:
@@ -229,7 +229,7 @@ class Changes:
             moves = _all((moves, self._of_clock(planned.start)))  # where it is waited for, it has not run so far
         if planned.trigger is not None and planned.trigger.at_end:
             moves = _all((moves, self._moves_of(self._scope.ending)))
-        for field in planned.also_due:
+        for field in planned.extra_due_fields:
             names = changers(plan, scope, FieldOf(read.node, field)) - {read.node}
             moves = _all((moves, self._by(names).either_way))
         return _all((moves, self._by({read.node}).swapped)) if kind.trigger == "every" else moves

@@ -69,7 +69,7 @@ class _Endings:
         planned = self._plan.by_path.get(f"{self._scope.path}{read.node}")
         trigger = planned.trigger if planned is not None and read.field == "due" else None
         if trigger is not None and planned is not None:
-            return Constant(False) if trigger.is_never and not planned.also_due else ANY
+            return Constant(False) if trigger.is_never and not planned.extra_due_fields else ANY
         if read in self._empty:
             return Constant(False)
         return Values(least=0) if read.field == "runs" or (read.node, read.field) in self._counters else ANY

@@ -227,7 +227,7 @@ class _Search:
         self._at_end = {  # the nodes that are due at the end alone
             name
             for name, planned in nodes
-            if planned.trigger is not None and planned.trigger.texts == [AT_END] and not planned.also_due
+            if planned.trigger is not None and planned.trigger.texts == [AT_END] and not planned.extra_due_fields
         }
         self._delayed = {name for name, planned in nodes if planned.start is not None}
         self._order = {point: number for number, point in enumerate(points)}

@@ -99,7 +99,7 @@ class _Differing:
             for trigger in planned.triggers
             for owner, field, _ in self._plan.terms(planned.scope, trigger)
         ]
-        also = [FieldTarget(planned.path, field) for field in planned.also_due]
+        also = [FieldTarget(planned.path, field) for field in planned.extra_due_fields]
         if (of := self._first([*clocks, *also])) is not None:
             self._add([f"{planned.path}.due"], _Origin(planned.path, of))
         if kind.synchronises or planned.body is not None:

@@ -168,7 +168,7 @@ class Kind:
     makes: Mapping[str, CopyOf]
     step_inputs: Mapping[str, str]
     synchronises: bool
-    also_due: Mapping[str, str]
+    extra_due_fields: Mapping[str, str]
     observer: bool
     family: str
     description: str
@@ -281,7 +281,7 @@ class Kind:
 
     def due_fields(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """The fields that make it due beside its trigger, with these parameters."""
-        return tuple(field for field, name in self.also_due.items() if parameters[name] not in _LEFT_OUT)
+        return tuple(field for field, name in self.extra_due_fields.items() if parameters[name] not in _LEFT_OUT)
 
     def counter(self, name: str) -> Field | None:
         """The counter of a window that a field is, or whose window it is the size of, or tells to be full."""

@@ -55,7 +55,7 @@ def node(
     makes: Mapping[str, CopyOf] = MappingProxyType({}),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     synchronises: bool = False,
-    also_due: Mapping[str, str] = MappingProxyType({}),
+    extra_due_fields: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     family: Family | None = None,
     name: str | None = None,
@@ -72,7 +72,7 @@ def node(
     makes: Mapping[str, CopyOf] = MappingProxyType({}),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     synchronises: bool = False,
-    also_due: Mapping[str, str] = MappingProxyType({}),
+    extra_due_fields: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     family: str | None = None,
     name: str | None = None,
@@ -99,7 +99,7 @@ def node(
         synchronises: True if ranks synchronise at every visit, so that it can pass values between them by the resource
             `ranks`. Among several ranks all of them come to it, also one that has no batch in the round; its progress,
             and what it writes unless that is a batch, is the same on all. Default: False.
-        also_due: of a kind with a trigger: the guard fields that make it due too, and for each of them the parameter
+        extra_due_fields: of a kind with a trigger: the guard fields that also make it due, each with the parameter
             without which it never does, as in ``{"improved": "best"}``. Default: the trigger alone makes it due.
         observer: True if the training does not depend on its progress; it is then outside `Trainer.digest`. Default:
             False.
@@ -123,7 +123,7 @@ def node(
         "makes": MappingProxyType(dict(makes)),
         "step_inputs": MappingProxyType(dict(step_inputs)),
         "synchronises": synchronises,
-        "also_due": MappingProxyType(dict(also_due)),
+        "extra_due_fields": MappingProxyType(dict(extra_due_fields)),
         "observer": observer,
         "family": drawn_family(effects, observer, family),
     }
@@ -215,7 +215,7 @@ def _fixed(parameters: Mapping[str, Parameter], declared: Mapping[str, Any]) -> 
     """The parameters that are read before the node runs: its trigger, and what it records, renews or is due by."""
     triggers = {name for name, parameter in parameters.items() if is_trigger(parameter.annotation)}
     by_name = {name for name in declared["writes"] if name in parameters}  # under which metrics are recorded
-    return {*triggers, *by_name, *declared["also_due"].values()}
+    return {*triggers, *by_name, *declared["extra_due_fields"].values()}
 
 
 def _check(kind: Kind) -> None:
@@ -251,7 +251,7 @@ def _check(kind: Kind) -> None:
             raise TypeError(
                 f"{kind.name}: step input {name!r} is {field!r}, which is no field; known: {', '.join(kind.fields)}"
             )
-    for field, parameter in kind.also_due.items():
+    for field, parameter in kind.extra_due_fields.items():
         if kind.trigger is None:
             raise TypeError(f"{kind.name}: also due by {field!r}, but it has no trigger: without one it is always due")
         if field not in kind.fields or kind.fields[field].type not in (bool, Any):

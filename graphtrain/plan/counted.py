@@ -207,7 +207,7 @@ class Counted:
         """The fields, from its graph, that make a node due and are not known."""
         terms = [term for trigger in planned.triggers for term in self.plan.terms(planned.scope, trigger)]
         reads = [FieldOf(owner.path.removeprefix(planned.scope.path), name) for owner, name, _ in terms]
-        reads += [FieldOf(planned.node.name, name) for name in planned.also_due]
+        reads += [FieldOf(planned.node.name, name) for name in planned.extra_due_fields]
         return [read for read in reads if not self.is_known(f"{planned.scope.path}{read.node}", read.field)]
 
     def certain(self, scope: Scope, guard: Expression, *, holds: bool = True) -> Expression:

@@ -313,7 +313,7 @@ def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
     names = {owner.removeprefix(scope.path).partition("/")[0] for owner in owners}
     if kind.trigger == "every":
         names |= own
-    reads = [FieldTarget(target.node, field) for field in planned.also_due]
+    reads = [FieldTarget(target.node, field) for field in planned.extra_due_fields]
     if planned.trigger is not None and planned.trigger.at_end:
         asked = [part for part in walk(planned.scope.ending) if isinstance(part, FieldOf)]
         reads += [FieldTarget(f"{planned.scope.path}{part.node}", part.field) for part in asked]

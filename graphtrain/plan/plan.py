@@ -129,7 +129,7 @@ class PlanNode:
         return tuple(trigger for trigger in (self.trigger, self.start) if trigger is not None)
 
     @property
-    def also_due(self) -> tuple[str, ...]:
+    def extra_due_fields(self) -> tuple[str, ...]:
         """The fields that make it due beside its trigger."""
         return self.kind.due_fields(self.parameters) if self.kind is not None else ()
 

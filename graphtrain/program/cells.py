@@ -152,7 +152,7 @@ class Cells:
             return never
         if trigger is None:
             return lambda: True
-        calls = [self.field(bound, name).read for name in bound.planned.also_due]
+        calls = [self.field(bound, name).read for name in bound.planned.extra_due_fields]
         if not trigger.is_never or isinstance(bound.trigger, After):
             assert bound.trigger is not None, "compiled before"
             calls.insert(0, bound.trigger.due)

@@ -412,7 +412,7 @@ def _may_record(bound: BoundNode) -> bool:
     if bound.body is not None:
         return not bound.bypassed and any(_may_record(inner) for inner in bound.body.nodes.values())
     trigger = bound.planned.trigger
-    is_never_due = trigger is not None and trigger.is_never and not bound.planned.also_due
+    is_never_due = trigger is not None and trigger.is_never and not bound.planned.extra_due_fields
     is_ending = bound.kind.trigger == "after"
     return bound.kind.may_record_rows and not (bound.bypassed or is_never_due or is_ending)
 

@@ -63,7 +63,7 @@ class WholeRun:
             if counted.is_uncertain(planned):
                 raise UsageError(
                     f"how often `{planned.path}` runs is not known ahead: time or a metric makes it due "
-                    f"({' or '.join((str(planned.trigger), *planned.also_due))})",
+                    f"({' or '.join((str(planned.trigger), *planned.extra_due_fields))})",
                     f'count steps or epochs, as in {planned.path}.every = "1 epochs"',
                 )
             total *= self._run(scope, counted).by_path[planned.path].fields["runs"]

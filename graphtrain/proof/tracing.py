@@ -328,7 +328,7 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
             compiler.triggers.clocks(bound, bound.planned.start) if bound.planned.start is not None else ()
         )
     ]
-    also = tuple((field, compiler.cells.field(bound, field).read()) for field in bound.planned.also_due)
+    also = tuple((field, compiler.cells.field(bound, field).read()) for field in bound.planned.extra_due_fields)
     has_run = bool(bound.instance.runs) if trigger.once else None
     ending = bool(compiler.cells.ending(bound.scope)()) if trigger.at_end else None
     return TriggerReading(verb, str(trigger), tuple(clocks), also, tuple(start), has_run, ending)

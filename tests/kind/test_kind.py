@@ -237,7 +237,7 @@ def test_what_counts_declares_how_far_and_what_a_step_function_may_ask_for() -> 
 
 
 def test_a_field_makes_a_node_due_where_its_parameter_is_given() -> None:
-    @node(also_due={"better": "metric"})
+    @node(extra_due_fields={"better": "metric"})
     class Watch:
         """Watch."""
 
@@ -344,11 +344,11 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
      "thing.n: its target `m` is no parameter and no field; known: n"),
     (lambda: node(step_inputs={"epoch": "rounds"})(a_class(n=progress(0), n_type=int)),
      "thing: step input 'epoch' is 'rounds', which is no field; known: n, runs"),
-    (lambda: node(also_due={"n": "m"})(a_class(n=progress(False), n_type=bool)),
+    (lambda: node(extra_due_fields={"n": "m"})(a_class(n=progress(False), n_type=bool)),
      "thing: also due by 'n', but it has no trigger: without one it is always due"),
-    (lambda: node(also_due={"m": "every"})(a_class(n=progress(False), n_type=bool, **PERIODIC)),
+    (lambda: node(extra_due_fields={"m": "every"})(a_class(n=progress(False), n_type=bool, **PERIODIC)),
      "thing: also due by 'm', which is no field that is a bool; known: n"),
-    (lambda: node(also_due={"n": "m"})(a_class(n=progress(False), n_type=bool, **PERIODIC)),
+    (lambda: node(extra_due_fields={"n": "m"})(a_class(n=progress(False), n_type=bool, **PERIODIC)),
      "thing: never due by 'n' without 'm', which is no parameter; known: every"),
     (lambda: node(family="colourful")(fn("def f()")),
      "f: unknown family 'colourful'; known: data, compute"),  # type: ignore[call-overload]
