@@ -54,7 +54,7 @@ def _written_after(slots: Slots, point: FlowPoint, before: int) -> int:
     """The slots written after a visit; the outputs of a body are those written inside."""
     use = slots.uses[point]
     after = (before & ~use.kills) | use.defines
-    for inner, outer in slots.handed_out(point):
+    for inner, outer in slots.body_outputs(point):
         if inner and not before & inner:
             after &= ~outer
     return after
@@ -67,7 +67,7 @@ def _surely_after(slots: Slots, point: FlowPoint, before: int) -> int:
 
 def _needs(slots: Slots, point: FlowPoint) -> int:
     """The slots that a visit needs, except outputs of a body, which may be absent: their readers are checked."""
-    return 0 if slots.handed_out(point) else slots.uses[point].requires
+    return 0 if slots.body_outputs(point) else slots.uses[point].requires
 
 
 def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
@@ -150,7 +150,7 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
     writers = [
         writer.path
         for writer in slots.flow.points
-        if slots.uses[writer].defines & sources and not slots.handed_out(writer) and not writer.is_unknown
+        if slots.uses[writer].defines & sources and not slots.body_outputs(writer) and not writer.is_unknown
     ]
     writing = _listed(list(dict.fromkeys(writers)))
     reads = (
@@ -190,7 +190,7 @@ def _listed(names: list[str]) -> str:
 
 def _sources(slots: Slots, bits: int) -> int:
     """Some slots, and the slots inside bodies that become them as outputs."""
-    pairs = [pair for point in slots.flow.points for pair in slots.handed_out(point)]
+    pairs = [pair for point in slots.flow.points for pair in slots.body_outputs(point)]
     while inside := [inner for inner, outer in pairs if outer & bits and inner & ~bits]:
         bits |= inside[0]
     return bits

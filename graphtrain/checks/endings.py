@@ -261,8 +261,8 @@ def check_epochs(flow: Flow) -> Iterator[Problem]:
                 "epoch: it is about the epoch before, whose end would close this one too"
             )
             hint = (
-                f"let `{begin.node.name}` lead to `{name}` first, and take the other turns after that; or ask whose "
-                f"epoch it is, as in `{name}.{last.field} and {name}.{epoch.field} == end_epoch.runs`"
+                f"let `{begin.node.name}` lead to `{name}` first, and take the other turns after that; or check the "
+                f"epoch, as in `{name}.{last.field} and {name}.{epoch.field} == end_epoch.runs`"
             )
             yield path[-1].problem("G506", message, hint, thing="edges", path=path)
 

@@ -126,12 +126,12 @@ class Gradients:
             for after in itertools.product(*visits):
                 ways = [{*each.open(point, state)} for each, state in zip(automata, after, strict=True)]
                 for arrow in filter(set.intersection(*ways).__contains__, point.arrows):
-                    told = {(guard, False) for guard in arrow.failed}
-                    told |= {(part, True) for part in conjuncts(arrow.guard)} if arrow.guard is not None else set()
+                    answers = {(guard, False) for guard in arrow.failed}
+                    answers |= {(part, True) for part in conjuncts(arrow.guard)} if arrow.guard is not None else set()
                     if point.scope is not scope:
                         yield arrow.target, after, kept
-                    elif not any((part, not answer) in kept for part, answer in told):
-                        yield arrow.target, after, kept | {(part, answer) for part, answer in told if part in parts}
+                    elif not any((part, not answer) in kept for part, answer in answers):
+                        yield arrow.target, after, kept | {(part, answer) for part, answer in answers if part in parts}
 
         place = self.optimizers.index(optimizer)
         start: _Moment = (self.flow.start, ("clean",) * len(automata), frozenset())

@@ -74,8 +74,8 @@ class Trap:
         return scope.problem(
             "G502",
             f"edges.{node.name}",
-            f"{absent}the loop of {names} can be left only as {quoted(asks)} {decide}, and nothing in the loop brings "
-            "about the answer that leads out",
+            f"{absent}the loop of {names} can be left only as {quoted(asks)} {decide}, and no node in the loop "
+            "can cause the value that leads out",
             f"let the guard read progress of a node of the loop, such as `runs`{hint}",
             path=path if len(path) > 1 else path * 2,
             place=node.place,

@@ -62,7 +62,7 @@ class Slots:
             for path in planned.writes:
                 self._bits.setdefault(path, 1 << len(self._bits))
         self.uses = {point: self._uses(point) for point in flow.points}
-        self._handed_out = {
+        self._body_outputs = {
             point: tuple(
                 (self.bits([f"{point.path}/{inner}"]), self.bits([outer]))
                 for inner, outer in zip(outputs_of(point.planned.body.graph), point.planned.writes, strict=True)
@@ -130,9 +130,9 @@ class Slots:
         needs, reads = self._bits_of([*planned.visit_reads, *self._extra_reads.get(planned.path, ())])
         return Uses(needs, reads, writes, self.bits(planned.kills))
 
-    def handed_out(self, point: FlowPoint) -> tuple[tuple[int, int], ...]:
+    def body_outputs(self, point: FlowPoint) -> tuple[tuple[int, int], ...]:
         """Where a body is left: the bits of each slot that leaves it, inside and outside."""
-        return self._handed_out.get(point, ())
+        return self._body_outputs.get(point, ())
 
     def _guards(self, point: FlowPoint, arrows: Iterable[FlowEdge]) -> int:
         guards = [arrow.guard for arrow in arrows if arrow.guard is not None]

@@ -243,10 +243,10 @@ class Agreement:
 
     def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""
-        beside = parameters[0].new_zeros(())
-        beside.grad = number.to(beside)
-        self.exchange([*parameters, beside])
-        return beside.grad
+        carrier = parameters[0].new_zeros(())
+        carrier.grad = number.to(carrier)
+        self.exchange([*parameters, carrier])
+        return carrier.grad
 
     # ---- calls that rank 0 makes for all
 

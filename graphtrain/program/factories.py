@@ -171,7 +171,7 @@ class Renewed:
     @property
     def listed(self) -> Baseline:
         """The baseline, once the run has noted it."""
-        assert self.baseline is not None, "made when the run was told of it"
+        assert self.baseline is not None, "set once the run has noted it"
         return self.baseline
 
 

@@ -93,7 +93,7 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             hint = ""
             if name in run.objects.optimizers and len(saved[name].get("param_groups", ())) > len(resource.param_groups):
                 hint = "a group that was added during training is missing after `setup`: add it in `setup`"
-            raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}", hint) from None
+            raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
     # A copy that no node made when the checkpoint was written: it is made of what was just loaded.
     for name, source in run.copies.items():
         if name in run.objects.stateful and name not in saved and name not in exempt.fresh:
@@ -135,7 +135,7 @@ def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions
     for name, optimizer in run.objects.optimizers.items():
         groups = saved.get(name, {}).get("groups")
         if groups is not None and name not in exempt.fresh and groups != _names_of_groups(run, optimizer):
-            raise CheckpointError(f"the state of `{name}` does not fit any more: its groups are others")
+            raise CheckpointError(f"the state of `{name}` no longer fits: its groups are others")
     run.objects.restore_optimizers(saved, run.objects.owned(), exempt.fresh)
 
 

@@ -133,9 +133,9 @@ class StatefulObjects:
         data = [name for name, value in roots.items() if is_data(name, value)]
         covered = [name for name in data if keeps_position(roots[name])]
         for name in covered:
-            beside = {f"{name}.{part}": value for part, value in parts_beside_position(roots[name]).items()}
-            roots |= beside
-            data += beside
+            parts = {f"{name}.{part}": value for part, value in parts_beside_position(roots[name]).items()}
+            roots |= parts
+            data += parts
         owned = self.objects.owned()
         loose = {
             id(parameter)

@@ -243,7 +243,7 @@ def _share(
         if is_found:
             places[keys] = other
         else:
-            stay.append(f"{_shown((name, keys))} does not share any more what it shared when it was saved")
+            stay.append(f"{_shown((name, keys))} no longer shares what it shared when it was saved")
     # Containers keep their identity, since nodes may hold them; a tuple cannot. Looked up before anything is replaced:
     # an untrusted file must not lead into what is found.
     holders = {keys: at(value, keys[:-1]) for keys in places if keys}

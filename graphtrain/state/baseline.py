@@ -79,7 +79,7 @@ class Baseline(InitialState):
         Raises:
             CheckpointError: something that had changed no longer exists, or cannot be made.
         """
-        with _naming("the state beside the resources"):
+        with _naming("the state outside the resources"):
             changed, reader = dict(section), StateReader(self.reachable, self.stateful, section)
         self._back_to_the_beginning(data)
         for path, change in changed.items():

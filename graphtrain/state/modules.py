@@ -146,7 +146,7 @@ def reshape_module(module: torch.nn.Module, forms: Mapping[str, Any], persistent
         try:
             owner = module.get_submodule(prefix)
         except AttributeError:
-            raise CheckpointError(f"the model has no module `{prefix}` any more") from None
+            raise CheckpointError(f"the model no longer has a module `{prefix}`") from None
         if key in owner._parameters:
             continue  # lazy: loading makes it
         device = next((other.device for other in tensors.values() if other is not None), None)
@@ -212,11 +212,11 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     with torch.no_grad():
         for name, saved in state["buffers"].items():
             if name not in buffers:
-                raise CheckpointError(f"the model has no buffer `{name}` any more")
+                raise CheckpointError(f"the model no longer has a buffer `{name}`")
             _put(*buffers[name], saved)
         for name, saved in state.get("parameters", {}).items():
             if name not in parameters or parameters[name].shape != saved.shape:
-                raise CheckpointError(f"the model has no parameter `{name}` of shape {tuple(saved.shape)} any more")
+                raise CheckpointError(f"the model no longer has a parameter `{name}` of shape {tuple(saved.shape)}")
             parameters[name].copy_(saved)
 
 
@@ -250,12 +250,14 @@ class OptimizerForm:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def lost(self, path: str, optimizer: torch.optim.Optimizer, name_of: NameOf, told: Collection[int]) -> list[str]:
+    def lost(
+        self, path: str, optimizer: torch.optim.Optimizer, name_of: NameOf, reported: Collection[int]
+    ) -> list[str]:
         """A line if a resume with the same `setup` could not load the groups, or not add them again.
 
         Arguments:
             name_of: returns the path at which a parameter can be found; empty if it cannot.
-            told: the identities of parameters of modules that are already reported as new.
+            reported: the identities of parameters of modules that are already reported as new.
         """
         made, now = self._groups, [group["params"] for group in optimizer.param_groups]
         is_kept = len(now) >= len(made) and all(map(is_identical, now, made))
@@ -264,8 +266,8 @@ class OptimizerForm:
         former, present = ({id(each): each for group in groups for each in group} for groups in (made, now))
         late = [each for each in present.values() if id(each) not in former and not name_of(each)]
         if late or is_kept:
-            untold = [each for each in late if id(each) not in told]
-            return [f"{path}: {len(untold)} of its parameters {_MADE_LATE}"] if untold else []
+            unreported = [each for each in late if id(each) not in reported]
+            return [f"{path}: {len(unreported)} of its parameters {_MADE_LATE}"] if unreported else []
         if gone := [former[each] for each in former if each not in present]:
             what = f"its groups have lost {_named(gone, name_of)}"
             remedy = "leave parameters in their groups, and freeze them: requires_grad_(False), grad = None"

@@ -83,9 +83,9 @@ class SavedObjects:
             name_of: returns the path at which a parameter can be found. Default: none can.
         """
         lines = [line for name, form in self._forms.items() for line in form.lost(name, self.modules[name])]
-        told = self.owned() if lines else ()
+        reported = self.owned() if lines else ()
         for name, groups in self.groups.items():
-            lines += groups.lost(name, self.optimizers[name], name_of, told)
+            lines += groups.lost(name, self.optimizers[name], name_of, reported)
         return lines
 
     def is_lazy(self) -> bool:
