@@ -18,6 +18,6 @@ class FollowsMetric:
     recorded: bool = progress(False)
     value: float | None = progress(None)
 
-    def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
+    def on_metrics(self, row: Mapping[str, float], is_evaluation: bool) -> None:
         if self.monitor in row:
             self.value, self.recorded = float(row[self.monitor]), True

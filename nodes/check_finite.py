@@ -102,7 +102,7 @@ class CheckFinite:
             if len(self._values) >= _MOST_WAITING and self._ranks is None:
                 self._read()
 
-    def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
+    def on_metrics(self, row: Mapping[str, float], is_evaluation: bool) -> None:
         if self.action in ("report", "stop"):
             self._read()
 

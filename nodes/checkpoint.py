@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphtrain.report.recorder import Place, Recorder
 
 
-@node(observer=True, family="saving", also_due={"improved": "best"})
+@node(observer=True, family="saving", extra_due_fields={"improved": "best"})
 class Checkpoint:
     """Ask for a checkpoint; it holds the state of the edge that leaves this node.
 
@@ -93,7 +93,7 @@ class Checkpoint:
     def improved(self) -> bool:
         return bool(self.recorded) and self.recorded["due"] and self.recorded["step"] == self._recorder.place
 
-    def hear_row(self, row: Mapping[str, float], is_evaluation: bool) -> None:
+    def on_metrics(self, row: Mapping[str, float], is_evaluation: bool) -> None:
         value = row.get(self.best or "")
         if value is not None and math.isfinite(value):
             is_among_best = self._policy.retention.is_among_best(value, [other for _, other in self._best_saves()])

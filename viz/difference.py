@@ -1,4 +1,4 @@
-"""Two graphs in one picture: what only one of them has, and what differs in both, by colour, line and sign."""
+"""Two graphs in one picture: parts of only one of them, and differences, by colour, line and sign."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from graphtrain.viz.picture import NUMBERS, START_MARK, TITLE_LENGTH, Arrow, Box
 from graphtrain.viz.theme import SIGNS
 from graphtrain.viz.wording import LINE_LENGTH, first_few, one_line
 
-MOST_LINES = 5  # of a node, and of what stands above the picture
+MOST_LINES = 5  # lines of a node, and above the picture
 _DRAWN = ("node", "kind", "parameter", "reads", "writes", "edge", "order", "start")
 
 
 def difference_picture(difference: Difference) -> Picture:
-    """What a picture of a difference shows: the second graph, and in it what only the first one has.
+    """The contents of a picture of a difference: the second graph, and in it the parts that only the first one has.
 
-    What is the same is grey. Green, thick and ``+`` is what was added; orange, dotted and ``\N{MINUS SIGN}`` what was
-    removed; blue, double and ``~`` what was changed. What has no place in the picture stands above it.
+    Equal parts are grey. Added ones are green, thick, with ``+``; removed ones orange, dotted, with ``\N{MINUS SIGN}``;
+    changed ones blue, double, with ``~``. Differences without a place in the picture are listed above it.
 
     >>> fit = Graph.load("fit")
     >>> drawn = difference_picture(fit.diff(fit.insert("pause", "choice", after="step")))
@@ -50,7 +50,7 @@ def _key(path: str) -> str:
 
 
 def _union(before: Graph, after: Graph) -> Graph:
-    """A graph with everything of both; edges inside a node that only one of them has look as it does."""
+    """A graph with all parts of both; edges inside a node of only one of them look like that node."""
     nodes = {**after.nodes, **{name: node for name, node in before.nodes.items() if name not in after.nodes}}
     for name, node in after.nodes.items():
         former = before.nodes.get(name)
@@ -128,7 +128,7 @@ def _arrows(drawn: Picture, difference: Difference) -> Iterator[Arrow]:
 
 
 def _caption(difference: Difference, drawn_guards: set[str | None]) -> Iterator[str]:
-    """The names, what the signs mean, and what has no place in the picture."""
+    """The names, a legend of the signs, and differences without a place in the picture."""
     before, after = one_line(difference.before.name, LINE_LENGTH), one_line(difference.after.name, LINE_LENGTH)
     yield f"{before} \N{RIGHTWARDS ARROW} {after}" if before != after else before
     signs = "   ".join(f"{sign} {how}" for how, sign in SIGNS.items()) if difference else "no difference"

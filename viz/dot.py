@@ -14,7 +14,7 @@ from graphtrain.viz.theme import FAMILIES, LIGHT, MARKS
 if TYPE_CHECKING:
     from graphviz import Digraph
 
-# Two fonts of nearly the same widths, of which most systems have one: an SVG laid out with either and read with the
+# Two fonts of nearly the same widths, one of which most systems have: an SVG laid out with either and shown with the
 # other keeps its text centred in the boxes.
 FONT = "DejaVu Sans,Verdana,sans-serif"
 _ONE_OUTLINE = ("cylinder", "note", "folder")  # a second one would run through the name
@@ -53,7 +53,7 @@ RETURN = {"shape": "plain", "fontsize": "10", "fontcolor": LIGHT.faint, "style":
 def to_dot(picture: Picture) -> str:
     """The DOT text of a picture: what ``dot`` lays out, and what other tools read.
 
-    Guarded edges are dashed and bear the name of their guard, with its expression as tooltip; numbers are priorities.
+    Guarded edges are dashed and have the name of their guard, with its expression as tooltip; numbers are priorities.
     An edge that returns to a hub leads to a node of the class ``return`` with the name of the hub.
     Every element has the class of its family (and ``heat0`` to ``heat10``, ``current``), for styles.
 
@@ -68,7 +68,7 @@ def to_dot(picture: Picture) -> str:
     label = {"label": _guard_table(picture.guards), "labelloc": "b"} if picture.guards else caption
     digraph = Digraph(escape(picture.name), graph_attr={**GRAPH, **label}, node_attr=NODE, edge_attr=EDGE)
     touching = Counter(key for arrow in picture.arrows for key in (arrow.source, arrow.target))
-    if picture.guards:  # a drawing has one label: that above is of a frame that is not seen
+    if picture.guards:  # a drawing has one label: the one above belongs to an invisible frame
         with digraph.subgraph(name=f"cluster_{WHOLE}") as inner:
             inner.attr("graph", **{**caption, "peripheries": "0"})
             _add_level(inner, picture, "", touching)
@@ -86,7 +86,7 @@ def to_dot(picture: Picture) -> str:
 
 
 def _hidden_edges(picture: Picture) -> Iterator[tuple[str, str]]:
-    """What stands above what though no arrow says so: the start is the highest point, the end of a body its lowest."""
+    """Vertical order without arrows: the start is the highest point, the end of a body its lowest."""
     led_to = {arrow.target for arrow in picture.arrows if not arrow.back}
     for box in picture.boxes:
         prefix = f"{box.inside}/" if box.inside else ""
@@ -120,7 +120,7 @@ def _box_attributes(box: Box, touching: int) -> dict[str, str]:
     label = _table([f"<b>{html.escape(box.heading)}</b>", *lines])
     attributes = {"label": label, "tooltip": escape(box.tooltip), **_paint(box)}
     styles = [MARKS[box.mark].style] if box.mark in MARKS else []
-    if box.is_body:  # one line, inside of the frame that is not seen
+    if box.is_body:  # one line, inside the invisible frame
         style = ",".join(["filled", "rounded", *styles])
         return {**attributes, "style": style, "margin": "12", "peripheries": "1"}
     attributes["shape"] = FAMILIES[box.family].shape
@@ -173,9 +173,9 @@ def _table(rows: list[str]) -> str:
 
 
 def _rows(picture: Picture) -> dict[Arrow, int]:
-    """How many ranks down the side trips of a hub stand: in several rows, or `decide` of `fit` makes it one wide row.
+    """The ranks of the side trips of a hub: several rows, or `decide` of `fit` would make one wide row.
 
-    A side trip is a node that leads nowhere but back or to the end.
+    A side trip is a node that leads only back or to the end.
     """
     leads_on = {arrow.source for arrow in picture.arrows if not arrow.back and not arrow.target.endswith(END_MARK)}
     trips: dict[str, list[Arrow]] = {}
@@ -209,14 +209,16 @@ def _arrow_attributes(arrow: Arrow, rows: dict[Arrow, int], bodies: set[str]) ->
     if arrow.target in bodies and not arrow.returns_by:
         attributes["lhead"] = f"cluster_{arrow.target}"
     if arrow.back and not arrow.returns_by:
-        # Where `dot` chooses itself which edges to turn round, a cluster may come to stand above the start.
+        # If `dot` chooses which edges to reverse, a cluster may be placed above the start.
         attributes["constraint"] = "false"
     if {arrow.source, arrow.target} & bodies and not arrow.back:
-        # To `dot` the direction of an edge of a cluster is no rule but a cost that grows with the weight: with 200, a
+        # For `dot` the direction of an edge of a cluster is a cost that grows with the weight, not a rule: with 200, a
         # body may still be drawn above the start.
         attributes["weight"] = "1000"
     elif arrow.main:
         attributes["weight"] = "20"
-    if rows.get(arrow, 1) > 1 and arrow.target not in bodies:  # a body is long itself, and lies better beside the rows
+    if (
+        rows.get(arrow, 1) > 1 and arrow.target not in bodies
+    ):  # a body is long itself, and is better placed next to the rows
         attributes["minlen"] = str(rows[arrow])
     return attributes

@@ -26,7 +26,7 @@ def to_mermaid(picture: Picture) -> str:
     lines += ["flowchart TB", *_level(picture, names, "", "  ")]
     lines += [f"  {names[tail]} {_line(arrow)} {names[head]}" for arrow, tail, head in picture.ends()]
     lines += [f"  {line}" for line in _styles(picture, names)]
-    if picture.guards:  # there is nothing below a flowchart but what stands unconnected in it
+    if picture.guards:  # only unconnected parts can be below a flowchart
         rows = "<br>".join(_escaped(f"{name} = {text}") for name, text in picture.guards)
         lines.append(f'  guards["{rows}"]')
     return "\n".join(lines) + "\n"
@@ -66,7 +66,7 @@ def _shape(box: Box) -> str:
 
 
 def _label(box: Box, between: str = "<br/>") -> str:
-    """Title and lines; the title of a subgraph must be one line, or it lies under the first node."""
+    """Title and lines; the title of a subgraph must be one line, or the first node covers it."""
     return between.join(_escaped(line) for line in (box.heading, *box.text))
 
 

@@ -1,4 +1,4 @@
-"""What a picture shows, as a value: boxes and arrows taken from a graph, before any format is chosen."""
+"""The contents of a picture as a value: boxes and arrows of a graph, independent of the format."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Box:
         title: the name of the node, or of the hub.
         lines: the text below it, in smaller type.
         tooltip: everything the graph declares of it.
-        main: it lies on the main line of its graph.
+        main: it is on the main line of its graph.
         runs: how often it ran, in a heat picture.
         heat: `runs` on a logarithmic scale from 0 to 1.
         current: it runs next.
-        is_body: other boxes are inside of it: those of the body of its node.
-        mark: in a picture of a difference, ``"added"``, ``"removed"``, ``"changed"`` or ``"same"``; of a node that a
-            run bypasses ``"same"`` too, which is pale.
+        is_body: other boxes are inside it: those of the body of its node.
+        mark: in a picture of a difference, ``"added"``, ``"removed"``, ``"changed"`` or ``"same"``; for a node that a
+            run bypasses also ``"same"``, which is pale.
     """
 
     key: str
@@ -72,17 +72,17 @@ class Box:
 
     @property
     def heading(self) -> str:
-        """Its title, behind the sign of how it differs."""
+        """Its title, after the sign of its difference."""
         return f"{SIGNS[self.mark]} {self.title}" if self.mark in SIGNS else self.title
 
     @property
     def text(self) -> tuple[str, ...]:
-        """What stands below the title."""
+        """The lines below the title."""
         return (*self.lines, *runs_line(self.runs))
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of its looks; a later one is drawn over those before it."""
+        """The names of its styles; later ones override earlier ones."""
         if self.is_mark:
             return ("return" if self.family == "return" else "mark",)
         heat = (f"heat{round(self.heat * HEAT_LEVELS)}",) if self.heat is not None else ()
@@ -100,7 +100,7 @@ class Box:
 
 @dataclass(frozen=True)
 class MarkedEdge(Edge):
-    """An edge of two graphs together: its number in its own graph, how it differs, and what it was."""
+    """An edge of two combined graphs: its number in its graph, its difference, and its former label."""
 
     number: int | None = None
     mark: str = ""
@@ -117,7 +117,7 @@ class Arrow:
         number: its priority among the edges of its source, from 1; None where there is only one.
         guard: the name of the guard; None if it is taken always.
         expression: the expression of the guard; None if it is unguarded or the guard is not declared.
-        back: it closes a loop, so it should not decide what stands above what.
+        back: it closes a loop, so it should not affect the vertical order.
         main: it lies on the main line of its graph.
         returns_by: the key of the mark in which it is drawn to end, where it returns to a hub; otherwise empty.
         mark: as that of a box.
@@ -137,7 +137,7 @@ class Arrow:
 
     @property
     def label(self) -> str:
-        """Its number and the name of its guard, as far as it has them; before them how it differs."""
+        """Its number and the name of its guard, if it has them, after the sign of its difference."""
         was = f"(was {self.former})" if self.former else None
         parts = (SIGNS.get(self.mark), self.number, self.guard, was)
         return " ".join(str(part) for part in parts if part is not None)
@@ -165,7 +165,7 @@ class Picture:
         return tuple(box for box in self.boxes if box.is_body)
 
     def inside(self, key: str) -> tuple[list[Box], list[Box]]:
-        """The boxes directly inside of a body (or of none, for the empty key), and the bodies there."""
+        """The boxes directly inside a body (or outside all, for the empty key), and the bodies there."""
         boxes = [box for box in self.boxes if box.inside == key]
         return [box for box in boxes if not box.is_body], [box for box in boxes if box.is_body]
 
@@ -190,7 +190,7 @@ def picture(
     bypassed: Collection[str] = (),
     guards: bool = False,
 ) -> Picture:
-    """What a picture of `graph` shows, from its declared edges alone; no kind is imported.
+    """The contents of a picture of `graph`, from its declared edges alone; no kind is imported.
 
     Arguments:
         graph: the graph; it may have problems. Names that are used and not declared are drawn too.
@@ -227,7 +227,7 @@ def picture(
         def heated(box: Box) -> Box:
             count = runs.get(box.key, 0)
             if box.family == "nested":
-                return replace(box, runs=count)  # the heat is that of the boxes inside, or, of seconds, their sum
+                return replace(box, runs=count)  # the heat is that of the boxes inside, or for seconds, their sum
             return replace(box, runs=count, heat=math.log1p(count) / math.log1p(most) if most > 0 else 0.0)
 
         whole = whole.map_boxes(heated)
@@ -248,11 +248,11 @@ def key_of(names: Iterable[str]) -> str:
 
 
 def _timed(box: Box, took: Mapping[str, float]) -> Box:
-    """A box with the time of its visits, and of those in its body; as warm as its share of all."""
+    """A box with the time of its visits, including its body, and heat by its share of the total."""
     total = sum(took.values())
     own = [seconds for key, seconds in took.items() if key == box.key or key.startswith(f"{box.key}/")]
     share = sum(own) / total if total > 0 else 0.0
-    heat = share / 2 if box.family == "nested" else share  # the ground that the boxes of a body stand on is paler
+    heat = share / 2 if box.family == "nested" else share  # the background of a body is paler
     return replace(box, lines=(*box.lines, seconds_line(sum(own), share)) if own else box.lines, heat=heat)
 
 
@@ -276,7 +276,7 @@ _ROLES = ("model", "optimizer", "training_step")
 
 
 def _roles(node: Node, graph: Graph) -> dict[str, str]:
-    """The model, the optimizer and the step function of a node, as far as its mark or the graph tells of them."""
+    """The model, the optimizer and the step function of a node, if its mark or the graph names them."""
     effects = effects_of(node.use, node.kind)
     known: dict[str, Any] = {"model": "model", "training_step": "training_step"} if "backward" in effects else {}
     known |= {"optimizer": graph.optimizer or "optimizer"} if effects & set(ON_GRADIENTS) else {}
@@ -290,7 +290,7 @@ def _level(graph: Graph, inside: str) -> Picture:
     roles = {name: _roles(node, graph) for name, node in graph.nodes.items()}
     several = {
         role for role in _ROLES if len({found[role] for found in roles.values() if role in found}) > 1
-    }  # where there is one, it is that of every node
+    }  # if there is only one, every node has it
     prefix = f"{inside}/" if inside else ""
     back = back_edges(graph)
     main = main_line(graph, back)
@@ -368,7 +368,7 @@ def _box(node: Node, key: str, inside: str, layers: Layers, declared: bool, main
     )
 
 
-# ---- how a graph flows: the edges that close its loops, and the line a reader follows first
+# ---- the flow of a graph: the edges that close its loops, and its main line
 
 Place = tuple[str, int]  # a source, and the position of an edge among those of the source
 
@@ -377,7 +377,7 @@ def back_edges(graph: Graph) -> frozenset[Place]:
     """The edges that lead to a node on the path from the start to their source: without them there is no cycle.
 
     Depth first from the start, then from what the start does not reach; the last edge of a node, which is taken where
-    no guard holds, goes first, so that the ordinary course of things is what runs downwards.
+    no guard holds, goes first, so that the usual path runs downwards.
 
     >>> sorted(back_edges(Graph.load("evaluate")))
     [('eval_batch', 1)]
@@ -428,7 +428,7 @@ def returns(graph: Graph, back: frozenset[Place]) -> frozenset[Place]:
 
 
 def _has_body_between(graph: Graph, back: frozenset[Place], first: str, last: str) -> bool:
-    """True if a node with a body lies on a way from one node to another, by no edge that leads back."""
+    """True if a node with a body is on a path from one node to another, without back edges."""
 
     def onward(source: str) -> set[str]:
         found, waiting = {source}, [source]

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 60.0
 
-# A stand-in for the program ``dot``: DOT on standard input, a drawing on standard output. It runs in a process of its
-# own because the libraries write their complaints straight to the standard error of the process, and so that nothing in
-# a drawing can end a run.
+# A stand-in for the program ``dot``: DOT on standard input, a drawing on standard output. It runs in a separate process
+# because the libraries write errors directly to standard error, and so that nothing in a drawing can end a run.
 _PYGRAPHVIZ = """\
 import sys
 from pygraphviz import AGraph
@@ -46,10 +45,10 @@ def render(
 ) -> Path:
     """Draw a graph into a file, in the format that its suffix names; an existing file is overwritten.
 
-    Arguments, results and errors are those of `Graph.render`; besides:
+    Arguments, results and errors are those of `Graph.render`; in addition:
 
     Arguments:
-        graph: what to draw; it may have problems. Of a difference both graphs are drawn, in one picture.
+        graph: the graph, which may have problems; or a difference, of which both graphs are drawn in one picture.
         bypassed: the paths of nodes that a run bypasses, which are drawn pale. Default: none.
 
     >>> render(Graph.load("fit"), "fit.jpeg")
@@ -77,7 +76,7 @@ def render(
 def svg(graph: Graph | Difference, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
     """The picture of a graph as an SVG element for a notebook or a page; arguments as in `render`.
 
-    It has a background of its own, for a notebook may be light where the system is dark.
+    It has its own background, since a notebook may be light on a dark system.
 
     >>> svg(Graph.load("evaluate")).startswith("<svg")
     True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Family:
-    """A group of kinds that look alike: told apart by colour, and by shape for those who see no colour.
+    """A group of kinds with one style: distinguished by colour, and by shape for readers who see no colour.
 
     Arguments:
         colour: the hue, from the palette of Okabe and Ito (2008), safe for every common colour blindness.
@@ -40,7 +40,7 @@ class Mark:
 
     Arguments:
         colour: from the same palette.
-        sign: stands before the name.
+        sign: the sign before the name.
         style: of the lines, in DOT: of an outline, and of an arrow that is not dashed for its guard.
         width: of the lines.
     """
@@ -85,7 +85,7 @@ class Scheme:
         if name in ("same", "mark"):
             return (mix(self.paper, self.line, 0.06) if name == "same" else self.line), self.line
         colour = MARKS[name].colour if name in MARKS else FAMILIES[name].colour
-        tint = self.tint / 2 if name == "nested" else self.tint  # the ground that the boxes of a body stand on
+        tint = self.tint / 2 if name == "nested" else self.tint  # the background of a body
         return mix(self.paper, colour, tint), mix(colour, self.ink, self.edge)
 
 

@@ -18,7 +18,7 @@ PARAMETER_LINES = 3
 def one_line(text: str, length: int = TOOLTIP_LENGTH) -> str:
     """`text` without line breaks and control characters, cut to a length.
 
-    Graphs come from strangers: a control character makes an SVG unreadable, a mark of writing direction makes it lie.
+    Graphs may come from strangers: a control character makes an SVG unreadable, a direction mark makes it misleading.
 
     >>> one_line("two\\nlines"), one_line("much too long", 9)
     ('two lines', 'much too…')
@@ -86,7 +86,7 @@ def first_few(lines: list[str], most: int) -> list[str]:
 
 
 def tooltip(node: Node) -> str:
-    """Everything the graph declares of a node.
+    """Everything that the graph declares about a node.
 
     >>> tooltip(Node("train_batch", "train_batch", reads={"window": "accumulate.every"}))
     'train_batch; window is accumulate.every'
@@ -99,7 +99,7 @@ def tooltip(node: Node) -> str:
 
 
 def runs_line(runs: int | None) -> Iterator[str]:
-    """How often a node ran; nothing where that is not known.
+    """The number of runs of a node; nothing if not known.
 
     >>> list(runs_line(1)), list(runs_line(46000)), list(runs_line(None))
     (['1 run'], ['46,000 runs'], [])

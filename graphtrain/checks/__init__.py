@@ -1,4 +1,4 @@
-"""Proving a graph sane before it runs: every problem at once, each with a stable code."""
+"""Checks a graph before it runs: every problem at once, each with a stable code."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def check_graph(
     ranks: bool = False,
     supplied: Collection[str] | None = None,
 ) -> list[Problem]:
-    """Every problem of the graph and of the graphs inside it; what it allows is left out.
+    """Every problem of the graph and of the graphs inside it, except those that it allows.
 
-    What follows from paths, G3xx and on, is asked of graphs whose names and guards are sound.
+    Checks of paths, G3xx and above, are made only if names and guards are sound.
 
     Arguments:
-        all_kinds_known: True if no script is to declare further kinds, so that a kind that is not known is an error.
-            Default: False, it is reported as not checked, and nothing that depends on it is judged.
-        ranks: True for a run of several ranks. Default: False, for one process, where nodes that are for several ranks
-            are bypassed.
-        supplied: the names of the resources of the run, all others are absent. Default: that is not known, and what
-            happens only where one is absent is a warning.
+        all_kinds_known: True if no script will declare further kinds, so that an unknown kind is an error. Default:
+            False, it is reported as not checked, with all that depends on it.
+        ranks: True for a run of several ranks. Default: False, for one process, where nodes for several ranks are
+            bypassed.
+        supplied: the names of the resources of the run; all others are absent. Default: not known, and problems that
+            need an absent resource are warnings.
     """
     scopes = list(Scope(graph).with_inner())
     problems = [
@@ -74,7 +74,7 @@ def check_graph(
 
 
 def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[tuple[str, Problem]]:
-    """What follows from paths: each problem, and the path of the graph in which it is."""
+    """The problems of paths, each with the path of the graph in which it is."""
     plan = Plan(scope.graph, scope)
     flow = Flow(plan, () if ranks else {planned.path for planned in plan.nodes if planned.needs_ranks})
     slots = Slots(flow)
@@ -100,7 +100,7 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
 
 
 def _with_placement(problem: Problem, path: str, scopes: Mapping[str, Scope]) -> Problem:
-    """The problem; its hint names `after` where it comes from a node that is before another as `insert` puts it there.
+    """The problem, with a hint at `after` if its cause is a node that `insert(before=...)` has added.
 
     ``insert(before="decide")`` redirects every edge to `decide`, so the new node runs after side trips too.
 
@@ -133,10 +133,10 @@ def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: 
     """A graph without errors.
 
     Arguments:
-        ranks, supplied: as of `check_graph`.
+        ranks, supplied: as for `check_graph`.
 
     Raises:
-        GraphError: it has some; warnings do not count.
+        GraphError: it has errors; warnings do not count.
         UsageError: there is no such graph.
     """
     draft = Draft(source, []) if isinstance(source, Graph) else read_graph(Graph, source)

@@ -1,7 +1,7 @@
-"""Which answers of guards go together.
+"""Which values of guards are consistent.
 
-A guard is taken apart into its comparisons. Each says which values what it compares can have; answers that
-leave a value to everything go together, so ``count > 1`` and ``count == 0`` do not.
+A guard is split into its comparisons. Each restricts the values of its operands; truth values are consistent if every
+operand has a value left, so ``count > 1`` and ``count == 0`` are not.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from graphtrain.language.closures import COMPARISONS, constant_value
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation
 from graphtrain.plan.scope import Scope
 
-# Beyond so many ways in which a guard can have an answer, they are not told apart.
+# The ways in which a guard can have a value are not distinguished beyond this number.
 MOST_WAYS = 64
 
 Literal = tuple[Expression, bool]
-"""A comparison, or a truth value that is read, and its answer."""
+"""A comparison, or a truth value that is read, and its result."""
 
 
 class Values(NamedTuple):
-    """The values that are left to what is compared.
+    """The remaining values of an operand.
 
     Attributes:
         least, most: the bounds, both included. Default: none.
-        without: values between them that are not left. Default: none.
-        whole: True if only whole numbers are left. Default: False.
+        without: excluded values between them. Default: none.
+        whole: True if only whole numbers remain. Default: False.
 
     >>> Values(least=2).both(Values(most=0)) is None
     True
@@ -42,8 +42,8 @@ class Values(NamedTuple):
     whole: bool = False
 
     def both(self, other: Values) -> Values | None:
-        """The values that both leave; None if there are none."""
-        if self is ANY:  # nothing is declared of most fields
+        """The intersection; None if it is empty."""
+        if self is ANY:  # most fields have no declared bounds
             return other
         try:
             least, most = self.least, self.most
@@ -53,14 +53,14 @@ class Values(NamedTuple):
                 most = other.most
             without, whole = self.without | other.without, self.whole or other.whole
             if without and whole:
-                without -= {math.inf, -math.inf}  # which no whole number is
+                without -= {math.inf, -math.inf}  # no whole number is equal to it
                 while least in without:
                     least += 1
                 while most in without:
                     most -= 1
             if least is not None and most is not None and (least > most or (least == most and least in without)):
                 return None
-        except TypeError:  # a number and a text: nothing is known of a value that is compared with both
+        except TypeError:  # a number and a text: nothing is known about a value that is compared with both
             return self
         return Values(least, most, without, whole)
 
@@ -69,7 +69,7 @@ ANY = Values()
 
 
 def values_of(scope: Scope, node: str, field: str) -> Values:
-    """The values that a parameter can have by its type; of any other field, nothing is known."""
+    """The values that a parameter can have by its type; unrestricted for any other field."""
     kind = scope.kinds.get(node)
     return _values(kind.parameters[field].annotation) if kind is not None and field in kind.parameters else ANY
 
@@ -84,7 +84,7 @@ def _values(annotation: Any) -> Values:
 
 
 _TRUTH = {answer: Values(least=answer, most=answer, whole=True) for answer in (False, True)}
-# Of two things that are compared, the sign of their difference.
+# The sign of the difference of two operands.
 _SIGNS = {
     "<": Values(-1, -1, whole=True),
     "<=": Values(-1, 0, whole=True),
@@ -96,23 +96,23 @@ _SIGNS = {
 _OPPOSITE = {"<": ">=", "<=": ">", "==": "!=", "!=": "==", ">=": "<", ">": "<="}
 _SWAPPED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">=": "<=", ">": "<"}
 
-# What is known of something that is read: its value, or the values it can have.
+# Knowledge of something that is read: its value, or the values it can have.
 Known = Callable[[FieldOf], Constant | Values]
 
 
 class Answers(NamedTuple):
-    """Answers that go together.
+    """Consistent results of comparisons.
 
     Attributes:
         literals: their numbers in a `Table`, each one bit.
-        values: what they leave to everything that they compare, by its number.
+        values: the remaining values of every operand, by its number.
     """
 
     literals: int
     values: Mapping[int, Values]
 
     def both(self, other: Answers) -> Answers | None:
-        """These answers and the others; None if they do not go together."""
+        """These and the others together; None if they are not consistent."""
         if not other.literals & ~self.literals:
             return self
         if not self.literals:
@@ -132,13 +132,13 @@ NO_ANSWERS = Answers(0, {})
 
 
 def together(known: Iterable[Answers], further: Iterable[Answers]) -> list[Answers]:
-    """Of every two, one of each, those that go together."""
+    """The consistent pairs, one of each."""
     further = tuple(further)
     return [common for first in known for second in further if (common := first.both(second)) is not None]
 
 
 class Table:
-    """The atoms of the guards of one graph, numbered: to tell expressions apart takes long where they are large.
+    """The atoms of the guards of one graph, numbered, because comparing large expressions is slow.
 
     Attributes:
         literals: by number.
@@ -150,7 +150,7 @@ class Table:
         self._terms: dict[Expression, int] = {}
 
     def ways_to_answer(self, expression: Expression, known: Known) -> dict[bool, tuple[Answers, ...] | None]:
-        """The ways in which a guard can have an answer, none if it cannot; None where there are more than `MOST_WAYS`.
+        """The ways in which a guard can have each value, empty if it cannot; None if there are more than `MOST_WAYS`.
 
         >>> from graphtrain.language.syntax import parse
         >>> known = lambda read: Values(least=0, whole=True)
@@ -183,7 +183,7 @@ class Table:
             opposite = Operation("not", (condition,))
             either = Operation("and", (condition, then)), Operation("and", (opposite, otherwise))
             return self._ways(Operation("or", either), answer, known)
-        if (name == "or") is answer:  # one of them decides
+        if (name == "or") is answer:  # one operand decides
             ways = [way for operand in operands for way in self._ways(operand, answer, known)]
         else:
             ways = [NO_ANSWERS]
@@ -200,7 +200,7 @@ class Table:
             return [NO_ANSWERS] if bool(atom.value) is answer else []
         term, values = _left_by(atom, answer)
         left = {term: values}
-        if isinstance(term, Operation) and term.name == "-":  # of two that are compared, each is bounded by the other
+        if isinstance(term, Operation) and term.name == "-":  # the operands bound each other
             greater, less = term.operands[0], term.operands[-1]
             if values.most is not None and values.most <= 0:
                 left |= _bounded(less, greater, known)
@@ -220,7 +220,7 @@ class Table:
 
 
 def _bounded(greater: Expression, less: Expression, known: Known) -> dict[Expression, Values]:
-    """The values of two fields of which one is not less than the other."""
+    """The values of two fields, one not less than the other."""
     if not (isinstance(greater, FieldOf) and isinstance(less, FieldOf)):
         return {}
     least, most = known(less), known(greater)
@@ -233,7 +233,7 @@ class _TooManyError(Exception):
 
 
 def _left_by(atom: Expression, answer: bool) -> tuple[Expression, Values]:
-    """What an atom compares, and the values that an answer leaves to it."""
+    """The operand of an atom, and the values that remain for a result."""
     if not isinstance(atom, Operation) or atom.name not in COMPARISONS:
         return atom, _TRUTH[answer]
     (left, right), symbol = atom.operands, atom.name
@@ -275,14 +275,14 @@ def _rounded(values: Values) -> Values:
 
 
 def _filled_in(expression: Expression, known: Known) -> Expression:
-    """An expression with what is known of its fields, constants where that decides."""
+    """An expression with known fields filled in, constants where these decide."""
     if isinstance(expression, FieldOf):
         value = known(expression)
         return value if isinstance(value, Constant) else expression
     if not isinstance(expression, Operation):
         return expression
     operands = tuple(_filled_in(part, known) for part in expression.operands)
-    # Most have nothing to fill in, and making them again takes a sixth of the time here.
+    # Most have nothing to fill in, and rebuilding them takes a sixth of the time here.
     is_same = all(map(operator.is_, operands, expression.operands))
     filled = expression if is_same else Operation(expression.name, operands)
     match filled:

@@ -1,9 +1,9 @@
-"""What the visits of the points of one graph may change of the answers of its guards, and in which direction.
+"""How the visits of the points of one graph may change the values of its guards, and in which direction.
 
-Counts that grow (`runs`, and what a clock counts) bring ``>=`` about and never take it back. A trigger is due once its
-clock has moved, and not due once its node has run; that its `from` is reached is a field of its own, which only the
-clock of that changes. Bypassed nodes change nothing. Backward passes are counted: a guard that asks whether a window
-is full is written out as what that compares, and `Counting` knows the counts that are the same at every visit.
+Counts that grow (`runs`, and what a clock counts) can make ``>=`` true and never false. A trigger becomes due when its
+clock advances, and stops being due when its node runs; whether its `from` is reached is a separate field, which only
+that clock changes. Bypassed nodes change nothing. Backward passes are counted: a guard on a full window is expanded to
+its comparison, and `Counting` knows the counts that are the same at every visit.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from graphtrain.plan.solve import Ways, solve
 
 Points = frozenset[FlowPoint]
 Targets = Mapping[FlowPoint, Sequence[FlowPoint | None]]
-"""Where the ways that can be taken lead; None out of the graph."""
+"""The targets of the ways that can be taken; None for leaving the graph."""
 NOWHERE: Points = frozenset()
 
 
 class Moves(NamedTuple):
-    """The points that may make a value greater, or an answer true; and those that may do the opposite."""
+    """The points that may increase a value, or make it true; and those that may do the opposite."""
 
     up: Points = NOWHERE
     down: Points = NOWHERE
@@ -44,7 +44,7 @@ class Moves(NamedTuple):
 
     @property
     def either_way(self) -> Moves:
-        """Those of a value that changes, in whichever direction."""
+        """Those of a value that changes in either direction."""
         return Moves(self.up | self.down, self.up | self.down)
 
 
@@ -54,14 +54,14 @@ def _all(moves: Iterable[Moves]) -> Moves:
 
 
 class Changes:
-    """What the points of one graph change.
+    """The changes made by the points of one graph.
 
     Arguments:
         points: of the graph, without those in bodies.
 
     Attributes:
-        adding, clearing: the optimizers of which a visit adds to the gradients, or clears them.
-        acting: name of a node that is not bypassed -> where it does its work.
+        adding, clearing: the optimizers whose gradients a visit adds to, or clears.
+        acting: name of a node that is not bypassed -> the point where it does its work.
     """
 
     def __init__(self, points: Collection[FlowPoint], gradients: Gradients) -> None:
@@ -89,7 +89,7 @@ class Changes:
         self._doing = frozenset(self._nodes.values())
 
     def without(self, bypassed: Collection[str]) -> Changes:
-        """What they change if some nodes do nothing.
+        """The changes if some nodes do nothing.
 
         Arguments:
             bypassed: the names of the nodes.
@@ -103,11 +103,11 @@ class Changes:
             changes._always = {}
         return changes
 
-    # ---- what is known of a field
+    # ---- known values of a field
 
     @property
     def growing(self) -> frozenset[str]:
-        """The optimizers to whose gradients some visit adds."""
+        """The optimizers whose gradients some visit adds to."""
         return frozenset().union(*self.adding.values())
 
     @functools.cached_property
@@ -117,14 +117,14 @@ class Changes:
         for name, point in self._nodes.items():
             planned = point.planned
             if planned is not None and planned.trigger is not None and planned.trigger.is_never:
-                never |= set() if planned.also_due else {name}
+                never |= set() if planned.extra_due_fields else {name}
         return frozenset(never)
 
     def known(self, counts: Mapping[FieldOf, int]) -> Callable[[FieldOf], Constant | Values]:
-        """What is known of the fields that a guard reads.
+        """The known values of the fields that a guard reads.
 
         Arguments:
-            counts: the counts of backward passes that are known where it is asked.
+            counts: the known counts of backward passes where it is evaluated.
         """
 
         def of(field: FieldOf) -> Constant | Values:
@@ -138,7 +138,7 @@ class Changes:
         return of
 
     def _known(self, field: FieldOf) -> Constant | Values:
-        if field.node not in self._nodes:  # in a body, where counting starts again at every visit
+        if field.node not in self._nodes:  # in a body, where counting restarts at every visit
             return ANY
         kind = self._nodes[field.node].kind
         if kind is None:
@@ -159,16 +159,16 @@ class Changes:
         """The optimizers whose backward passes a field counts; none if it counts something else."""
         return self._counted.get(field, frozenset())
 
-    # ---- what changes it
+    # ---- changes of a field
 
     def breaking(self, literal: Literal) -> Points:
-        """The points of which a visit may give an atom another answer than the one it has."""
+        """The points whose visits may change the value of an atom from the one it has."""
         atom, answer = literal
         moves = self._moves_of(atom)
         return (moves.down if answer else moves.up) & self._doing
 
     def moving(self, guard: Expression) -> Points:
-        """The points of which a visit may change what a guard reads, except by counting backward passes."""
+        """The points whose visits may change what a guard reads, except by counting backward passes."""
         moving = NOWHERE.union(
             *(
                 self._moves_of(read).either_way.up
@@ -226,35 +226,35 @@ class Changes:
             return self._of_clock(planned.start)
         moves = self._of_clock(planned.trigger)
         if planned.trigger is not None and planned.trigger.once and not self._may_run_again(read.node):
-            moves = _all((moves, self._of_clock(planned.start)))  # where it is waited for, it has not run so far
+            moves = _all((moves, self._of_clock(planned.start)))  # while it is waited for, it has not run yet
         if planned.trigger is not None and planned.trigger.at_end:
             moves = _all((moves, self._moves_of(self._scope.ending)))
-        for field in planned.also_due:
+        for field in planned.extra_due_fields:
             names = changers(plan, scope, FieldOf(read.node, field)) - {read.node}
             moves = _all((moves, self._by(names).either_way))
         return _all((moves, self._by({read.node}).swapped)) if kind.trigger == "every" else moves
 
     def _may_run_again(self, name: str) -> bool:
-        """True if a way leads from a node back to it."""
+        """True if a path leads from a node back to it."""
         point = self._nodes[name]
         return point in Ways((arrow.target for arrow in point.arrows), lambda at: (arrow.target for arrow in at.arrows))
 
     def _of_clock(self, trigger: Trigger | None) -> Moves:
         """The points that count the units of a trigger: up, or either way if one of them starts again at 0."""
         terms = self.gradients.flow.plan.terms(self._scope, trigger) if trigger is not None else []
-        # Of a unit that is counted in a body, the node with that body.
+        # For a unit counted in a body, the node with that body.
         moves = self._by(owner.path.removeprefix(self._scope.path).partition("/")[0] for owner, _, _ in terms)
         restarts = any(owner.scope is not self._scope or _restarts(owner.kind, field) for owner, field, _ in terms)
         return moves.either_way if restarts else moves
 
 
 def _restarts(kind: Kind | None, field: str) -> bool:
-    """True if a field of a kind starts again at 0, or nobody knows."""
+    """True if a field of a kind starts again at 0, or if that is not known."""
     return kind is None or field not in kind.fields or kind.fields[field].restarts is not None
 
 
 def by_count(graph: Graph, guard: Expression) -> Expression:
-    """A guard in which a full window is asked for by its count and its size.
+    """A guard that compares count and size instead of reading whether a window is full.
 
     >>> from graphtrain.language.syntax import parse
     >>> by_count(Graph.load("fit"), parse("accumulate.full")) == parse("accumulate.count >= accumulate.every")
@@ -273,7 +273,7 @@ def by_count(graph: Graph, guard: Expression) -> Expression:
 
 
 def _has_size(node: Node, counter: Field) -> bool:
-    """True if the parameter that sizes the windows of a counter has a value, which no window of 0 has."""
+    """True if the parameter with the size of the windows of a counter has a value other than 0."""
     kind, target = kind_of_node(node), counter.target
     if kind is None or target is None or target not in kind.parameters or target in node.reads:
         return False
@@ -301,7 +301,7 @@ class Counting:
             for point, prefix in bodies.items()
             if any(inner.path.startswith(prefix) for inner in self._actions)
         }
-        # The points after which the count begins at 0; and where a body is entered in which something counts.
+        # The points after which the count starts at 0; and those that enter a body with a counter.
         self._clearing = [
             point for point, doing in self._actions.items() if any(a.effect == "zero_grad" for a in doing)
         ]
@@ -326,8 +326,8 @@ class Counting:
         """The backward passes since the gradients were cleared, after each point; None where it varies.
 
         Arguments:
-            targets: the points that are followed, with where their ways lead.
-            taken: where the ways lead that can be taken from a point, with such a count.
+            targets: the points to follow, each with its successors.
+            taken: returns the successors that can be reached from a point, with such a count.
         """
         inside = self._inside(frozenset(targets))
 

@@ -1,4 +1,4 @@
-"""Every code of the checks, and what it says of a graph; docs/checks.md has an example of each."""
+"""Every code of the checks, and its meaning; docs/checks.md has an example of each."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CODES: dict[str, str] = {
     "G702": "several ranks: a step with gradients that were not exchanged",
     "G703": "several ranks: gradients are clipped before they are exchanged",
     "G704": "several ranks: gradients are exchanged twice in a window",
-    "G705": "several ranks: a cycle without a synchronization point",
+    "G705": "several ranks: a cycle without a synchronisation point",
     "G706": "several ranks: the window of one of them is read as that of all",
 }
 
@@ -75,7 +75,7 @@ _WARNINGS = frozenset({"G117", "G118", "G209", "G210"})
 
 
 def can_be_allowed(code: str) -> bool:
-    """True for what a graph can say is meant so; what makes it no graph at all cannot be meant.
+    """True for a problem that a graph may allow; one that makes it invalid cannot be allowed.
 
     >>> can_be_allowed("G404"), can_be_allowed("G104"), can_be_allowed("G209")
     (True, False, True)

@@ -29,16 +29,16 @@ from graphtrain.plan.solve import Ways, solve
 Before = Mapping[FlowPoint, tuple[int, int]]
 """What is written when a point is reached: on all paths, and on some. A point that no path leads to is not in it.
 
-What was read on a path counts as written from there on, so that a slot is missed once and not at every reader.
+A slot that was read on a path counts as written from there on, so that it is reported once, not at every reader.
 """
 
 
 def written_before(slots: Slots, until: FlowPoint | None = None) -> Before:
-    """What is written when each point is reached.
+    """The slots that are written when each point is reached.
 
     Arguments:
-        until: a point that no path is followed behind: what is written when it is reached for the first time. Default:
-            all paths are followed.
+        until: a point at which paths stop, for the slots written when it is first reached. Default: all paths are
+            followed.
     """
 
     def transfer(point: FlowPoint, written: tuple[int, int]) -> Iterator[tuple[FlowPoint, tuple[int, int]]]:
@@ -51,23 +51,23 @@ def written_before(slots: Slots, until: FlowPoint | None = None) -> Before:
 
 
 def _written_after(slots: Slots, point: FlowPoint, before: int) -> int:
-    """What is written after a visit; a body hands out what is written inside, and nothing where that is not."""
+    """The slots written after a visit; the outputs of a body are those written inside."""
     use = slots.uses[point]
     after = (before & ~use.kills) | use.defines
-    for inner, outer in slots.handed_out(point):
+    for inner, outer in slots.body_outputs(point):
         if inner and not before & inner:
             after &= ~outer
     return after
 
 
 def _surely_after(slots: Slots, point: FlowPoint, before: int) -> int:
-    """What is surely written after a visit: an output that may be absent is not, whatever the body does."""
+    """The slots certainly written after a visit: not outputs that may be absent, whatever the body does."""
     return (_written_after(slots, point, before) & ~slots.uses[point].maybe) | _needs(slots, point)
 
 
 def _needs(slots: Slots, point: FlowPoint) -> int:
-    """What a visit cannot do without; what a body hands out may be absent, which is asked of those who read it."""
-    return 0 if slots.handed_out(point) else slots.uses[point].requires
+    """The slots that a visit needs, except outputs of a body, which may be absent: their readers are checked."""
+    return 0 if slots.body_outputs(point) else slots.uses[point].requires
 
 
 def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
@@ -95,7 +95,7 @@ def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
 
 @dataclass
 class _Reading:
-    """The slots that a node, or the guards on its edges, read: missed on some path, and met on some."""
+    """The slots read by a node or the guards on its edges: those missing on some path, and those present on some."""
 
     point: FlowPoint
     verb: str
@@ -134,7 +134,7 @@ def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Probl
 
 
 def _may_be_unread(slots: Slots, reading: _Reading) -> int:
-    """The slots that guards and expressions read, which may not come to the part that does."""
+    """The slots that guards and expressions read, which may stop evaluating before they read them."""
     planned = reading.point.planned
     if planned is None or reading.verb == "guard":
         return reading.missed
@@ -150,7 +150,7 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
     writers = [
         writer.path
         for writer in slots.flow.points
-        if slots.uses[writer].defines & sources and not slots.handed_out(writer) and not writer.is_unknown
+        if slots.uses[writer].defines & sources and not slots.body_outputs(writer) and not writer.is_unknown
     ]
     writing = _listed(list(dict.fromkeys(writers)))
     reads = (
@@ -189,8 +189,8 @@ def _listed(names: list[str]) -> str:
 
 
 def _sources(slots: Slots, bits: int) -> int:
-    """Some slots, and those inside bodies that are handed out as them."""
-    pairs = [pair for point in slots.flow.points for pair in slots.handed_out(point)]
+    """Some slots, and the slots inside bodies that become them as outputs."""
+    pairs = [pair for point in slots.flow.points for pair in slots.body_outputs(point)]
     while inside := [inner for inner, outer in pairs if outer & bits and inner & ~bits]:
         bits |= inside[0]
     return bits
@@ -249,7 +249,7 @@ def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
 
 
 def _kept_inside(flow: Flow) -> Iterator[Problem]:
-    """Slots that are read outside and written in a body which does not hand them out."""
+    """Slots that are read outside and written in a body that does not declare them as outputs."""
     for point in flow.points:
         if point.kind is None or point.node is None or not point.acts or point.node.body is not None:
             continue
@@ -261,8 +261,8 @@ def _kept_inside(flow: Flow) -> Iterator[Problem]:
                 for inner in _bodies(point.scope, name):
                     yield point.problem(
                         "G306",
-                        f"`{point.path}` reads `{name}`; inside `{inner}` it is written, and does not leave that graph",
-                        f'let it out: outputs = ["{name}"] in the graph of `{inner}`',
+                        f"`{point.path}` reads `{name}`; it is written inside `{inner}`, and does not leave that graph",
+                        f'declare it as an output: outputs = ["{name}"] in the graph of `{inner}`',
                         severity="warning",
                     )
 
@@ -276,7 +276,7 @@ def _bodies(scope: Scope, name: str) -> Iterator[str]:
 
 
 def _recorded_twice(flow: Flow) -> Iterator[Problem]:
-    """Nodes that record metrics under the name under which another one records those of another evaluation."""
+    """Nodes that record metrics under the same name as another evaluation."""
     recorded: dict[object, list[PlanNode]] = {}
     evaluations = _Evaluations(flow)
     for planned in flow.plan.nodes:
@@ -294,19 +294,19 @@ def _recorded_twice(flow: Flow) -> Iterator[Problem]:
                 "G307",
                 f"nodes.{planned.node.name}",
                 f"`{other.path}` and `{planned.path}` both record their metrics as `{name}/...`",
-                f'give one of them a name of its own, as in {planned.path}.{parameter} = "{new_name}"',
+                f'give one of them another name, as in {planned.path}.{parameter} = "{new_name}"',
             )
 
 
 class _Evaluations:
-    """The evaluations of a flow, each looked at once however many it is compared with."""
+    """The evaluations of a flow, each analysed once however often it is compared."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._read: dict[str, set[Target]] = {}
 
     def are_the_same(self, first: PlanNode, second: PlanNode) -> bool:
-        """True for one evaluation in two places, and for one and a part of it that only runs before any training."""
+        """True for the same evaluation in two places, and for one and its part that only runs before training."""
         if first.scope is second.scope or self._read_by(first.scope) != self._read_by(second.scope):
             return False
         return first.scope.graph.structural_hash == second.scope.graph.structural_hash or not (
@@ -314,7 +314,7 @@ class _Evaluations:
         )
 
     def _read_by(self, scope: Scope) -> set[Target]:
-        """What the nodes of a body read that is not of the body."""
+        """The reads of nodes of a body from outside it."""
         if scope.path not in self._read:
             targets = {
                 leaf

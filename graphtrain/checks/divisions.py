@@ -1,4 +1,4 @@
-"""G409: a loss is divided by a window only where something asks whether that is complete."""
+"""G409: a loss is divided by a window only if a guard checks whether the window is complete."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class _Division:
     """A backward pass whose loss is divided by a window.
 
     Attributes:
-        optimizers: to whose gradients it adds.
-        window: what it is divided by: ``"accumulate.window"``.
+        optimizers: those whose gradients it adds to.
+        window: the divisor: ``"accumulate.window"``.
         owner: the node that counts the backward passes of the window.
-        counters: the fields in which it does.
-        size, parameter: its field that holds the size of the window, and the parameter that says it.
-        value: of that parameter; None where an expression gives it.
+        counters: the fields that count them.
+        size, parameter: its field with the size of the window, and the parameter that sets it.
+        value: that of the parameter; None for an expression.
         others: further points with a backward pass in the same window.
     """
 
@@ -43,19 +43,19 @@ class _Division:
 
     @property
     def varies(self) -> bool:
-        """True if an expression gives the size."""
+        """True if the size is an expression."""
         return self.parameter in self.point.scope.graph.nodes[self.owner].reads
 
     @property
     def kept_size(self) -> str | None:
-        """The field that keeps the size with which a window opened, where the division reads one that may change."""
+        """The field that keeps the size with which a window opened, if the division reads a size that may change."""
         if not self.varies or self.size != self.parameter:
             return None
         return next((counter.window for counter in self.counters if counter.target == self.size), None)
 
 
 def check_divisions(gradients: Gradients) -> Iterator[Problem]:
-    """Every loss divided by a window of which nobody asks before the next backward pass or step whether it is full."""
+    """Every loss divided by a window that no guard checks for being full before the next backward pass or step."""
     for point in gradients.actions:
         division = _division(gradients, point)
         if division is None:
@@ -69,7 +69,7 @@ def check_divisions(gradients: Gradients) -> Iterator[Problem]:
             )
             continue
         path = _unasked(division) if division.counters else []
-        # A window of one that nobody has asked for divides nothing.
+        # A default window of one divides nothing.
         is_asked_for = division.value != 1 or (path and path[-1] in division.others)
         if path and (is_asked_for or (point.node is not None and "window" in point.node.reads)):
             message, hint = _reason(division, path[-1])
@@ -91,52 +91,52 @@ def _division(gradients: Gradients, point: FlowPoint) -> _Division | None:
     if kind is None or node is None:
         return None
     counters = tuple(declared for declared in kind.fields.values() if declared.counts == "backward")
-    # As large as a window is when it opens is what the parameter says, unless that is given by an expression.
+    # The size at opening is the value of the parameter, unless that is an expression.
     parameter = next((counter.target for counter in counters if counter.window == size), size) or size
     declared = kind.parameters.get(parameter)
     known = declared is not None and parameter not in node.reads
     value = node.parameters.get(parameter, declared.default) if known and declared is not None else None
     others = {other for other in gradients.actions if other.scope is point.scope and _window_of(other) == window}
-    if not isinstance(value, int) or value % 2 == 0:  # of which two passes at a time are a part
+    if not isinstance(value, int) or value % 2 == 0:  # two passes at a time do not exceed it
         others.clear()
     return _Division(point, optimizers, window, owner, counters, size, parameter, value, frozenset(others - {point}))
 
 
 def _window_of(point: FlowPoint) -> str | tuple[str, ...] | None:
-    """What a node divides its loss by; None if it reads no window."""
+    """The divisor of a node's loss; None if it reads no window."""
     if point.node is None or point.kind is None or "window" not in point.kind.slots:
         return None
     return named_by(point.scope.graph, point.node, "window")
 
 
 def _reason(division: _Division, last: FlowPoint) -> tuple[str, str]:
-    """Why a division is wrong where a path on which nobody asks ends, and what to do."""
+    """Why a division is wrong at the end of a path without such a guard, and a hint."""
     owner, parameter, value = division.owner, division.parameter, division.value
     if last in division.others:
         return (
-            f"`{last.path}` adds to the window before anything asks whether it is full: {value + 1} backward passes "
+            f"`{last.path}` adds to the window before any guard checks whether it is full: {value + 1} backward passes "
             f"would be divided by {value}",
             f"{owner}.{parameter} counts backward passes: set an even number of them for a mean; for a sum return "
             'one loss from one step function; or allow = ["G409"] if that is meant',
         )
     if last is not division.point and "step" not in last.effects:
         return (
-            f"`{last.path}` clears the gradients before anything asks whether so many are there",
+            f"`{last.path}` clears the gradients before any guard checks their number",
             "let one node with the effect `backward` do both passes, and keep the gradients of the window aside "
             "meanwhile; to throw a window away, use the kind `discard`",
         )
     return (
-        f"on the way to `{last.path}` nothing asks whether so many gradients are there",
-        f"route the path through `{owner}`, where `accumulation_reached` asks that; or do not divide: "
+        f"on the way to `{last.path}` no guard checks the number of gradients",
+        f"route the path through `{owner}`, where `accumulation_reached` checks it; or do not divide: "
         f'reads = {{ window = "1" }} of `{division.point.path}`',
     )
 
 
 def _unasked(division: _Division) -> list[FlowPoint]:
-    """A shortest path from a backward pass back to it, or to a step, past no guard that asks whether a window is full.
+    """A shortest path from a backward pass back to it, or to a step, without a guard that checks for a full window.
 
-    Where one pass is the whole window, any node may clear it; else only `discard` may, as what comes after it begins a
-    new one. Another node that clears, as between two passes on one batch, ends the path too.
+    If one pass is the whole window, any node may clear it; else only `discard` may, since a new one begins after it.
+    Another node that clears, as between two passes on one batch, ends the path too.
     """
     start = division.point
 
@@ -161,7 +161,7 @@ def _unasked(division: _Division) -> list[FlowPoint]:
 
 
 def _asks(point: FlowPoint, division: _Division) -> bool:
-    """True if a guard at a point asks whether the window is full: by that field, or by the count and its size."""
+    """True if a guard at a point checks whether the window is full: by that field, or by its count and size."""
     if point.scope.path != division.point.scope.path:
         return False
     counters = division.counters

@@ -1,9 +1,9 @@
 """How a run, and an epoch, ends.
 
-G504: a run has an end that can come, and no minimum of it is above its maximum; where `after` is "never" and nothing
-else ends the run it is a warning: a person may want to stop it. G505: no amount decides nothing. G506: the epoch of
-several sources of batches is closed by what its own batches say. And what ``every = "end"`` asks of a graph: its end is
-asked for by guards, of fields, that do not wait for the node.
+G504: the end of a run can be reached, and no minimum is above a maximum; if `after` is "never" and nothing else ends
+the run, it is a warning: the user may want to stop it. G505: every amount has an effect. G506: an epoch with several
+sources of batches is closed by its own batches. Also what ``every = "end"`` requires: guards of fields, which do not
+wait for the node, end the graph.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "=="}
 
 
 def check_endings(plan: Plan) -> Iterator[Problem]:
-    """Every graph whose guards on the way to the end cannot hold, or ask for more than the run will have."""
+    """Every graph whose guards on the way to the end cannot hold, or need more than the run will have."""
     for scope in plan.scopes.values():
         if not scope.has_unknown:
             yield from _Endings(plan, scope).problems()
@@ -41,7 +41,7 @@ class _Endings:
         edges = [edge for leaving in scope.graph.edges.values() for edge in leaving if edge.target == END]
         self._names = list(dict.fromkeys(edge.when for edge in edges))
         self._guards = [scope.guards[name] for name in self._names if name is not None]
-        # The way on which data gives no batch at all is no ending that anybody waits for.
+        # The path for data without any batch is not an intended ending.
         self._empty = {
             FieldOf(planned.node.name, epoch.empty)
             for planned in plan.nodes_in(scope)
@@ -62,14 +62,14 @@ class _Endings:
         for planned in self._ending_nodes():
             yield from self._above_the_maximum(planned)
 
-    # ---- what can hold
+    # ---- guards that can hold
 
     def _known(self, read: FieldOf) -> Constant | Values:
-        """What is never due, and counts, which are never below 0."""
+        """Triggers that are never due, and counts, which are never below 0."""
         planned = self._plan.by_path.get(f"{self._scope.path}{read.node}")
         trigger = planned.trigger if planned is not None and read.field == "due" else None
         if trigger is not None and planned is not None:
-            return Constant(False) if trigger.is_never and not planned.also_due else ANY
+            return Constant(False) if trigger.is_never and not planned.extra_due_fields else ANY
         if read in self._empty:
             return Constant(False)
         return Values(least=0) if read.field == "runs" or (read.node, read.field) in self._counters else ANY
@@ -88,19 +88,19 @@ class _Endings:
                 f'`{node.name}.after` is "never", and nothing else ends the graph: `{names[0]}` cannot hold',
                 f'give it an amount, as in {node.name}.after = "10 epochs"; where a step function returns STOP, or a '
                 'person stops the run, allow = ["G504"]',
-                severity="warning",  # it is meant, mostly: such a run is stopped by hand, or by `until`
+                severity="warning",  # mostly intended: such a run is stopped by a signal, or by `until`
             )
         return scope.problem(
             "G504",
             f"guards.{names[0]}",
             f"`{names[0]}`, which ends the graph, can never hold",
-            "let it ask for something that comes, as `finish.due` does",
+            "let it read something that becomes true, such as `finish.due`",
         )
 
-    # ---- amounts that decide nothing
+    # ---- amounts without effect
 
     def _unread(self) -> Iterator[Problem]:
-        """The nodes that are given an `after`, and whose `due` nothing reads."""
+        """The nodes with an `after` whose `due` nothing reads."""
         for planned in self._plan.nodes_in(self._scope):
             after, name = planned.node.parameters.get("after"), planned.node.name
             trigger = planned.trigger if planned.kind is not None and planned.kind.trigger == "after" else None
@@ -129,13 +129,13 @@ class _Endings:
                     f"nodes.{name}.{FROM}",
                     f'{name}.{FROM} = "{amounts[field][0]}" is after the end of the run, {ending[0].node.name}.after = '
                     f'"{most[field][0]}": `{name}` never does anything',
-                    "lower the one, or raise the other",
+                    "lower the first, or raise the second",
                 )
 
     # ---- a minimum above the maximum
 
     def _ending_nodes(self) -> list[PlanNode]:
-        """The nodes with `after` that the guards ask for."""
+        """The nodes with `after` that the guards read."""
         asked = {part.node for guard in self._guards for part in walk(guard) if isinstance(part, FieldOf)}
         return [
             planned
@@ -156,9 +156,9 @@ class _Endings:
                     yield self._scope.problem(
                         "G504",
                         f"nodes.{node.name}.after",
-                        f"the ending asks for at least {float(bound):g} `{field.node}.{field.field}`, and "
+                        f"the ending needs at least {float(bound):g} `{field.node}.{field.field}`, and "
                         f'{node.name}.after = "{text}" is less: the minimum is above the maximum',
-                        "raise the one, or lower the other",
+                        "raise the maximum, or lower the minimum",
                     )
                     return
 
@@ -171,7 +171,7 @@ class _Endings:
         return amounts
 
     def _bounds(self, part: Expression) -> Iterator[tuple[FieldOf, str, Fraction]]:
-        """The comparison of a field with a number, which a parameter may be, as the field has it; else nothing."""
+        """The comparison of a field with a number or a parameter, seen from the field; else nothing."""
         if not isinstance(part, Operation) or part.name not in _MIRRORED:
             return
         left, right = map(self._with_value, part.operands)
@@ -197,17 +197,17 @@ def _number(expression: Expression) -> Fraction | None:
 
 
 def check_at_end(scope: Scope) -> Iterator[Problem]:
-    """Every node of one graph that is to be due at an end of which nobody can tell that it comes."""
+    """Every node that is due at the end of a graph whose end cannot be foreseen."""
     due_then = {name: node for name, node in scope.graph.nodes.items() if _is_due_at_end(scope, node)}
     edges = [(name, edge) for name, leaving in scope.graph.edges.items() for edge in leaving if edge.target == END]
     unguarded = next((name for name, edge in edges if edge.when is None), None)
     for name in due_then:
         code = "G104"
         if unguarded is not None or not edges:
-            reason = f'the edge from `{unguarded}` to "end" has no guard, so nothing tells that the end is coming'
+            reason = f'the edge from `{unguarded}` to "end" has no guard, so the end cannot be foreseen'
             hint = f'guard the edge, as `finish` of the graph `fit` does; or put `{name}` before "end" instead'
         elif slots := [part.name for part in walk(scope.ending) if isinstance(part, Name)]:
-            reason = f"what asks for the end reads `{slots[0]}`, which may have no value where `{name}` asks"
+            reason = f"the guard of the end reads `{slots[0]}`, which may have no value at `{name}`"
             hint = "let it read a field of a node, such as `agree.value`"
         elif waited_for := _waited_for(scope, scope.ending, due_then):
             code, reason = "G207", f"the end waits for `{waited_for}.due`, and `{waited_for}` for the end"
@@ -227,7 +227,7 @@ def _is_due_at_end(scope: Scope, node: Node) -> bool:
 
 
 def _waited_for(scope: Scope, expression: Expression, names: Mapping[str, Node]) -> str | None:
-    """The first of some nodes for whose `due` an expression asks, itself or by a parameter that is another one."""
+    """The first of some nodes whose `due` an expression reads, directly or through a parameter given by another one."""
     for part in walk(expression):
         if isinstance(part, FieldOf):
             if part.field == "due" and part.node in names:
@@ -241,7 +241,7 @@ def _waited_for(scope: Scope, expression: Expression, names: Mapping[str, Node])
 
 
 def check_epochs(flow: Flow) -> Iterator[Problem]:
-    """Every source that closes epochs, and may be asked in one for the last batch that it gave in the one before."""
+    """Every source that closes epochs, and whose last batch of one epoch may be read in the next."""
     for begin in flow.points:
         if not (begin.acts and begin.kind is not None and begin.kind.has_effect("forget") and begin.node is not None):
             continue
@@ -261,14 +261,14 @@ def check_epochs(flow: Flow) -> Iterator[Problem]:
                 "epoch: it is about the epoch before, whose end would close this one too"
             )
             hint = (
-                f"let `{begin.node.name}` lead to `{name}` first, and take the other turns after that; or ask whose "
-                f"epoch it is, as in `{name}.{last.field} and {name}.{epoch.field} == end_epoch.runs`"
+                f"let `{begin.node.name}` lead to `{name}` first, and take the other turns after that; or check the "
+                f"epoch, as in `{name}.{last.field} and {name}.{epoch.field} == end_epoch.runs`"
             )
             yield path[-1].problem("G506", message, hint, thing="edges", path=path)
 
 
 def _asked_before(begin: FlowPoint, source: str, last: FieldOf, epoch: FieldOf) -> tuple[list[FlowPoint], str] | None:
-    """A shortest path from the beginning of an epoch, past no visit of a source, to a guard that asks for its last."""
+    """A shortest path from the start of an epoch, without a visit of a source, to a guard that reads its last batch."""
 
     def following(point: FlowPoint) -> Iterator[FlowPoint]:
         for target in (arrow.target for arrow in point.arrows):

@@ -1,4 +1,4 @@
-"""G2xx of the expressions that nodes read: names and types, circles, and the value with which a run would begin."""
+"""G2xx of the expressions that nodes read: names and types, cycles, and the initial value."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_expressions(scope: Scope) -> Iterator[Problem]:
 
 
 def _cannot_vary(scope: Scope, node: Node, kind: Kind, name: str) -> Problem | None:
-    """Why a parameter cannot have an expression, if it cannot."""
+    """The reason why a parameter cannot have an expression, if there is one."""
     label, hint = f"`{node.name}.{name}`", ""
     if name not in kind.varying:
         varying = [other for other in kind.varying if other in kind.parameters]
@@ -74,7 +74,7 @@ def _problem(scope: Scope, node: Node, name: str, code: str, message: str, hint:
 
 
 def _faults(scope: Scope, node: Node, name: str, target: ExpressionTarget) -> Iterator[Problem]:
-    """What is wrong with an expression by itself: its text, its names, its types."""
+    """The problems of an expression by itself: its text, its names, its types."""
     try:
         parsed = scope.parse(target.text)
     except GuardSyntaxError as error:
@@ -116,7 +116,7 @@ def _type_faults(target: ExpressionTarget, received: ValueType) -> list[Expressi
     return [ExpressionFault("G204", message, hint)]
 
 
-# ---- circles, and the value at the beginning
+# ---- cycles, and the initial value
 
 
 def _values(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> Iterator[Problem]:
@@ -130,7 +130,7 @@ def _values(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> 
             if circle:
                 continue
             _value(target)
-        except (GuardSyntaxError, GuardCycleError, _UnknownError):  # a faulty guard is reported where it is
+        except (GuardSyntaxError, GuardCycleError, _UnknownError):  # a faulty guard is reported at the guard
             continue
         except (ArithmeticError, TypeError, ValueError) as error:
             raised, hint = (
@@ -144,7 +144,7 @@ def _values(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> 
 
 
 def _circle(target: ExpressionTarget, path: tuple[str, ...]) -> tuple[str, ...]:
-    """The names on a way from an expression back to itself, or to one on the way; empty if there is none."""
+    """The names on a path from an expression into a cycle; empty if there is none."""
     for inner in target.reads():
         if isinstance(inner, ExpressionTarget):
             if inner.name in path:
@@ -159,11 +159,11 @@ class _UnknownError(Exception):
 
 
 def _value(target: ExpressionTarget) -> Any:
-    """The value of an expression where a run begins.
+    """The value of an expression at the start of a run.
 
     Raises:
-        _UnknownError: it reads a slot, or a node that nobody has declared.
-        ArithmeticError, TypeError, ValueError: it has none, or one that the parameter cannot have.
+        _UnknownError: it reads a slot, or a node of an undeclared kind.
+        ArithmeticError, TypeError, ValueError: it has no value, or one that the parameter cannot have.
     """
     value = compile_guard(target.expression, lambda part: Cell(lambda: _read(target.scope, part)))()
     return value if target.parameter is None else target.parameter.evaluated(value)

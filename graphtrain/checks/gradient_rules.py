@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 # "clean", "fresh", "exchanged", "scaled", "clipped", "used"; of several ranks "scaled apart" and "clipped apart" too.
 State = str
-# Gradients that are there, and that no step has used.
+# Gradients that exist, and that no step has used.
 UNUSED: tuple[State, ...] = ("fresh", "exchanged", "scaled", "clipped", "scaled apart", "clipped apart")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with an effect in a state; `{node}` and `{optimizer}` are filled in."""
+    """The problem of an effect in a state; `{node}` and `{optimizer}` are filled in."""
 
     code: str
     message: str
     hint: str
 
 
-# The state that an effect leaves, for each state before it; where something is wrong, with the code of that.
+# The state after an effect, for each state before it; with the code of the problem, if there is one.
 _TABLE = """
            clean       fresh      exchanged       scaled       clipped       used
 backward   fresh       fresh      fresh G413      fresh G413   fresh G402    fresh G405
@@ -32,7 +32,7 @@ use        clean G411  used       used            used         used          use
 step       clean G401  used       used            used         used          used G403
 zero_grad  clean       clean G404 clean G404      clean G404   clean G404    clean
 """
-# What is otherwise among several ranks: gradients that were not exchanged are unscaled, clipped and used *apart*.
+# The differences among several ranks: gradients that were not exchanged are unscaled, clipped and used *apart*.
 _TABLE_OF_RANKS = """
            fresh          scaled apart       clipped apart       exchanged       scaled       clipped
 backward   fresh          fresh G413         fresh G402          fresh G413      fresh G413   fresh G402
@@ -44,10 +44,10 @@ use        used           used               used                used           
 step       used G702      used G702          used G702           used            used         used
 zero_grad  clean G404     clean G404         clean G404          clean G404      clean G404   clean G404
 """
-# Effect, or state -> what a node does; what was done.
+# Effect -> what a node does; state -> what was done.
 _DOES = {"exchange": "exchanges", "scale": "unscales", "clip": "clips", "divide": "divides", "use": "uses"}
 _DONE = {"exchanged": "exchanged", "scaled": "unscaled", "clipped": "clipped"}
-# Code -> the message, and what to do; `{why}` and `{advice}` are those below.
+# Code -> the message and the hint; `{why}` and `{advice}` are those below.
 _FAULTS = {
     "G401": (
         "`{node}` steps {optimizer}, which has no gradients since they were cleared",
@@ -65,7 +65,7 @@ _FAULTS = {
     "G404": (
         "`{node}` clears gradients of {optimizer} that no step has used",
         "clear them after the step; where no step is meant to be taken with them, as where another optimizer shares "
-        "the parameters, put a node of the kind `use` for {optimizer} before it; the kind `discard` throws them away",
+        "the parameters, put a node of the kind `use` for {optimizer} before it; the kind `discard` drops them",
     ),
     "G405": (
         "`{node}` adds gradients of {optimizer} to those of the step before, which were not cleared",
@@ -98,24 +98,24 @@ _FAULTS = {
         "exchange once a window: after its last backward pass, and before anything else",
     ),
 }
-# (effect, state) -> why it is wrong, and what to do.
+# (effect, state) -> the reason, and the hint.
 _REASONS = {
-    ("backward", "exchanged"): ("part of the sum is of one process alone", "exchange"),
-    ("backward", "scaled"): ("the sum is of two scales", "unscale"),
+    ("backward", "exchanged"): ("part of the sum is from one process alone", "exchange"),
+    ("backward", "scaled"): ("the sum has two scales", "unscale"),
     ("exchange", "exchanged"): ("they would be summed a second time", "exchange once a window"),
     ("exchange", "scaled"): (
-        "what overflowed in one process was looked for in its own part alone",
+        "each process has looked for overflow in its own part only",
         "exchange before that",
     ),
     ("exchange", "clipped"): ("each process has clipped its own part", "exchange before clipping"),
     ("scale", "scaled"): ("they would be divided by the scale twice", "unscale once a window"),
     ("scale", "clipped"): ("they were clipped while scaled", "unscale before clipping"),
-    ("divide", "clipped"): ("what was clipped is not what is stepped with", "divide before clipping"),
+    ("divide", "clipped"): ("the step would not use the clipped gradients", "divide before clipping"),
 }
 
 
 def _rules(table: str) -> dict[tuple[str, State], tuple[State, Fault | None]]:
-    """(effect, state) -> the state after it, and what is wrong, if anything is."""
+    """(effect, state) -> the state after it, and the problem, if there is one."""
     rules: dict[tuple[str, State], tuple[State, Fault | None]] = {}
     first, *rows = table.strip("\n").splitlines()
     for row in rows:
@@ -152,6 +152,6 @@ STEP_WITHIN = Fault(
 OPEN = Fault(
     "G407",
     "the run can end after `{node}` with gradients of {optimizer} that no step has used",
-    'let the edge to the end ask that the window is closed, as in `finished = "finish.due and accumulate.count == 0"`, '
+    'let the edge to the end require a closed window, as in `finished = "finish.due and accumulate.count == 0"`, '
     "or route it through a step or a `discard`",
 )

@@ -2,8 +2,8 @@
 
 An automaton over a line of states: *clean* (none since they were cleared), *fresh* (added up), *exchanged* (among
 processes), *scaled* (divided by the scale of the loss), *clipped*, *used* (a step was taken with them). A guard that
-cannot hold, or cannot fail, while the count of backward passes is 0 tells clean from the rest; whatever else a guard
-asks may be so or not.
+cannot hold, or cannot fail, while the count of backward passes is 0 distinguishes clean from the rest; any other
+condition may be true or false.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from graphtrain.plan.plan import PlanAction
 from graphtrain.plan.scope import Scope, named_by
 from graphtrain.plan.solve import Ways
 
-# The field of a kind that divides by it the gradients of a loss which was multiplied by it.
+# The field with the scale of the loss, by which its kind divides the gradients.
 _SCALE = "scale"
 
 
 class Gradients:
-    """What the nodes of a flow do to the gradients of each optimizer.
+    """The actions of the nodes of a flow on the gradients of each optimizer.
 
     Arguments:
         ranks: True among several ranks. Default: False.
 
     Attributes:
-        rules: (effect, state) -> the state after it, and what is wrong, if anything is.
-        actions: what a visit of each point does, of those that do something.
+        rules: (effect, state) -> the state after it, and the problem, if there is one.
+        actions: the actions of each point that has any.
         counting: the points with a count of backward passes, and the optimizers whose passes it counts.
-        optimizers: by the names of their resources.
+        optimizers: the names of their resources.
     """
 
     def __init__(self, flow: Flow, *, ranks: bool = False) -> None:
@@ -66,8 +66,8 @@ class Gradients:
         self._automata = {name: _Automaton(self, name) for name in self.optimizers}
 
     def counters_read(self, scope: Scope, guard: Expression) -> frozenset[tuple[str, str, str]]:
-        """The counters of windows that a guard reads, or of whose windows it reads something: (path, node, field)."""
-        key = id(guard), scope.path  # the plan keeps the guards; to hash one takes as long as this answer
+        """The counters of windows that a guard reads, also through other fields: (path, node, field)."""
+        key = id(guard), scope.path  # the plan keeps the guards; hashing one would take as long as this
         if key not in self._counters_read:
             reads = [part for part in walk(guard) if isinstance(part, FieldOf)]
             counters = ((read.node, _counter_of(scope, read)) for read in reads)
@@ -76,7 +76,7 @@ class Gradients:
         return self._counters_read[key]
 
     def answers_in_any_state(self, scope: Scope, guard: Expression) -> frozenset[bool]:
-        """What a guard may answer that reads no counter."""
+        """The possible values of a guard that reads no counter."""
         key = id(guard), scope.path
         if key not in self._in_any_state:
             table = self._tables.setdefault(scope.path, Table())
@@ -85,7 +85,7 @@ class Gradients:
         return self._in_any_state[key]
 
     def acting(self, optimizer: str) -> list[tuple[FlowPoint, list[PlanAction]]]:
-        """The points that act on the gradients of an optimizer, and what they do."""
+        """The points that act on the gradients of an optimizer, with their actions."""
         acting = [
             (point, [action for action in actions if optimizer in action.optimizers])
             for point, actions in self.actions.items()
@@ -93,7 +93,7 @@ class Gradients:
         return [(point, actions) for point, actions in acting if actions]
 
     def acted_on(self, effect: str, point: FlowPoint) -> frozenset[str]:
-        """The optimizers to whose gradients a visit does something, or one inside the body that is left there."""
+        """The optimizers on whose gradients a visit acts, or a visit inside the body that is left there."""
         if not point.acts or point.node is None:
             return frozenset()
         doing = self.actions.get(point, ())
@@ -107,8 +107,8 @@ class Gradients:
     def way_to_end(self, optimizer: str, last: FlowPoint) -> list[FlowPoint]:
         """A shortest path to a point from which the run can end with gradients of an optimizer; empty if there is none.
 
-        Unlike the automata, it follows all optimizers at once, and remembers what the parts of the guards that lead to
-        the end have answered: where the end asks for the guard of a step, the step was taken.
+        Unlike the automata, it follows all optimizers at once, and remembers the values of the guards that lead to the
+        end: if the end needs the guard of a step, the step was taken.
         """
         scope, end = self.flow.scope, self.flow.end
         ending = [arrow.guard for point in self.flow.points for arrow in point.arrows if arrow.target is end]
@@ -126,19 +126,19 @@ class Gradients:
             for after in itertools.product(*visits):
                 ways = [{*each.open(point, state)} for each, state in zip(automata, after, strict=True)]
                 for arrow in filter(set.intersection(*ways).__contains__, point.arrows):
-                    told = {(guard, False) for guard in arrow.failed}
-                    told |= {(part, True) for part in conjuncts(arrow.guard)} if arrow.guard is not None else set()
+                    answers = {(guard, False) for guard in arrow.failed}
+                    answers |= {(part, True) for part in conjuncts(arrow.guard)} if arrow.guard is not None else set()
                     if point.scope is not scope:
                         yield arrow.target, after, kept
-                    elif not any((part, not answer) in kept for part, answer in told):
-                        yield arrow.target, after, kept | {(part, answer) for part, answer in told if part in parts}
+                    elif not any((part, not answer) in kept for part, answer in answers):
+                        yield arrow.target, after, kept | {(part, answer) for part, answer in answers if part in parts}
 
         place = self.optimizers.index(optimizer)
         start: _Moment = (self.flow.start, ("clean",) * len(automata), frozenset())
         ways = Ways([start], following)
         for at in ways:
             if len(ways) > _MOST_MOMENTS:
-                return [last]  # it is not told apart any more whether the run can come there
+                return [last]  # beyond this, it is not decided whether the run can get there
             if at[0] is last and any(target is end and after[place] in UNUSED for target, after, _ in following(at)):
                 return [point for point, _, _ in ways.to(at)]
         return []
@@ -152,7 +152,7 @@ class Gradients:
         unbound = {point.path: point for point in {**self.actions, **self.counting} if _is_unbound(point)}
         if len(self.optimizers) > 1 and unbound:
             several = quoted(self.optimizers)
-            inside: dict[str, list[FlowPoint]] = {}  # by the node of the outermost graph, where one line mends them all
+            inside: dict[str, list[FlowPoint]] = {}  # by the node of the outermost graph, where one line fixes them all
             for point in unbound.values():
                 inside.setdefault(point.path.partition("/")[0], []).append(point)
             for name, (point, *more) in inside.items():
@@ -185,15 +185,15 @@ class Gradients:
         yield from check_divisions(self)
 
 
-# Beyond so many moments, of several optimizers and answers, they are not told apart.
+# States of all optimizers and guards together are not distinguished beyond this number.
 _MOST_MOMENTS = 50_000
 _Moment = tuple[FlowPoint, tuple[State, ...], frozenset[tuple[Expression, bool]]]
 
 
 def _is_unbound(point: FlowPoint) -> bool:
-    """True where nobody said which optimizer a node is for, neither at the node nor at one around it."""
+    """True if neither a node nor one around it names its optimizer."""
     if not counters_of(point) and all(action.slot != "optimizer" for action in point.actions):
-        return False  # its kind names the optimizers by slots of their own
+        return False  # its kind names the optimizers by separate slots
     scope: Scope | None = point.scope
     node = point.node
     is_of_overlay = _is_of_overlay(point)
@@ -205,7 +205,7 @@ def _is_unbound(point: FlowPoint) -> bool:
 
 
 def _is_of_overlay(point: FlowPoint) -> bool:
-    """True for a node that an overlay added, or one in a body that it added: it did not know the graph's optimizer."""
+    """True for a node added by an overlay, directly or in a body: it did not know the graph's optimizer."""
     scope = point.scope
     while scope.outer is not None:
         scope = scope.outer
@@ -227,11 +227,11 @@ class _Automaton:
             for point, names in gradients.counting.items()
             for counter in _sure_counters(point, names, optimizer, gradients)
         }
-        # Bodies that are entered while there are gradients: counting starts again in there, so their 0 says nothing.
+        # Bodies entered while there are gradients: counting restarts inside, so a 0 there proves nothing.
         self._entered_late: set[str] = set()
         self._tables: dict[tuple[str, State, bool], Table] = {}
         late = -1
-        while late != len(self._entered_late):  # what was held of a body turned out to be wrong
+        while late != len(self._entered_late):  # the assumption about a body was wrong
             late = len(self._entered_late)
             self._answers: dict[tuple[int, str, State], frozenset[bool]] = {}
             self._ways = Ways([(self._flow.start, "clean")], self._following)
@@ -240,7 +240,7 @@ class _Automaton:
     def _following(self, at: tuple[FlowPoint, State]) -> Iterator[tuple[FlowPoint, State]]:
         point, state = at
         if point.is_unknown:
-            return  # whatever comes after it is not judged
+            return  # what follows it is not judged
         if point.opens is not None and state != "clean":
             self._entered_late.add(point.opens.path)
         for after in self.acted(point, state)[0]:
@@ -258,7 +258,7 @@ class _Automaton:
                 faults.append(OPEN)
             for fault in faults:
                 faults_at.setdefault((fault.code, point.path), (fault, point, state))
-        # Gradients that are never cleared are met again by everything that comes: reported once.
+        # Everything after meets gradients that are never cleared: reported once.
         kept = {self._after_step(point, state) for fault, point, state in faults_at.values() if fault.code == "G405"}
         for fault, point, state in faults_at.values():
             way = self._way(point, state)
@@ -272,7 +272,7 @@ class _Automaton:
         return [point for point, _ in self._ways.to((point, state))]
 
     def _after_step(self, point: FlowPoint, state: State) -> FlowPoint | None:
-        """Where the path to a point goes on after the last step on it."""
+        """The position on the path to a point after its last step."""
         path = self._way(point, state)
         for before, after in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
             if {"step", "use"} & {action.effect for action in self._actions.get(before, ())}:
@@ -280,7 +280,7 @@ class _Automaton:
         return None
 
     def acted(self, point: FlowPoint, state: State) -> tuple[list[State], list[Fault]]:
-        """The states in which a visit may leave gradients, and what is wrong."""
+        """The states in which a visit may leave gradients, and the problems."""
         states, faults = [state], []
         for action in self._actions.get(point, ()):
             followed = [self._rules[action.effect, before] for before in states]
@@ -291,7 +291,7 @@ class _Automaton:
 
     def open(self, point: FlowPoint, state: State) -> Iterator[FlowEdge]:
         """The arrows that can be taken in a state."""
-        count = 0  # what failed before an arrow is the beginning of what failed before the next
+        count = 0  # the failures before an arrow begin those before the next
         for arrow in point.arrows:
             if not all(False in self._outcomes(point.scope, guard, state) for guard in arrow.failed[count:]):
                 return
@@ -300,8 +300,8 @@ class _Automaton:
                 yield arrow
 
     def _outcomes(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
-        """What a guard may answer in a state."""
-        key = id(guard), scope.path, state  # the plan keeps the guards; to hash one takes as long as this answer
+        """The possible values of a guard in a state."""
+        key = id(guard), scope.path, state  # the plan keeps the guards; hashing one would take as long as this
         if key not in self._answers:
             self._answers[key] = self._answered(scope, guard, state)
         return self._answers[key]
@@ -339,7 +339,7 @@ class _Automaton:
 
 
 def _answers(table: Table, guard: Expression, known: Known) -> frozenset[bool]:
-    """What a guard may answer."""
+    """The possible values of a guard."""
     ways = table.ways_to_answer(guard, known)
     return frozenset(answer for answer, found in ways.items() if found != ())
 
@@ -374,7 +374,7 @@ def _sure_counters(
 
 
 def _unscaled(gradients: Gradients) -> Iterator[Problem]:
-    """A node that divides gradients by a scale of its own, which no node has multiplied the loss by."""
+    """A node that divides gradients by its scale, by which no node has multiplied the loss."""
     for point, actions in gradients.actions.items():
         assert point.node is not None
         kind = point.scope.kinds.get(point.node.name)

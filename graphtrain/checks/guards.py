@@ -1,6 +1,6 @@
 """G2xx: guards parse, their names and fields exist and have the right types, none is constant or repeated.
 
-The same holds for the expressions that nodes read, as `checks.expressions` has it.
+`checks.expressions` checks the same of the expressions that nodes read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
     used = {edge.when for leaving in scope.graph.edges.values() for edge in leaving}
     expanded: dict[str, Expression] = {}
     circles: set[frozenset[str]] = set()  # each is reported once, at its first guard
-    too_large: set[str] = set()  # and of guards that name each other, the first that is too large
+    too_large: set[str] = set()  # of guards that name each other, the first that is too large
     for name, expression in guards.items():
         problems = list(_guard(scope, name, expression, guards))
         try:
@@ -71,7 +71,7 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
 
 
 def check_bypassed(plan: Plan) -> Iterator[Problem]:
-    """Every guard that reads what only a visit changes, of a node that its parameters bypass."""
+    """Every guard that reads a field which only visits change, of a node that its parameters bypass."""
     for scope in plan.scopes.values():
         for name, text in scope.graph.guards.items():
             for read in dict.fromkeys(part for part in walk(scope.parse(text)) if isinstance(part, FieldOf)):
@@ -107,7 +107,7 @@ def _guard(scope: Scope, name: str, expression: Expression, guards: dict[str, Ex
 
 
 class ExpressionFault(NamedTuple):
-    """What is wrong with an expression, wherever that is."""
+    """The problems of an expression, in a guard or elsewhere."""
 
     code: str
     message: str
@@ -115,16 +115,16 @@ class ExpressionFault(NamedTuple):
 
 
 def syntax_hint(error: GuardSyntaxError) -> str:
-    """What to write instead of what cannot be parsed; empty where nobody knows."""
+    """A hint for a text that cannot be parsed; empty if there is none."""
     return suggestion(error.name, FUNCTIONS) if isinstance(error, UnknownFunctionError) else ""
 
 
 def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[ExpressionFault]:
-    """Every name in an expression that means nothing, or two things."""
+    """Every undefined or ambiguous name in an expression."""
     parts = [*walk(expression)]
     for written in dict.fromkeys(_PATH.findall(text)):
         first, *inner = written.rpartition(".")[0].split("/")
-        # It was parsed as a division, since `first` is no node with a body.
+        # It was parsed as a division, since `first` is not a node with a body.
         is_divided = Name(first) in parts and first not in {*scope.bodies, *scope.graph.guards}
         if is_divided and not scope.may_hold(first) and (first in scope.graph.nodes or any(_name(scope, first))):
             yield ExpressionFault("G202", *no_node(scope, f"{first}/{inner[0]}", f"`{written}`"))
@@ -175,7 +175,7 @@ def _field(scope: Scope, part: FieldOf) -> Iterator[ExpressionFault]:
 
 
 def no_node(scope: Scope, path: str, shown: str) -> tuple[str, str]:
-    """Why a path leads to no node, and what to do."""
+    """The reason why a path leads to no node, and a hint."""
     inner: Scope | None = scope
     for number, name in enumerate(names := path.split("/")):
         if inner is None:
@@ -189,7 +189,7 @@ def no_node(scope: Scope, path: str, shown: str) -> tuple[str, str]:
 
 
 def _may_be_a_slot(scope: Scope) -> bool:
-    """True where a node whose kind is not known could write a slot of any name."""
+    """True if a node of unknown kind could write a slot of any name."""
     return scope.has_unknown or (scope.outer is not None and _may_be_a_slot(scope.outer))
 
 
@@ -209,7 +209,7 @@ def type_of(scope: Scope, expression: Expression, guards: Collection[str]) -> Va
     """The type of an expression whose names are known to exist.
 
     Raises:
-        ValueTypeError: types in it do not fit.
+        ValueTypeError: types in it do not match.
     """
     match expression:
         case Constant(bool()):
@@ -249,7 +249,7 @@ def type_of(scope: Scope, expression: Expression, guards: Collection[str]) -> Va
 
 
 def _common(types: set[ValueType]) -> ValueType:
-    """The type of what is computed from operands of these."""
+    """The type of the result for operands of these types."""
     return "unknown" if "unknown" in types else "integer" if types == {"integer"} else "number"
 
 

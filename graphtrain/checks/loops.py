@@ -1,11 +1,11 @@
-"""G5xx: a run cannot go round forever without anything changing that decides where it goes.
+"""G5xx: a run cannot loop forever without a change of anything that decides where it goes.
 
-A graph is refused if it has a *trap*: points among which a run can go round, of which every way that leads out waits
-for an answer that no visit among them can bring about. Every strongly connected set of points may be one, so the search
-takes a way out of a set, and looks for a trap that is without the point it leaves; or in which an answer closes it,
-without the points that would take that answer back. A guard that stays true closes what is behind it.
+A graph is refused if it has a *trap*: points among which a run can loop, where every way out needs a guard value that
+no visit among them can cause. Every strongly connected set of points may be one. So the search takes a way out of a
+set, and looks for a trap without the point it leaves; or in which a value closes it, without the points that could
+change that value. A guard that stays true closes the edges after it.
 
-In general that takes time without bound, so it is given up after `MOST_SETS` sets, which is a warning; `fit` takes 5.
+In general the time is unbounded, so the search stops after `MOST_SETS` sets, with a warning; `fit` takes 5.
 Source: the traps (siphons) of Petri nets, Commoner, "Deadlocks in Petri nets", 1972; strongly connected components by
 Tarjan, "Depth-first search and linear graph algorithms", 1972.
 """
@@ -34,9 +34,9 @@ class Trap:
     """Points that a run may never leave.
 
     Attributes:
-        targets: where the ways lead that can be taken.
-        closed: the points with a way out, and the guards that keep it closed.
-        is_still: nothing that a guard in it reads changes.
+        targets: the targets of the ways that can be taken.
+        closed: the points with a way out, and the guards that close it.
+        is_still: True if nothing changes that a guard in it reads.
     """
 
     points: list[FlowPoint]
@@ -45,7 +45,7 @@ class Trap:
     is_still: bool
 
     def problem(self, scope: Scope, without: Sequence[str] = ()) -> Problem:
-        """What is wrong, without some resources."""
+        """The problem, without some resources."""
         nodes = list(dict.fromkeys(point.path for point in self.points))
         names = quoted(nodes, most=16)
         way = circle(self.points[0], self.targets)
@@ -74,8 +74,8 @@ class Trap:
         return scope.problem(
             "G502",
             f"edges.{node.name}",
-            f"{absent}the loop of {names} can be left only as {quoted(asks)} {decide}, and nothing in the loop brings "
-            "about the answer that leads out",
+            f"{absent}the loop of {names} can be left only as {quoted(asks)} {decide}, and no node in the loop "
+            "can cause the value that leads out",
             f"let the guard read progress of a node of the loop, such as `runs`{hint}",
             path=path if len(path) > 1 else path * 2,
             place=node.place,
@@ -86,17 +86,17 @@ MOST_SETS = 20_000
 # Points in all of those sets: a set of a thousand takes as long as fifty of twenty.
 MOST_POINTS = 1_000_000
 
-# Beyond so many ways in which the guards before an edge can have failed, what a further one leaves is not looked at.
+# Beyond this number of ways in which the guards before an edge can have failed, further ones are not examined.
 MOST_TOGETHER = 64
 
 Counts = Mapping[FieldOf, int]
 
 
 def check_loops(flow: Flow, gradients: Gradients, supplied: Collection[str] | None = None) -> Iterator[Problem]:
-    """Every loop that nothing in it could end, in the graph and in those inside; a body is passed in one go.
+    """Every loop that nothing in it could end, in the graph and in nested ones; a body is passed in one step.
 
     Arguments:
-        supplied: as of `check_graph`.
+        supplied: as for `check_graph`.
     """
     scopes: dict[str, list[FlowPoint]] = {}
     for point in flow.points:
@@ -109,7 +109,7 @@ def check_loops(flow: Flow, gradients: Gradients, supplied: Collection[str] | No
 def _of_scope(
     flow: Flow, points: list[FlowPoint], gradients: Gradients, supplied: Collection[str] | None
 ) -> Iterator[Problem]:
-    """The traps of one graph with all resources there; if it has none, those with resources absent."""
+    """The traps of one graph with all resources present; if it has none, those with resources absent."""
     scope = points[0].scope
     idle, optional = _bypassed(flow, scope, supplied or ())
     severity: Literal["error", "warning"] = "error" if supplied is not None else "warning"
@@ -119,7 +119,7 @@ def _of_scope(
         yield from (trap.problem(scope) for trap in traps)
         if traps or not optional:
             return
-        absent = list(search.traps(idle.union(*optional.values())))  # none of them is there: most graphs have no trap
+        absent = list(search.traps(idle.union(*optional.values())))  # with all absent: most graphs have no trap
         for name, nodes in optional.items() if absent else ():
             if traps := list(search.traps(idle | nodes)):
                 yield from (replace(trap.problem(scope, without=[name]), severity=severity) for trap in traps)
@@ -137,7 +137,7 @@ def _of_scope(
 
 
 def _bypassed(flow: Flow, scope: Scope, supplied: Collection[str]) -> tuple[frozenset[str], dict[str, frozenset[str]]]:
-    """The nodes of a graph that do nothing; and resource -> those that do nothing without it."""
+    """The nodes of a graph that always do nothing; and resource -> those that do nothing without it."""
     idle: set[str] = set()
     optional: dict[str, frozenset[str]] = {}
     for planned in flow.plan.nodes_in(scope):
@@ -159,7 +159,7 @@ class _Way:
     """A way to leave a point.
 
     Attributes:
-        guard: what must hold, and what was asked before it must not; None if nothing must.
+        guard: the condition, including that those before it failed; None if there is none.
         target: None if it leads out of the graph.
         asks: the names of the guards that decide.
         counters: the counts of backward passes that the guard reads.
@@ -177,7 +177,7 @@ Exit = tuple[FlowPoint, int]
 
 @dataclass(eq=False)
 class _Candidate:
-    """Points in which there may be a trap, if some answers hold as long as a run is there."""
+    """Points that may contain a trap, given values that hold as long as a run is there."""
 
     points: Points
     answers: Answers
@@ -189,13 +189,13 @@ class _TooManySetsError(Exception):
 
 @dataclass(eq=False)
 class _Open:
-    """What a run can do in some points.
+    """The possible moves of a run among some points.
 
     Attributes:
         ways: of each point, the numbers of the ways that can be taken.
-        targets: where they lead.
-        is_reduced: some way cannot be taken.
-        counts: what is known of the counts of backward passes where the guards of a point are asked.
+        targets: their targets.
+        is_reduced: True if some way cannot be taken.
+        counts: the known counts of backward passes where the guards of a point are evaluated.
     """
 
     ways: Mapping[FlowPoint, Sequence[int]]
@@ -220,14 +220,14 @@ class _Search:
         self._unchanged = Changes(points, gradients)
         self._changes = self._unchanged
         self._guards: dict[int, tuple[Expression, tuple[FieldOf, ...]]] = {}  # by `id`: the plan keeps them
-        # How a guard can have an answer, by its `id` and the counts of backward passes that it reads.
+        # The ways in which a guard can have each value, by its `id` and the counts of backward passes that it reads.
         self._answered: dict[tuple[int | None, ...], dict[bool, tuple[Answers, ...] | None]] = {}
         self._reads: set[FieldOf | Name] = set()
         nodes = [(point.node.name, point.planned) for point in points if point.node is not None and point.planned]
-        self._at_end = {  # the nodes that are due at the end alone
+        self._at_end = {  # the nodes that are due only at the end
             name
             for name, planned in nodes
-            if planned.trigger is not None and planned.trigger.texts == [AT_END] and not planned.also_due
+            if planned.trigger is not None and planned.trigger.texts == [AT_END] and not planned.extra_due_fields
         }
         self._delayed = {name for name, planned in nodes if planned.start is not None}
         self._order = {point: number for number, point in enumerate(points)}
@@ -248,7 +248,7 @@ class _Search:
         self._taken: dict[tuple[FlowPoint, int, tuple[int | None, ...]], list[int]] = {}
 
     def _begin(self, bypassed: frozenset[str]) -> None:
-        """Look for the traps that there are if some nodes do nothing."""
+        """Look for the traps if some nodes do nothing."""
         changes = self._unchanged.without(bypassed)
         if changes.growing != self._changes.growing:  # so that a count is 0, or is not
             self._taken.clear()
@@ -259,20 +259,21 @@ class _Search:
             self._hold(read, True)
         for name in sorted(bypassed):
             kind = self._in_order[0].scope.kinds[name]
-            heard = kind.fields.items() if kind is not None and kind.hears_rows else ()  # bypassed, it hears nothing
-            for field_name in ("due", *(key for key, declared in heard if declared.default is False)):
+            # Bypassed, `on_metrics` is not called, so what it would set stays False.
+            fields = kind.fields.items() if kind is not None and kind.has_on_metrics else ()
+            for field_name in ("due", *(key for key, declared in fields if declared.default is False)):
                 self._hold(FieldOf(name, field_name), False)
         self._breaking: dict[int, Points] = {}
         self._countings: dict[frozenset[str], Counting] = {}
 
     def _hold(self, read: FieldOf | Name, answer: bool) -> None:
-        """Note that something that guards read always has an answer."""
+        """Note a constant value of something that guards read."""
         if read in self._reads:
             for answers in self._table.ways_to_answer(read, self._changes.known({}))[answer] or ():
                 self._always = self._always.both(answers) or self._always
 
     def _where_entered(self) -> Iterator[Name]:
-        """What is true as long as a run is in a body: that the nodes around, entered when due, are due."""
+        """Values that hold as long as a run is in a body: the enclosing nodes, entered when due, are due."""
         scope, plan = self._in_order[0].scope, self._flow.plan
         around = [plan.by_path[inner.path.removesuffix("/")] for inner in plan.around(scope)]
         due = [FieldTarget(planned.path, "due") for planned in around if planned.can_be_skipped]
@@ -286,7 +287,7 @@ class _Search:
         if point.opens is not None:
             return [_Way(None, self._acting[point.node.name])]
         entries = self._flow.entries[point.path]
-        if len(entries) == 2 and point is entries[0]:  # where the trigger is asked
+        if len(entries) == 2 and point is entries[0]:  # where the trigger is evaluated
             due, skipped = point.arrows
             guard, counters = self._read_guard(FieldOf(point.node.name, "due"))
             return [_Way(guard, due.target, (f"{point.node.name}.due",), counters), _Way(None, skipped.target)]
@@ -302,7 +303,7 @@ class _Search:
         return _Way(guard, target, arrow.asks, counters)
 
     def _read_guard(self, asked: Expression) -> tuple[Expression, tuple[FieldOf, ...]]:
-        """What a guard means, and the counts of backward passes in it."""
+        """A guard, expanded, and the counts of backward passes in it."""
         guard = self._meaning(asked)
         reads = dict.fromkeys(part for part in walk(guard) if isinstance(part, FieldOf | Name))
         self._reads |= reads.keys()
@@ -310,7 +311,7 @@ class _Search:
         return guard, counters
 
     def _meaning(self, guard: Expression) -> Expression:
-        """A guard that asks of windows what they count; of what is due, that its `from`, or the end, is reached too."""
+        """A guard that reads the counts of windows; what is due must also have reached its `from`, or the end."""
 
         def delayed(part: Expression) -> Expression:
             if isinstance(part, FieldOf) and part.field == "due":
@@ -330,7 +331,7 @@ class _Search:
     # ---- the search
 
     def traps(self, bypassed: frozenset[str]) -> Iterator[Trap]:
-        """A trap in each part of the graph in which a run can go round, if there is one.
+        """A trap in each component of the graph, if there is one.
 
         Arguments:
             bypassed: the names of nodes that do nothing.
@@ -355,7 +356,7 @@ class _Search:
             sets, sizes = sets + 1, sizes + len(points)
             if sets > MOST_SETS or sizes > MOST_POINTS:
                 raise _TooManySetsError
-            unknown = points & self._unknown  # they may change anything: any trap is without them
+            unknown = points & self._unknown  # they may change anything: no trap contains them
             is_open = self._opened(points - unknown, candidate.answers)
             waiting += self._uncleared(points - unknown, is_open.counts)
             # With all ways open they are strongly connected, as they came from `_parts`.
@@ -366,7 +367,7 @@ class _Search:
             leaving = self._leaving(points, is_open)
             if leaving is None:
                 return self._found(points, is_open)
-            # The first are searched to their end before the others, of which only what is around the way out is left.
+            # The first are searched completely before the others, of which only the surroundings of the way out remain.
             waiting += reversed(
                 [
                     *self._without(points, frozenset({leaving[0]})),
@@ -376,10 +377,10 @@ class _Search:
         return None
 
     def _without(self, points: Points, removed: Points, around: Points = NOWHERE) -> Iterator[_Candidate]:
-        """The parts in which a run can go round that are left without some points.
+        """The components that remain without some points.
 
         Arguments:
-            around: points that a part must contain. Default: none.
+            around: points that a component must contain. Default: none.
         """
         rest = points - removed
         if rest not in self._parts_of:
@@ -387,13 +388,13 @@ class _Search:
         yield from (_Candidate(part, self._always) for part in self._parts_of[rest] if around <= part)
 
     def _uncleared(self, points: Points, counts: Mapping[FlowPoint, Counts]) -> Iterator[_Candidate]:
-        """What is left without the points that clear gradients: a run may enter it with any count of passes."""
+        """The rest without the points that clear gradients: a run may enter it with any count of passes."""
         known = {self._changes.counted(read) for counted in counts.values() for read in counted}
         for optimizers in sorted(known, key=sorted):
             yield from self._without(points, self._acting_on(optimizers, "zero_grad"))
 
     def _leaving(self, points: Points, is_open: _Open) -> Exit | None:
-        """A way out that can be taken, the last of its point, which fewest answers close; None if there is none."""
+        """A way out that can be taken, the last of its point, closed by the fewest values; None if there is none."""
         ways_out = [point for point in points if any(target not in points for target in is_open.targets[point])]
         if not ways_out:
             return None
@@ -403,7 +404,7 @@ class _Search:
     def _closing(
         self, leaving: Exit, candidate: _Candidate, counts: Mapping[FlowPoint, Counts]
     ) -> Iterator[_Candidate]:
-        """For each answer that closes a way out: what is left without the points that would take it back."""
+        """For each value that closes a way out: the rest without the points that could change it."""
         point, number = leaving
         known = counts.get(point, {})
         for earlier, way in enumerate(self._ways[point][: number + 1]):
@@ -427,14 +428,14 @@ class _Search:
                 yield from self._with_steady_counts(point, way, candidate)
 
     def _taken_back_by(self, answers: Answers) -> Points:
-        """The points that may change one of some answers."""
+        """The points that may change one of some values."""
         if answers.literals not in self._breaking:
             literals = (each for bit, each in enumerate(self._table.literals) if answers.literals >> bit & 1)
             self._breaking[answers.literals] = NOWHERE.union(*map(self._changes.breaking, literals))
         return self._breaking[answers.literals]
 
     def _with_steady_counts(self, point: FlowPoint, way: _Way, candidate: _Candidate) -> Iterator[_Candidate]:
-        """What is left without a circle that adds backward passes and never clears them: a count may return then."""
+        """The rest without a cycle that adds backward passes and never clears them: a count may then recur."""
         for optimizers in {self._changes.counted(read) for read in way.counters}:
             adding, clearing = (self._acting_on(optimizers, effect) & candidate.points for effect in COUNTED)
             if not adding or not clearing:
@@ -451,7 +452,7 @@ class _Search:
     # ---- ways that can be taken
 
     def _opened(self, points: Points, answers: Answers) -> _Open:
-        """What can be done in some points while some answers hold.
+        """The possible moves among some points while some values hold.
 
         A way that cannot be taken may make another count known, which may close further ways.
         """
@@ -478,7 +479,7 @@ class _Search:
         return self._taken[key]
 
     def _going_together(self, point: FlowPoint, answers: Answers, counts: Counts) -> list[int]:
-        """The ways whose guard can hold together with what is answered, and where those before it failed."""
+        """The ways whose guard is consistent with the known values and the failure of those before it."""
         taken: list[int] = []
         before = [answers]
         for number, way in enumerate(self._ways[point]):
@@ -504,18 +505,18 @@ class _Search:
         return self._answered[key][answer]
 
     def _acting_on(self, optimizers: frozenset[str], effect: str) -> Points:
-        """The points of which a visit adds to the gradients of some optimizers, or clears them."""
+        """The points whose visits add to the gradients of some optimizers, or clear them."""
         doing = self._changes.adding if effect == "backward" else self._changes.clearing
         return frozenset(point for point, names in doing.items() if names & optimizers)
 
     def _add_known_counts(self, known: dict[FlowPoint, Counts], answers: Answers, targets: Targets) -> None:
         """Add the counts that are the same at every visit of a point, as long as the run stays where it is.
 
-        Only the ways that these counts allow are followed. `_uncleared` is what a run may do that clears nothing.
+        Only the ways that these counts allow are followed. `_uncleared` are the moves that clear nothing.
 
         Arguments:
-            known: of each point, what is known of other counts.
-            targets: of each point, where the ways lead that can be taken as far as that is known.
+            known: of each point, the known values of other counts.
+            targets: of each point, the targets of the ways that are not known to be closed.
         """
         for optimizers, reads in self._counters.items():
             if optimizers not in self._countings:
@@ -533,7 +534,7 @@ class _Search:
                 if count is not None and self._counters_at.get(point):
                     known[point] = {**known.get(point, {}), **dict.fromkeys(reads, count)}
 
-    # ---- what is reported
+    # ---- reports
 
     def _found(self, points: Points, is_open: _Open) -> Trap:
         ordered = sorted(points, key=self._order.__getitem__)
@@ -545,10 +546,10 @@ class _Search:
             ways, last = self._ways[point], self._ways[point][max(is_open.ways[point])]
             for number, way in enumerate(ways):
                 if way.target not in points:
-                    # Behind a guard that stays true it is that guard which decides.
+                    # After a guard that stays true, that guard decides.
                     closed.append((point, last.asks if number > ways.index(last) else way.asks))
         return Trap(ordered, within(points, is_open.targets), closed, is_still=not changing & points)
 
     def _parts(self, points: Points, targets: Targets) -> list[Points]:
-        """The strongly connected parts in which a run can go round, in the order of the graph."""
+        """The strongly connected components that contain a cycle, in the order of the graph."""
         return sorted(components(points, targets), key=lambda part: min(map(self._order.__getitem__, part)))

@@ -1,7 +1,7 @@
-"""G415: models are trained in training mode, and a body leaves the mode that it found.
+"""G415: models are trained in training mode, and a body restores the mode.
 
-An automaton as for gradients, of each model that some node puts into evaluation mode. Its state has, of each graph
-around a point, whether an evaluation has begun there: one may run inside another, whose mode it puts back.
+An automaton as for gradients, for each model that some node sets to evaluation mode. Its state tells, for each graph
+around a point, whether an evaluation has begun there: one may run inside another, whose mode it restores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _State = tuple[FlowPoint, tuple[bool, ...]]
 
 def check_modes(flow: Flow) -> Iterator[Problem]:
     """Every backward pass in evaluation mode, and every body that leaves it on."""
-    models = {  # what the slot `model` of a node holds, by the names of the resources
+    models = {  # the resources in the slot `model` of a node, by name
         point: optimizers_of(point.scope, point.node, "model")
         for point in flow.points
         if point.acts and point.kind is not None and "model" in point.kind.slots
@@ -33,7 +33,7 @@ def check_modes(flow: Flow) -> Iterator[Problem]:
 
 
 def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Problem]:
-    """The problems of one model: each node is reported once, and what follows is judged as if the mode was put back.
+    """The problems of one model: each node is reported once, and what follows is judged as if the mode was restored.
 
     Arguments:
         acting: the points whose slot `model` holds it.
@@ -41,7 +41,7 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
 
     def following(at: _State) -> Iterator[_State]:
         point, _ = at
-        if not point.is_unknown:  # whatever comes after that is not judged
+        if not point.is_unknown:  # what follows is not judged
             state, is_wrong = _after(at, is_acting=point in acting)
             if is_wrong:
                 wrong.append(at)
@@ -67,17 +67,17 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
             yield place.problem(
                 "G415",
                 message,
-                "route every path from where the evaluation begins through a node that puts the training mode back, "
+                "route every path from where the evaluation begins through a node that restores the training mode, "
                 "such as `end_evaluation`",
                 path=way,
             )
 
 
 def _after(at: _State, *, is_acting: bool) -> tuple[tuple[bool, ...], bool]:
-    """The state after a visit, and whether what was done in the one before is wrong.
+    """The state after a visit, and True if its action is wrong in the state before.
 
     Arguments:
-        is_acting: the node is given the model.
+        is_acting: True if the node has the model.
     """
     point, state = at
     if point.opens is not None:

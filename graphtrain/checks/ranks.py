@@ -1,7 +1,7 @@
-"""G7xx: several ranks go through one graph alike. What happens to gradients then is in `checks.gradients`.
+"""G7xx: several ranks follow the same path through a graph. Their gradients are in `checks.gradients`.
 
-Every rank trains on batches of its own, so what is computed from a batch *differs* between them, until a node in which
-ranks synchronise makes one value of it. These checks are asked of runs of several ranks alone.
+Every rank trains on its own batches, so values computed from a batch *differ* between ranks, until a node in which
+ranks synchronise makes them one value. These checks apply only to runs of several ranks.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from graphtrain.plan.scope import (
 )
 from graphtrain.plan.solve import Ways, circle, components, within
 
-# Fields that the engine counts, alike on every rank.
+# Fields that the engine counts, equal on every rank.
 _OF_ENGINE = ("runs", "due", "fired")
-# What acts on the gradients, or the weights, that all ranks have alike.
+# Effects on gradients or weights that are equal on all ranks.
 _ALIKE = ("scale", "clip", "use", "step")
 
 
 def check_ranks(flow: Flow) -> Iterator[Problem]:
-    """What lets ranks part, keeps them from each other, or reads a part as the whole."""
+    """Problems by which ranks diverge, never synchronise, or take a part for the whole."""
     yield from _Differing(flow.plan).problems()
     yield from _never_synchronising(flow)
     yield from _windows(flow.plan)
 
 
-# ---- G701: what differs between ranks
+# ---- G701: values that differ between ranks
 
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where a value comes from that differs: the node that makes it, and what it makes it of; None for a batch."""
+    """The origin of a value that differs: the node that makes it, and its source; None for a batch."""
 
     node: str
     of: str | None
@@ -60,7 +60,7 @@ class _Differing:
         for planned in plan.nodes:
             kind = planned.kind
             if kind is not None and (counted := kind.epoch_fields) is not None:
-                # What step functions are told of a batch, and what is not of the epoch, is of that of a rank.
+                # What step functions learn about a batch, and not about the epoch, concerns the batch of one rank.
                 own = [f"{planned.path}.{name}" for name in kind.step_inputs.values() if name not in counted]
                 self._add([*planned.own_writes, *own, f"{planned.path}.{IDLE}"], _Origin(planned.path, None))
             elif kind is not None and ROUND in kind.fields:  # it gives each rank a part of its batch
@@ -76,12 +76,12 @@ class _Differing:
             self._origins.setdefault(name, origin)
 
     def _first(self, targets: Iterable[Target]) -> str | None:
-        """The first of what is read that differs."""
+        """The first read value that differs."""
         named = (_named(leaf) for target in targets for leaf in leaves(target))
         return next((name for name in named if name in self._origins), None)
 
     def _spread(self, planned: PlanNode) -> None:
-        """Note what a node makes of what differs."""
+        """Note what a node makes from values that differ."""
         kind = planned.kind
         if planned.body is not None:
             for inner, outer in zip(outputs_of(planned.body.graph), planned.writes, strict=True):
@@ -99,7 +99,7 @@ class _Differing:
             for trigger in planned.triggers
             for owner, field, _ in self._plan.terms(planned.scope, trigger)
         ]
-        also = [FieldTarget(planned.path, field) for field in planned.also_due]
+        also = [FieldTarget(planned.path, field) for field in planned.extra_due_fields]
         if (of := self._first([*clocks, *also])) is not None:
             self._add([f"{planned.path}.due"], _Origin(planned.path, of))
         if kind.synchronises or planned.body is not None:
@@ -109,7 +109,7 @@ class _Differing:
             self._add([*planned.writes, *(f"{planned.path}.{name}" for name in fields)], _Origin(planned.path, of))
 
     def _way(self, name: str) -> tuple[str, ...]:
-        """The nodes by which a value comes from a batch."""
+        """The nodes through which a value comes from a batch."""
         nodes: list[str] = []
         of: str | None = name
         while of is not None:
@@ -147,14 +147,14 @@ class _Differing:
         return scope.problem(
             "G701",
             where,
-            f"{does} `{shown}`, which differs between ranks: it is made of a batch, and each rank has its own",
+            f"{does} `{shown}`, which differs between ranks: it is computed from a batch, and each rank has its own",
             f'make one value of it: insert("agree", after="{writer}", reads={{"value": "{shown}"}}, {how}',
             path=way,
         )
 
 
 def _named(leaf: Target) -> str:
-    """What a leaf is called among what differs."""
+    """The name of a leaf among values that differ."""
     match leaf:
         case SlotTarget():
             return leaf.path
@@ -163,14 +163,14 @@ def _named(leaf: Target) -> str:
     return ""
 
 
-# ---- G705: circles in which ranks do not synchronise
+# ---- G705: cycles without a synchronisation point
 
 
 def _never_synchronising(flow: Flow) -> Iterator[Problem]:
-    """Every way round on which a run can train for ever while no rank hears of another.
+    """Every cycle on which a run can train forever while ranks never synchronise.
 
-    Where ranks synchronise they agree on signals, on time, and on requests for checkpoints. A way round that is left by
-    what counts the backward passes of a window is over when that is full.
+    Where ranks synchronise they agree on signals, time, and requests for checkpoints. A cycle that is left by a count
+    of backward passes ends when the window is full.
     """
     if flow.scope.has_unknown:
         return
@@ -196,7 +196,7 @@ def _never_synchronising(flow: Flow) -> Iterator[Problem]:
 
 
 def _is_left_by_a_window(points: frozenset[FlowPoint]) -> bool:
-    """True if a guard on the count of backward passes leads out of a part in which nothing clears them."""
+    """True if a guard on the count of backward passes leads out of a component in which nothing clears them."""
     if any("zero_grad" in point.effects for point in points):
         return False
     asked = (
@@ -214,7 +214,7 @@ def _is_left_by_a_window(points: frozenset[FlowPoint]) -> bool:
 
 
 def _windows(plan: Plan) -> Iterator[Problem]:
-    """Every reader of the backward passes that one rank has in a window, where those of all are meant."""
+    """Every reader of the backward passes of one rank in a window, where those of all are meant."""
     for planned in plan.nodes:
         if not any(action.effect == "backward" for action in planned.actions):
             continue
@@ -242,12 +242,12 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                     f"guards.{name}",
                     f"`{name}` compares `{asked.node}.{counter.name}`, the backward passes of all ranks, with "
                     f"`{asked.node}.{asked.field}`, those of one",
-                    f"ask `{asked.node}.{counter.full}`, or compare with `{asked.node}.{counter.window}`",
+                    f"read `{asked.node}.{counter.full}`, or compare with `{asked.node}.{counter.window}`",
                 )
 
 
 def _sized_by(plan: Plan, target: Target) -> tuple[PlanNode | None, Field | None]:
-    """The node, and its counter of windows, whose size on one rank a target is; (None, None) if it is none."""
+    """The node and its window counter, if a target is its size on one rank; else (None, None)."""
     match target:
         case FieldTarget(node, field):
             path, name = node, field

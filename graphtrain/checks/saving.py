@@ -1,4 +1,4 @@
-"""G6xx: a run can be saved: on every way round while it trains, and where the graph asks for a checkpoint."""
+"""G6xx: a run can be saved: on every cycle while it trains, and where the graph requests a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphtrain.plan.solve import circle, components, within
 
 
 def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
-    """Every loop of training without a save point, and every checkpoint that comes late."""
+    """Every training loop without a save point, and every checkpoint that is delayed."""
     if slots.transient:
         flow = slots.flow
         points = SavePoints(slots)
@@ -27,7 +27,7 @@ def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
 
 
 def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint]) -> Iterator[Problem]:
-    ways = {  # within a visit a run stands nowhere
+    ways = {  # within a visit a run has no position
         point: [
             arrow.target for arrow in point.arrows if not points.is_position(arrow, point) or points.late(arrow, point)
         ]
@@ -54,14 +54,14 @@ def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint
 
 
 def _late(point: FlowPoint, points: SavePoints) -> Iterator[Problem]:
-    """A node that asks for a checkpoint where none can be made."""
+    """A node that requests a checkpoint where none can be made."""
     for arrow in point.arrows:
         if names := points.late(arrow, point):
             yield point.problem(
                 "G602",
                 f"after `{point.path}` {quoted(names)} is still needed and cannot be saved: the checkpoint is made "
                 "later, where it can be",
-                "ask for checkpoints where it was read already",
+                "request checkpoints after it was read",
                 severity="warning",
                 path=[point, arrow.target],
             )

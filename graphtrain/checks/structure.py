@@ -25,7 +25,7 @@ def check_structure(scope: Scope, *, all_kinds_known: bool) -> Iterator[Problem]
     """Every problem of names, parameters and edges in one graph.
 
     Arguments:
-        all_kinds_known: True where a kind that is not known now will never be: it is an error then.
+        all_kinds_known: True if no further kinds will be declared, so that an unknown kind is an error.
     """
     yield from _allowed(scope)
     yield from _names(scope)
@@ -66,11 +66,11 @@ def _names(scope: Scope) -> Iterator[Problem]:
                 yield scope.problem("G114", f"{section}.{name}", f"`{name}` is not a valid name for a {thing}", _NAME)
 
 
-_NAME = "letters, digits and underscores, not starting with a digit, and no word of Python's"
+_NAME = "letters, digits and underscores, not starting with a digit, and not a keyword of Python"
 
 
 def _is_name(name: str) -> bool:
-    """True for what a guard can read: an identifier that Python's parser leaves as it is, and no keyword."""
+    """True for a name that a guard can read: an identifier, not a keyword, that Python's parser does not normalize."""
     return name.isidentifier() and not keyword.iskeyword(name) and unicodedata.normalize("NFKC", name) == name
 
 
@@ -88,7 +88,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
     if kind is None:
         as_body = f'`{node.use}` is a graph: give it as graph = "{node.use}"' if find_graph(node.use) else ""
         alike = nearest(node.use, known_kinds())
-        # A slip of the fingers; a name that is merely alike may be one that a script declares.
+        # A typing error; a merely similar name may be one that a script declares.
         is_misspelt = alike is not None and _distance(node.use.casefold(), alike) <= max(1, len(node.use) // 4)
         if all_kinds_known or is_misspelt:
             hint = as_body or suggestion(node.use, known_kinds())
@@ -135,7 +135,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
 
 
 def _inside(scope: Scope, node: Node, parameter: str) -> str:
-    """How to set a parameter of a node in the body of another; empty where no node in there has it."""
+    """How to set a parameter of a node in the body of another; empty if no node in there has it."""
     for inner in scope.body_of(node).with_inner() if node.body is not None else ():
         for name, kind in inner.kinds.items():
             if kind is not None and parameter in kind.parameters:
@@ -148,7 +148,7 @@ def _inside(scope: Scope, node: Node, parameter: str) -> str:
 
 
 def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
-    """A metric of which nobody says whether small or large values are good."""
+    """A metric for which it is not given whether small or large values are good."""
     monitors, mode = kind.roles.monitor, kind.roles.mode
     if not mode or node.parameters.get(mode) is not None:
         return
@@ -160,7 +160,7 @@ def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
 
 
 def _distance(name: str, other: str) -> int:
-    """How many characters must be put in, left out, changed or swapped with the next to make one name the other."""
+    """The edit distance of two names: insertions, deletions, substitutions, and swaps of neighbours."""
     rows = [list(range(len(other) + 1))]
     for i, first in enumerate(name, start=1):
         row = [i]
@@ -184,7 +184,7 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
         elif term.per:
             hint = f'did you mean "{1 / term.amount} per {term.per[:-1]}"?' if term.per in known else ""
             hint = hint or unit_hint(term.unit, known)
-            message = f'`{term.per}` in {node.name}.{name} = "{term}" is no single unit of the clock'
+            message = f'`{term.per}` in {node.name}.{name} = "{term}" is not a single unit of the clock'
         else:
             singular = f"{term.unit}s"
             hint = f"did you mean `{singular}`?" if singular in known else _unit_hint(scope, term, known)
@@ -193,7 +193,7 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
 
 
 def _unit_hint(scope: Scope, term: Term, known: list[str]) -> str:
-    """What to write in place of a unit; where a node counts that, how the clock comes to have it."""
+    """A hint for an unknown unit; if a node counts it, how to add it to the clock."""
     unit = term.base.unit
     if unit == "runs":  # which every node counts
         return unit_hint(term.unit, known)
@@ -204,21 +204,21 @@ def _unit_hint(scope: Scope, term: Term, known: list[str]) -> str:
 
 
 def _moments(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) -> Iterator[Problem]:
-    """What a trigger that is reached once, `after` or `from`, cannot be."""
+    """The values that are invalid for `after` and `from`, which are reached once."""
     if name == kind.trigger == "every":
         return
     thing = f"nodes.{node.name}.{name}"
     repeated = [text for text in trigger.texts if text in (ONCE, AT_END) or " per " in text]
     if repeated:
         message = (
-            f'{node.name}.{name}: "{repeated[0]}" tells how often, and `{name}` takes an amount that is reached once'
+            f'{node.name}.{name}: "{repeated[0]}" says how often, but `{name}` takes an amount that is reached once'
         )
         yield scope.problem("G104", thing, message, f'write an amount, as in {name} = "5 epochs"')
     elif name == FROM and trigger.is_never:
         message = f'{node.name}.{FROM}: "never" would keep the node from being due at all'
         yield scope.problem("G104", thing, message, 'leave it out; or write every = "never"')
     elif name == FROM and "every" not in node.parameters and kind.parameters["every"].default is None:
-        message = f"{node.name}.{FROM} stands beside `every`, and `{node.name}` has none: it runs at every visit"
+        message = f"{node.name}.{FROM} needs `every`, and `{node.name}` has none: it runs at every visit"
         yield scope.problem("G104", thing, message, 'add one, as in every = "1 epochs"')
 
 
@@ -264,7 +264,7 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
                     yield from _field(scope, thing, *field)
             elif is_expression(name) and not isinstance(target, str):
                 message = f"`{name}` is not a valid name for a slot"
-                yield scope.problem("G115", thing, message, "a list is of slots and fields")
+                yield scope.problem("G115", thing, message, "a list contains slots and fields")
 
 
 def _field(scope: Scope, thing: str, owner: str, field: str) -> Iterator[Problem]:
@@ -342,7 +342,7 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
     network.add_nodes_from([*graph.nodes, END])
     targets = {source: [edge.target for edge in graph.edges.get(source, ())] for source in graph.nodes}
     for source, following in targets.items():
-        # Where an edge is missing (G113) or leads nowhere (G101), nobody knows yet what could not be reached from it.
+        # Where an edge is missing (G113) or leads nowhere (G101), it is not known yet what it would reach.
         network.add_edges_from((source, target if target in network else END) for target in following or [END])
     reached = networkx.descendants(network, graph.start) | {graph.start}
     incomplete = any(

@@ -337,7 +337,7 @@ def _describe(kind: Kind) -> None:
         "records under": [kind.roles.records or ""],
         "renews": [kind.roles.renews or ""],
         "of several ranks": ["they synchronise in it"] if kind.synchronises else [],
-        "also due by": [f"{field} (with {parameter})" for field, parameter in kind.also_due.items()],
+        "also due by": [f"{field} (with {parameter})" for field, parameter in kind.extra_due_fields.items()],
         "drawn as": [kind.family],
     }
     printed = console()

@@ -1,4 +1,4 @@
-"""A graph as plain data, in the shape of its TOML: what its TOML, its JSON and its hash are made of."""
+"""A graph as plain data, in the shape of its TOML: the source of its TOML, its JSON and its hash."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def plain(graph: Graph, *, layers: bool = False) -> dict[str, Any]:
     """The tables of a graph, in the order of its text and without those that are empty; bodies are in full.
 
     Arguments:
-        layers: True adds what overlays have done, in each graph that has any. Default: False.
+        layers: True adds the layers of overlays, in each graph that has any. Default: False.
 
     Raises:
-        UsageError: a parameter is no plain value.
+        UsageError: a parameter is not a plain value.
 
     >>> from graphtrain.graph import Graph
     >>> list(plain(Graph.load("fit"))), plain(Graph.load("evaluate"))["edges"]["eval_batch"]
@@ -62,7 +62,7 @@ def plain_parameter(node: str, name: str, value: Any, error_type: type[Graphtrai
     """A parameter of a node as the text of a graph holds it.
 
     Raises:
-        GraphtrainError: a text cannot hold it.
+        GraphtrainError: it cannot be written as text.
     """
     try:
         return plain_value(value)
@@ -76,7 +76,7 @@ def to_json(graph: Graph) -> str:
 
 
 def saved_json(graph: Graph) -> str:
-    """The graph as a checkpoint stores it: in the order of its text, with what overlays have done."""
+    """The graph as a checkpoint stores it: in the order of its text, with the layers of overlays."""
     return _json({"format": FORMAT, **plain(graph, layers=True)})
 
 
@@ -116,7 +116,7 @@ def _json(value: Any, *, is_sorted: bool = False) -> str:
 
 
 def _encoded(value: Any) -> Any:
-    """A plain value as JSON can hold it; a table that looks like such a number is wrapped into another one."""
+    """A plain value as JSON can hold it; a table that looks like such a number is wrapped in another one."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What differs between two graphs, at any depth of nesting: a value that prints, and draws itself in a notebook."""
+"""The difference between two graphs, at any depth: a value that prints, and draws itself in a notebook."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ How = Literal["added", "removed", "changed"]
 _SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
 _OF_A_NODE: tuple[What, ...] = ("kind", "parameter", "reads", "writes")
 _OF_A_GRAPH: tuple[What, ...] = ("start", "outputs", "optional", "allow", "optimizer", "name")
-_LONGEST = 160  # characters of a value that are shown
+_LONGEST = 160  # shown characters of a value
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Change:
             guard, a unit of the clock, or another part of a graph.
         inside: the path of the node in whose body it is; empty in the outermost graph.
         name: of the node, the guard or the unit; ``"node.parameter"``; the source of an edge.
-        before: as it is in the first graph, in words; None where it has none.
-        after: as it is in the second.
-        matters: False for what changes nothing of what the graph does: a name, `allow`, the spacing of a guard.
+        before: its value in the first graph, in words; None if it has none.
+        after: its value in the second.
+        matters: False if the graph does the same: a name, `allow`, the spacing of a guard.
         independent: False for an edge that was added or removed with its node.
         overlay: the overlay of one of the graphs that makes the difference; empty if none does.
     """
@@ -56,19 +56,19 @@ class Change:
 
     @property
     def how(self) -> How:
-        """Whether it was added, removed or changed; a parameter that was at its default is changed."""
+        """ "added", "removed" or "changed"; a parameter that was at its default is changed."""
         if self.what in (*_OF_A_NODE, *_OF_A_GRAPH):
             return "changed"
         return "added" if self.before is None else "removed" if self.after is None else "changed"
 
     @property
     def path(self) -> str:
-        """The name, from the outermost graph on: ``"validate/next_batch.limit"``."""
+        """The path from the outermost graph: ``"validate/next_batch.limit"``."""
         return f"{self.inside}/{self.name}" if self.inside else self.name
 
     @property
     def subject(self) -> str:
-        """What it is about: ``"node pause"``, ``"edge step -> pause"``, ``"finish.after"``."""
+        """Its subject: ``"node pause"``, ``"edge step -> pause"``, ``"finish.after"``."""
         if self.what in _OF_A_NODE:
             return self.path
         if self.what in _OF_A_GRAPH:
@@ -98,7 +98,7 @@ class Change:
 @final
 @dataclass(frozen=True)
 class Difference(Drawable):
-    """What differs between two graphs; false if nothing does.
+    """The differences between two graphs; false if there are none.
 
     Attributes:
         before: the first graph.
@@ -136,17 +136,17 @@ class Difference(Drawable):
 
     @property
     def added(self) -> tuple[Change, ...]:
-        """What only the second graph has."""
+        """The changes that add something."""
         return tuple(change for change in self.changes if change.how == "added")
 
     @property
     def removed(self) -> tuple[Change, ...]:
-        """What only the first graph has."""
+        """The changes that remove something."""
         return tuple(change for change in self.changes if change.how == "removed")
 
     @property
     def changed(self) -> tuple[Change, ...]:
-        """What differs between the two."""
+        """The changes of something that both have."""
         return tuple(change for change in self.changes if change.how == "changed")
 
     @property
@@ -156,7 +156,7 @@ class Difference(Drawable):
 
     @property
     def renamings(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of a removed and an added node that look like one node renamed: a guess, which nothing relies on.
+        """Pairs of a removed and an added node that look like one node renamed: only a guess.
 
         >>> from graphtrain.graph import Graph
         >>> fit = Graph.load("fit")
@@ -167,7 +167,7 @@ class Difference(Drawable):
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """Likely renamings, each with what to type."""
+        """Likely renamings, each with the option to type."""
         return tuple(
             f"`{old}` and `{new}` are alike: if this is a renaming, --rename {old}={new}" for old, new in self.renamings
         )
@@ -198,7 +198,7 @@ class Difference(Drawable):
         return f"<Difference {self.before.name} -> {self.after.name}: {', '.join(counts)}>"
 
     def render(self, path: str | Path) -> Path:
-        """Draw both graphs into a file, in one picture; as `Graph.render`, whose formats and errors it has."""
+        """Draw both graphs into a file, in one picture; with the formats and errors of `Graph.render`."""
         return self._drawn_into(path)
 
 
@@ -258,7 +258,7 @@ def _node_changes(old: Node, new: Node, inside: str) -> Iterator[Change]:
         yield Change("kind", inside, f"{new.name}.use", old.use, new.use)
     computed = {name for node in (new, old) for name, target in node.reads.items() if is_computed(target)}
     for key in dict.fromkeys([*new.parameters, *old.parameters, *sorted(computed)]):
-        # What is read under the name of a parameter is its value too.
+        # An expression read under the name of a parameter is its value too.
         given = (
             {**node.parameters, **{name: target for name, target in node.reads.items() if name in computed}}
             for node in (old, new)
@@ -276,7 +276,7 @@ def _node_changes(old: Node, new: Node, inside: str) -> Iterator[Change]:
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """What two mappings do not have alike: the name, and the values, None where there is none."""
+    """The names with different values in two mappings, and both values; None where there is none."""
     for name in dict.fromkeys([*after, *before]):
         if before.get(name) != after.get(name):
             yield name, before.get(name), after.get(name)

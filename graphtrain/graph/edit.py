@@ -1,4 +1,4 @@
-"""The verbs that edit a graph. Each returns a new graph, in which only what the verb names has changed."""
+"""The verbs that edit a graph. Each returns a new graph, with only the named change."""
 
 from __future__ import annotations
 
@@ -67,19 +67,18 @@ class Editable(ABC):
 
         Arguments:
             use: the kind: a name, a function or a class. Default: the kind called `name`.
-            after: the edges that left this node leave the new one. It comes directly after that node: of several
-                nodes inserted after the same one, the last runs first. For the order of the text, insert each after
-                the one before it.
+            after: the edges that left this node leave the new one, which follows it directly: of several nodes inserted
+                after the same one, the last runs first. For the order of the text, insert each after the previous one.
             before: every edge that led to this node, or to ``"end"``, leads to the new one. Before a node to which
                 many return (``"decide"`` of `fit`) it runs after each of these; for one of them, use `after`.
-            between: the edge from the first node to the second passes through the new node, its guard kept. Nodes
-                that are bypassed where a resource is absent, as `exchange` is in one process, may be on the way: the
-                new node comes after them. Default of all three: the node is not connected.
+            between: the edge from the first node to the second passes through the new node, its guard kept. Nodes that
+                are bypassed without a resource, as `exchange` is in one process, may be in between: the new node
+                follows them. Default of all three: the node is not connected.
             at: a node whose edges decide what comes next, such as ``"decide"`` of `fit`. An edge leads from it to the
                 new node under the guard ``NAME_due``, and one leads back; `before` or `after` then names the target of
-                the edge before or after which that one is tried. Where there is no such guard, it is ``NAME.due``.
-                Default: the new node is in the way of others.
-            parameters: of the node; ``graph=`` gives it a body, a graph or the name of one, in place of `use`.
+                the edge before or after which that one is tried. If there is no such guard, it is defined as
+                ``NAME.due``. Default: the new node is in sequence with others.
+            parameters: of the node; ``graph=`` gives it a body, a graph or its name, instead of `use`.
 
         Raises:
             EditError: the name is taken, a node or an edge that is named does not exist, or `use` is a graph.
@@ -96,7 +95,7 @@ class Editable(ABC):
             message = "insert: `end` cannot be the name of a node"
             raise EditError(message, "it is reserved for the target that ends the graph")
         if name in self.nodes:
-            raise EditError(f"insert: there is a node `{name}` already", "choose another name, or use `replace`")
+            raise EditError(f"insert: there is already a node `{name}`", "choose another name, or use `replace`")
         if sum(place is not None for place in (after, before, between)) > 1:
             raise EditError("insert: give one of `after`, `before` and `between`")
         node = self._node(name, use, parameters, "insert")
@@ -108,7 +107,7 @@ class Editable(ABC):
     def _passing(
         self, name: str, after: str | None, before: str | None, between: tuple[str, str] | None
     ) -> dict[str, Any]:
-        """The edges, and the start, with a new node in the way of others."""
+        """The edges, and the start, with a new node in sequence with others."""
         if after is not None:
             leaving = self.edges.get(self._known(after, "insert: after"), ())
             return {"edges": {**self.edges, name: leaving, after: (Edge(name),)}}
@@ -167,8 +166,8 @@ class Editable(ABC):
     def remove(self, name: str, to: str | None = None) -> Self:
         """Remove a node; its predecessors are connected to its target.
 
-        Edges that would become self-loops are removed, guards that only removed edges used, and units that count how
-        often the node runs.
+        Also removed are edges that would become self-loops, guards used only by removed edges, and units that count the
+        runs of the node.
 
         Arguments:
             to: the new target of the predecessors. Default: the node's only target.
@@ -220,11 +219,11 @@ class Editable(ABC):
         Arguments:
             when: the name of its guard. Default: no guard, which is possible if `source` has no unguarded edge.
             first: True evaluates this guard before the others, False after them.
-            before: the target of the edge of `source` before which this one is tried, in place of `first`.
+            before: the target of the edge of `source` before which this one is tried, instead of `first`.
             after: the target of the edge after which it is tried.
 
         Raises:
-            EditError: a node or an edge that is named does not exist, or `source` has an unguarded edge already.
+            EditError: a node or an edge that is named does not exist, or `source` already has an unguarded edge.
 
         >>> from graphtrain import Graph
         >>> graph = Graph.load("fit").insert("pause", "choice").connect("decide", "pause", when="log_due", first=False)
@@ -240,7 +239,7 @@ class Editable(ABC):
         if when is None:
             if unguarded:
                 raise EditError(
-                    f"connect: `{source}` has an unguarded edge already, to `{unguarded[0].target}`",
+                    f"connect: `{source}` already has an unguarded edge, to `{unguarded[0].target}`",
                     f'use redirect("{source}", "{unguarded[0].target}", "{target}"), or give the new edge a guard',
                 )
             edges = (*guarded, Edge(target))
@@ -265,7 +264,7 @@ class Editable(ABC):
     def redirect(self, source: str, old: str, new: str) -> Self:
         """Redirect the edges from `source` to `old` to `new`; guards and priority stay.
 
-        Nodes that are bypassed where a resource is absent may be on the way, as for `insert` with `between`.
+        Nodes that are bypassed without a resource may be in between, as for `insert` with `between`.
 
         Raises:
             EditError: there is no such edge or node.
@@ -278,8 +277,8 @@ class Editable(ABC):
     def set(self, name: str, /, **parameters: Any) -> Self:
         """Set parameters of a node; `reads`, `writes` and `graph` are set the same way.
 
-        A parameter has a value, or an expression in `reads`: the one that is set takes the place of the other. `use`
-        sets the kind: what is set of the node stays, as `replace` does not let it.
+        A parameter has a value, or an expression in `reads`: setting one removes the other. `use` sets the kind and
+        keeps the other settings of the node, unlike `replace`.
 
         Arguments:
             name: the node; ``"validate/next_batch"`` is a node inside the body of ``validate``.
@@ -311,12 +310,12 @@ class Editable(ABC):
         """Define or redefine a named guard, or widen it: it is then ``(expression or every or_) and every and_``.
 
         Arguments:
-            expression: what it asks. Default: what it asked.
-            or_: what makes it true too, in TOML ``or``. Default: nothing more.
-            and_: what must be true besides, in TOML ``and``. Default: nothing more.
+            expression: the new expression. Default: the present one.
+            or_: an alternative that also makes it true, in TOML ``or``. Default: none.
+            and_: a further condition that must be true, in TOML ``and``. Default: none.
 
         Raises:
-            EditError: an expression is not a string, none is given, or there is no such guard to be widened.
+            EditError: an expression is not a string, none is given, or there is no such guard to widen.
 
         >>> from graphtrain import Graph
         >>> Graph.load("fit").guard("ending", and_="step.steps > 99").guard("ending", or_="stuck").guards["ending"]
@@ -345,7 +344,7 @@ class Editable(ABC):
         return self.insert(name, graph=graph, **parameters)
 
     def rename(self, old: str, new: str) -> Self:
-        """Rename a node wherever it is named: edges, guards, reads, clock.
+        """Rename a node everywhere: edges, guards, reads, clock.
 
         Arguments:
             old: its name; of a node in a body its path, ``"validate/next_batch"``.
@@ -373,7 +372,7 @@ class Editable(ABC):
         nodes, edges, start, layers = self.nodes, self.edges, self.start, self.layers
         if not slash:
             if new in nodes or new == END:
-                raise EditError(f"rename: there is a node `{prefix}{new}` already")
+                raise EditError(f"rename: there is already a node `{prefix}{new}`")
             nodes = {
                 new if name == old else name: replace(node, name=new) if name == old else node
                 for name, node in nodes.items()
@@ -421,13 +420,13 @@ class Editable(ABC):
         return self._with(units={**self.units, unit: field}, places=_without(self.places, f"clock.{unit}"))
 
     def with_optimizer(self, name: str) -> Self:
-        """Let the slot `optimizer` mean another one to the nodes here, and in graphs inside, that do not bind it.
+        """Bind the slot `optimizer` of the nodes here and in nested graphs that do not bind it themselves.
 
         Arguments:
-            name: of a resource or a slot.
+            name: a resource or a slot.
 
         Raises:
-            EditError: it is no name.
+            EditError: it is not a name.
 
         >>> from graphtrain import Graph
         >>> graph = Graph.load("fit").with_optimizer("d_optimizer")
@@ -454,7 +453,7 @@ class Editable(ABC):
         return self._with_parameters(Node(name, kind.name, kind=kind), parameters)
 
     def _with_parameters(self, node: Node, parameters: Mapping[str, Any]) -> Node:
-        # `from_` stands for `from`, which Python takes for itself, as `or_` does for `or`.
+        # `from_` is `from`, a keyword of Python, as `or_` is `or`.
         rest = {
             key[:-1] if keyword.iskeyword(key[:-1]) and key[-1:] == "_" else key: value
             for key, value in parameters.items()
@@ -472,7 +471,7 @@ class Editable(ABC):
         if wrong or wrong_writes:
             raise EditError([*wrong, *wrong_writes][0])
         plain = {key: plain_parameter(node.name, key, value, EditError) for key, value in rest.items()}
-        # A parameter has a value or an expression: what is set last. Both at once is for the checks to report.
+        # A parameter has a value or an expression, whichever is set last. The checks report both at once.
         kept = {key: value for key, value in node.parameters.items() if key not in set_now}
         reads = {key: target for key, target in node.reads.items() if key not in plain}
         return replace(
@@ -491,7 +490,7 @@ class Editable(ABC):
     def _leading(self, source: str, target: str, verb: str) -> tuple[str, tuple[Edge, ...]]:
         """The node from which an edge leads to a target, and its edges.
 
-        It is `source`, or the last after it of those that may be bypassed.
+        It is `source`, or the last of the nodes after it that may be bypassed.
         """
         direct = [edge.target for edge in self.edges.get(self._known(source, verb), ())]
         for following in direct if target not in direct else ():
@@ -521,7 +520,7 @@ def _guards_of(edges: Mapping[str, tuple[Edge, ...]]) -> set[str]:
 
 
 def _with_named(used: set[str], guards: Mapping[str, str]) -> set[str]:
-    """These guards, and those that they name in turn: every word of an expression that cannot be parsed."""
+    """These guards, and those that they name in turn; of an expression that cannot be parsed, every word."""
     waiting = list(used)
     while waiting:
         text = guards.get(waiting.pop(), "")
@@ -540,7 +539,7 @@ def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def rename_in_expression(text: str, old: str, new: str, bodies: Collection[str] = ()) -> str:
-    """A guard expression in which fields of `old` are read from `new`; the checks report text that cannot be parsed.
+    """A guard expression that reads fields of `old` from `new`; the checks report text that cannot be parsed.
 
     Arguments:
         old, new: the names, or paths that differ in the last name.
@@ -573,7 +572,7 @@ def rename_in_expression(text: str, old: str, new: str, bodies: Collection[str] 
 
 
 def _renamed_text(text: str, old: str, new: str, bodies: Collection[str]) -> str:
-    """What a node reads, or a unit counts, in a graph in which a node has another name."""
+    """A text that a node reads or a unit counts, with a node renamed in it."""
     owned = field_of(text)
     if owned is None:
         return rename_in_expression(text, old, new, bodies) if is_expression(text) else text

@@ -1,4 +1,4 @@
-"""Edits as data: a verb of `Graph` with its arguments, as a table ``[[edit]]`` has it."""
+"""Edits as data: a verb of `Graph` with its arguments, as in a table ``[[edit]]``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ IF_THERE = "if_there"
 
 @dataclass(frozen=True)
 class Verb:
-    """What a verb needs of a graph; its keys are the arguments of the method.
+    """The requirements of a verb; its keys are the arguments of the method.
 
     Arguments:
-        nodes: the arguments that name nodes which must be there.
-        edges: the arguments that name the source and the target of an edge which must be there.
-        takes_away: what it names is gone afterwards, or is called something else.
+        nodes: the arguments that name nodes which must exist.
+        edges: the arguments that name the source and the target of an edge which must exist.
+        takes_away: True if it removes or renames what it names.
     """
 
     nodes: tuple[str, ...] = ()
@@ -58,10 +58,10 @@ class Edit:
     Arguments:
         subject: the first argument of the method, which is the value of the key of the verb.
         arguments: the others, by their names in Python.
-        place: in the file.
-        if_there: it is left out where a node that it names is not there.
+        place: its place in the file.
+        if_there: True if it is skipped where a node that it names does not exist.
         text: the table as text, by which two edits are compared.
-        overlay: the name of the overlay that it is of; empty for an edit of a graph file.
+        overlay: the name of its overlay; empty for an edit of a graph file.
     """
 
     verb: str
@@ -73,7 +73,7 @@ class Edit:
     overlay: str = ""
 
     def applied(self, graph: Graph) -> Graph:
-        """The graph with the edit made, in which everything that it changed has its place.
+        """The graph with the edit made; everything that it changed gets its place.
 
         Raises:
             EditError, UsageError, GraphError: it cannot be made.
@@ -81,7 +81,7 @@ class Edit:
         return placed(getattr(graph, self.verb)(self.subject, **self.arguments), graph, self.place)
 
     def with_graph(self, graph: Graph) -> Edit:
-        """The same with the graph that its `graph` means."""
+        """The same edit with the graph that its `graph` names."""
         return replace(self, arguments={**self.arguments, "graph": graph})
 
     def nodes(self) -> list[str]:
@@ -111,7 +111,7 @@ class Edit:
         return all(node_at(graph, name) for name in self.nodes()) and not set(without).intersection(self.nodes())
 
     def spot(self) -> tuple[str, str]:
-        """Where several overlays may each put something: a kind of place, and what it is named after; or nothing."""
+        """A place where several overlays may each add something: its sort, and its reference; or nothing."""
         given = self.arguments
         if self.verb not in ("insert", "connect"):
             return "", ""
@@ -125,7 +125,7 @@ class Edit:
         return ("before", given["before"]) if "before" in given and source is None else ("", "")
 
     def touches(self, graph: Graph) -> Iterator[tuple[str, str]]:
-        """What it adds or changes, and what it makes of that: two overlays may only make the same of it."""
+        """What it adds or changes, and the resulting value, on which two overlays must agree."""
         arguments, name = self.arguments, self.subject
         match self.verb:
             case "insert" | "nest" | "replace" | "set":
@@ -181,10 +181,10 @@ def node_at(graph: Graph, path: str) -> Node | None:
 
 
 def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
-    """The edit that a table ``[[edit]]`` is.
+    """The edit of a table ``[[edit]]``.
 
     Raises:
-        EditError: it has no verb or two, or an argument is missing, is unknown, or has the wrong type.
+        EditError: it has no verb or two, or an argument is missing, unknown, or of the wrong type.
 
     >>> edit_of({"remove": "log", "to": "decide"}, Place("my.toml", 3)).nodes()
     ['log', 'decide']
@@ -197,7 +197,7 @@ def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
         message = f"edit: two verbs in one table, `{verbs[0]}` and `{verbs[1]}`"
         raise EditError(message, "begin a separate table with [[edit]]")
     (verb,) = verbs
-    # `or` and `and` are words of Python.
+    # `or` and `and` are keywords of Python.
     rest = {f"{name}_" if name in ("or", "and") else name: value for name, value in table.items() if name != verb}
     if_there = rest.pop(IF_THERE, False)
     wrong = "" if isinstance(if_there, bool) else f"{IF_THERE}: expected true or false, got {show_value(if_there)}"
@@ -209,15 +209,15 @@ def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
 
 @functools.cache
 def _parameters(verb: str) -> list[inspect.Parameter]:
-    """The parameters of a verb; one that takes any others is the last."""
+    """The parameters of a verb; ``**parameters`` is the last."""
     return list(inspect.signature(getattr(Editable, verb)).parameters.values())[1:]
 
 
 def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:
-    """What is wrong with the arguments of a verb, before it is called; empty if nothing is."""
+    """The problem with the arguments of a verb, before it is called; empty if there is none."""
     parameters = _parameters(verb)
     if parameters[0].name in others and parameters[0].kind is not parameters[0].POSITIONAL_ONLY:
-        return f"`{parameters[0].name}` is the value of `{verb}` already"
+        return f"`{parameters[0].name}` is already the value of `{verb}`"
     arguments = {**others, parameters[0].name: first}
     takes_more = parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
     named = parameters[:-1] if takes_more else parameters
@@ -258,7 +258,7 @@ def _usage(verb: str) -> str:
     return f"the verb is written {written}{options}{more}"
 
 
-# ---- where everything comes from after an edit
+# ---- places in files after an edit
 
 
 def placed(edited: Graph, before: Graph, place: Place) -> Graph:

@@ -1,4 +1,4 @@
-"""The elements of a graph, and what is wrong with it, as plain values: nodes, edges, problems."""
+"""The elements of a graph and its problems, as plain values: nodes, edges, problems."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Drawable:
             from graphtrain.viz.render import svg
 
             return svg(self)  # type: ignore[arg-type]
-        except Exception:  # whatever goes wrong, a cell must not fail because of its picture
+        except Exception:  # a notebook cell must never fail because of its picture
             return None
 
 
@@ -57,13 +57,13 @@ class Drawable:
 class Node:
     """A named use of a kind with parameters, or a node with a whole graph as its body.
 
-    It prints what the graph sets of it; everything else has the kind's defaults.
+    It prints the settings made by the graph; all others have the kind's defaults.
 
     Arguments:
         use: the name of the kind; ``"nested"`` for a node with a `body`.
         parameters: values as in the text; the kind's defaults are not filled in.
         reads: slot of the kind -> slot of the graph, a list of slots, ``"node.field"`` or an expression; and parameter
-            of the kind -> the expression that gives it.
+            of the kind -> its expression.
         writes: slot of the kind, or output of the body -> slot of the graph.
         body: the nested graph, if any.
         reference: the name or path of the body; for saving, not part of the value.
@@ -130,10 +130,10 @@ def settings_of(node: Node) -> list[str]:
 
 
 def slots_of(where: str, table: Any, *, lists: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """What the table `reads` or `writes` of a node says, and what is wrong with it, in words.
+    """The contents of the table `reads` or `writes` of a node, and its problems, in words.
 
     Arguments:
-        where: it is, for messages.
+        where: its place, for messages.
         lists: True takes a list of names too. Default: False.
     """
     if not isinstance(table, Mapping):
@@ -150,7 +150,7 @@ def slots_of(where: str, table: Any, *, lists: bool = False) -> tuple[dict[str, 
 
 
 def is_computed(target: str | tuple[str, ...]) -> bool:
-    """True for what a node reads that is an expression, and no name."""
+    """True if what a node reads is an expression, not a name."""
     return isinstance(target, str) and is_expression(target)
 
 
@@ -173,7 +173,7 @@ class Problem:
     Arguments:
         code: stable, such as ``"G101"``; listed in `allow` of a graph if the problem is intended.
         severity: ``"error"`` stops a run, ``"warning"`` does not.
-        where: file and line, as far as they are known, then the place in the graph.
+        where: file and line, if known, then the place in the graph.
         message: the value received, and what was expected.
         hint: what to do; empty if the message is enough.
         path: an example, node by node, if the problem is about paths.

@@ -41,14 +41,14 @@ class Graph(Editable, Drawable):
         edges: source -> its edges in order of priority: the first edge whose guard is true is taken.
         guards: name -> expression.
         units: the clock: unit -> the ``"node.field"`` that counts it.
-        outputs: slots that leave the graph when it is the body of a node; of one with a `?` behind it there may be
-            nothing, and its readers have a default.
+        outputs: slots that leave the graph when it is the body of a node. One followed by `?` may be absent; its
+            readers have a default.
         optional: resources without which a node with this graph as its body is bypassed.
-        optimizer: what the slot `optimizer` means to nodes here, and in graphs inside, that do not bind it themselves:
-            the name of a resource or a slot. Default: that of the graph around, or the resource `optimizer`.
+        optimizer: the resource or slot bound to the slot `optimizer` of nodes here and in nested graphs that do not
+            bind it themselves. Default: that of the enclosing graph, or the resource `optimizer`.
         allow: codes of intended problems: of warnings, and of all checks of paths (G3xx and above).
-        source: the file that it was read from; edits keep it. Default: none.
-        layers: what overlays have added to it; edits keep it. Default: none have.
+        source: the file it was read from; edits keep it. Default: none.
+        layers: what overlays have added; edits keep it. Default: nothing.
 
     >>> graph = Graph.load("fit").set("accumulate", every=4)
     >>> graph, graph.nodes["accumulate"]
@@ -86,19 +86,19 @@ class Graph(Editable, Drawable):
     def __reduce__(self) -> tuple[Any, ...]:
         return Graph.from_json, (self.to_json(),)
 
-    # What stands above graphs (the checks, checkpoints, pictures) is imported where it is called.
+    # Rooms above this one (checks, checkpoints, pictures) are imported where they are called.
 
     @classmethod
     def load(cls, source: str | Path, *, contained: bool = False) -> Graph:
         """Read a graph: the name of a shipped or installed one, or the path of a TOML file.
 
-        The path of a run directory or of a checkpoint, ``RUN/best`` and ``RUN/newest`` among them, reads the graph that
-        was saved there; to run it, the caller has to declare its kinds.
+        The path of a run directory or of a checkpoint, ``RUN/best`` and ``RUN/newest`` among them, reads the graph
+        saved there; to run it, the caller has to declare its kinds.
 
         Arguments:
-            contained: True refuses a graph that names files outside of its own folder (of the current folder where it
-                has a name), links that lead out of it included: for services that read graphs of strangers. Default: it
-                may name any file by a relative path.
+            contained: True refuses a graph that names files outside its own folder (the current folder for a graph
+                given by name), also through links: for services that read graphs of strangers. Default: it may name any
+                file by a relative path.
 
         Raises:
             GraphError: the text is not a graph; `problems` has every reason. Kinds and parameters are left to `check`.
@@ -129,9 +129,8 @@ class Graph(Editable, Drawable):
     def overlay(self, *overlays: str | Path) -> Graph:
         """Add overlays, lists of edits for any graph: the names of shipped or installed ones, or paths of TOML files.
 
-        In whatever order they are named, they add the same; what several put at one place stands in that order. Their
-        parameters are set as any. An overlay is for the outermost graph that has the nodes which it names: of `kfold`,
-        the `fit` inside of it.
+        The order matters only where several add something at the same place. Their parameters are set as any others. An
+        overlay applies to the outermost graph that has the nodes it names: for `kfold`, to the nested `fit`.
 
         Raises:
             UsageError: there is no such overlay.
@@ -202,7 +201,7 @@ class Graph(Editable, Drawable):
         """All problems of this graph; an empty list if it has none. Imports the kinds.
 
         Arguments:
-            ranks: True for a run of several ranks, of which more is asked. Default: False, for one process.
+            ranks: True for a run of several ranks, which has further checks. Default: False, for one process.
 
         >>> [problem.code for problem in Graph.load("fit").set("clip", max_norm="fast").check()]
         ['G104']
@@ -212,11 +211,10 @@ class Graph(Editable, Drawable):
         return check_graph(self, ranks=ranks)
 
     def dry_run(self) -> Graph:
-        """The graph of a dry run, in which mistakes show early: every node that can be reached is.
+        """The graph of a dry run, which visits every reachable node so that mistakes show early.
 
-        Every node that fetches batches fetches one. What is due once at the beginning stays so; any other trigger is
-        due after the first batch. What ends the run by an amount ends it after one epoch; by another unit of its clock,
-        where that has no epochs.
+        Every node that fetches batches fetches one. A trigger ``"once"`` stays; any other is due after the first batch.
+        An amount that ends the run becomes one epoch, or one of another unit if the clock has no epochs.
 
         >>> fit = Graph.load("fit").dry_run()
         >>> fit.nodes["next_batch"], fit.nodes["validate"].body.nodes["next_batch"].parameters["limit"]
@@ -243,7 +241,7 @@ class Graph(Editable, Drawable):
             counts: path of a node -> how often it ran, for a heat picture. Default: no heat.
             position: path of the node that runs next, to be marked. Default: none.
             seconds: path of a node -> how long its visits took, such as `Trainer.seconds_by_node`, for a heat picture
-                of that. Default: none.
+                of the time. Default: none.
             guards: True adds a table with the expressions of the guards below the picture. Default: False.
 
         Returns:
@@ -263,7 +261,7 @@ class Graph(Editable, Drawable):
 
     @property
     def title(self) -> str:
-        """What a person calls it: the file that it was read from, or else its name."""
+        """Its name for people: the file it was read from, or else its name."""
         return self.source or self.name
 
     def __repr__(self) -> str:
@@ -280,7 +278,7 @@ def _dry(node: Node, every: str, after: str) -> Node:
     if kind is None:
         return node
     parameters = {name: value for name, value in node.parameters.items() if name not in (FROM, "batches_per_epoch")}
-    if any(read.name == "history" for read in kind.setup_reads or ()):  # there are no checkpoints to go back to
+    if any(read.name == "history" for read in kind.setup_reads or ()):  # there are no checkpoints to return to
         parameters |= dict.fromkeys(kind.idle_without, math.inf)
     if kind.activity == "data" and "limit" in kind.parameters:
         parameters["limit"] = 1
@@ -292,16 +290,16 @@ def _dry(node: Node, every: str, after: str) -> Node:
     return replace(node, parameters=parameters)
 
 
-# ---- text to be read: what ``print(graph)`` shows
+# ---- readable text: what ``print(graph)`` shows
 
-_WIDEST = 48  # characters of a column; what is wider has a line to itself
+_WIDEST = 48  # characters of a column; a wider text has a line to itself
 _CLOCK_WIDTH = 100  # characters
 
 
 def _readable(graph: Graph, indent: str) -> Iterator[str]:
-    """The nodes with what the graph sets of them, their edges in order, the guards and the clock.
+    """The nodes with their settings, their edges in order, the guards and the clock.
 
-    The body of a node stands below it, indented.
+    The body of a node is below it, indented.
 
     >>> print(Graph.load("evaluate"))
     graph evaluate: start begin_evaluation; outputs metrics; optional val_data
@@ -342,7 +340,7 @@ def _readable(graph: Graph, indent: str) -> Iterator[str]:
         text = " ".join(expression.split()) + (f"  ({overlays})" if overlays else "")
         guards.append(f"{one_line(name):<{width}}  {one_line(text)}")
     units = one_line(", ".join(f"{unit} = {field}" for unit, field in graph.units.items()))
-    clock = textwrap.wrap(units.replace(" = ", "\0=\0"), _CLOCK_WIDTH)  # breaks between units, not inside of one
+    clock = textwrap.wrap(units.replace(" = ", "\0=\0"), _CLOCK_WIDTH)  # breaks between units, not inside one
     for heading, lines in (("guards", guards), ("clock", [line.replace("\0", " ") for line in clock])):
         yield from (f"{indent}{'' if number else heading:<6}  {line}" for number, line in enumerate(lines))
 
@@ -351,7 +349,7 @@ def _settings(graph: Graph, name: str) -> str:
     if name not in graph.nodes:
         return "not declared"
     node = graph.nodes[name]
-    kind = kind_text(node) if node.body is None else ""  # the name of a body stands above its nodes
+    kind = kind_text(node) if node.body is None else ""  # the name of a body is above its nodes
     overlay = graph.layers.overlay_of(node_key(name))
     return one_line(", ".join(filter(None, (kind, *settings_of(node), overlay and overlays_text([overlay])))))
 
@@ -391,7 +389,7 @@ def _toml(graph: Graph, whole: dict[str, Any], prefix: str) -> str:
 
 def _is_shipped(node: Node, make: type[Graph]) -> bool:
     if node.reference is None or find_graph(node.reference) is None:
-        return False  # a path is relative to the file it is saved in, which may be in another folder
+        return False  # paths are relative to the saved file, which may be in another folder
     try:
         return read_toml.read_graph(make, node.reference).graph == node.body
     except GraphtrainError:

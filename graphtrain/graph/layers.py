@@ -1,6 +1,6 @@
-"""What overlays have done to a graph: kept beside it, for the next overlay, for messages and for pictures.
+"""The changes that overlays made to a graph, kept for the next overlay, for messages and for pictures.
 
-It is no part of the value of a graph: two graphs are equal that have come about in different ways.
+They are not part of the value of a graph: two graphs made in different ways may be equal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Widened:
         return _joined("and", (text, *self.conditions))
 
     def with_parts(self, alternative: str | None, condition: str | None) -> Widened:
-        """The same with one part more; a part that it has already is not added."""
+        """The same with one more part, unless it already has that part."""
         alternatives, conditions = (
             tuple(dict.fromkeys((*parts, part))) if part is not None else parts
             for parts, part in ((self.alternatives, alternative), (self.conditions, condition))
@@ -53,7 +53,7 @@ def _joined(operator: str, parts: tuple[str, ...]) -> str:
 
 
 def _binds_tighter(text: str, operator: str) -> bool:
-    """True if an expression means the same with an `and` or an `or` beside it, without parentheses."""
+    """True if an expression needs no parentheses next to an `and` or an `or`."""
     try:
         tree = python_tree(text).body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -66,7 +66,7 @@ def _binds_tighter(text: str, operator: str) -> bool:
 
 @dataclass(frozen=True)
 class Touch:
-    """That an overlay added or changed something; `value` is what it made of it, in words, or empty."""
+    """An addition or change by an overlay; `value` is the result, in words, or empty."""
 
     overlay: str
     value: str = ""
@@ -80,8 +80,8 @@ class Layers:
         names: in the order in which they were named.
         touched: what (in words, as ``"node ema"``) -> which overlay added or changed it.
         anchors: the node or edge that an overlay relies on -> that overlay.
-        last: a place (as ``"after step"``) -> the node or target that overlays have put there last.
-        waiting: edits that were left out so far, because their nodes are not there.
+        last: a place (as ``"after step"``) -> the node or target that overlays last added there.
+        waiting: edits skipped so far, because their nodes do not exist.
         done: every edit that was made, as text -> the overlay.
         widened: guards by their parts.
     """
@@ -95,7 +95,7 @@ class Layers:
     widened: Mapping[str, Widened] = field(default_factory=lambda: _NONE)
 
     def overlay_of(self, what: str) -> str:
-        """The overlay that added or changed something; empty if none did."""
+        """The overlay that made an addition or change; empty if none did."""
         touch = self.touched.get(what)
         return touch.overlay if touch is not None else ""
 
@@ -112,18 +112,18 @@ class Layers:
         )
 
     def guard(self, name: str, text: str) -> Widened:
-        """The parts of a guard that reads `text`; another text than they make was written since, and is one part."""
+        """The parts of a guard with this text; one that differs from its parts was written since, and is one part."""
         widened = self.widened.get(name)
         return widened if widened is not None and widened.text == text else Widened(text)
 
     def renamed(self, old: str, new: str) -> Layers:
-        """The same where a node of the graph has another name."""
+        """The same with a node of the graph renamed."""
         touched = {(node(new) if what == node(old) else what): touch for what, touch in self.touched.items()}
         return replace(self, touched=touched)
 
 
 def plain_layers(layers: Layers) -> dict[str, Any]:
-    """What a checkpoint stores of the overlays of a graph, for pictures; empty where there are none."""
+    """The layers as a checkpoint stores them, for pictures; empty if there are none."""
     if not layers.names:
         return {}
     return {
@@ -137,7 +137,7 @@ def plain_layers(layers: Layers) -> dict[str, Any]:
 
 
 def layers_of(plain: Any) -> Layers:
-    """What `plain_layers` returned, or nothing: a graph is the same without it."""
+    """The layers from `plain_layers`; none if they cannot be read, since a graph is the same without them."""
     try:
         return Layers(
             names=tuple(map(_text, plain["names"])),
@@ -153,7 +153,7 @@ def layers_of(plain: Any) -> Layers:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__}, where a text belongs")
+        raise TypeError(f"expected a text, got a {type(value).__name__}")
     return value
 
 
@@ -173,12 +173,12 @@ def guard(name: str) -> str:
 
 
 def widening(name: str, overlay: str) -> str:
-    """What `Layers.touched` calls what an overlay adds to a guard: several may."""
+    """What `Layers.touched` calls an addition to a guard, which several overlays may make."""
     return f"guard `{name}` by {overlay}"
 
 
 def overlays_text(names: Iterable[str]) -> str:
-    """The overlays of something, as pictures and tables have them.
+    """The names of overlays, as shown in pictures and tables.
 
     >>> overlays_text(["ema", "swa"]), overlays_text([])
     ('overlay ema, swa', '')

@@ -19,7 +19,7 @@ from graphtrain.printable import shorten
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
 
-_GONE = ("removed", "renamed ", "to ")  # how the values begin that `Edit.touches` gives for what is taken away
+_GONE = ("removed", "renamed ", "to ")  # how the values of `Edit.touches` begin for what is removed
 _MOST_SHOWN = 60  # characters of a value
 
 
@@ -28,9 +28,9 @@ class Overlay:
     """A list of edits without a base.
 
     Arguments:
-        name: what messages and pictures call it.
-        head: `start`, `outputs`, `optional` and `optimizer`, as far as it replaces those of the graph.
-        allow: problems that are intended; they are added to those of the graph.
+        name: its name in messages and pictures.
+        head: those of `start`, `outputs`, `optional` and `optimizer` that it replaces.
+        allow: intended problems, added to those of the graph.
         place: its file.
     """
 
@@ -54,7 +54,7 @@ class _RefusedError(EditError):
 def composed(graph: Graph, overlays: Sequence[Overlay]) -> tuple[Graph, list[Problem]]:
     """The graph with the edits of all overlays, and a problem for each edit that cannot be made.
 
-    Edits `if_there` are made once their nodes are there, whichever overlay adds these.
+    Edits with `if_there` are made once their nodes exist, whichever overlay adds these.
     """
     problems: list[Problem] = []
     taken = {edit.subject for overlay in overlays for edit in overlay.edits if edit.verb in ("remove", "rename")}
@@ -79,14 +79,14 @@ def composed(graph: Graph, overlays: Sequence[Overlay]) -> tuple[Graph, list[Pro
             allow = tuple(dict.fromkeys((*graph.allow, *overlay.allow)))
             graph = replace(graph, **overlay.head, allow=allow, layers=layers, places=places)
         lost: set[str] = set()  # the nodes that it would have added
-        last, waiting = graph.layers.last, []  # what this overlay adds is placed as its edits say, without regard to it
+        last, waiting = graph.layers.last, []  # what this overlay adds is placed by its own edits, without regard to it
         for edit in overlay.edits:
             if edit.if_there and not edit.has_nodes(graph, taken):
                 waiting.append(edit)
-            elif lost.isdisjoint(edit.nodes()):  # what follows from a problem is none of its own
+            elif lost.isdisjoint(edit.nodes()):  # consequences of a problem are not reported
                 count = len(problems)
                 graph = made(graph, edit, last)
-                if len(problems) > count and _instead(graph, edit):  # the overlay is to be left out
+                if len(problems) > count and _instead(graph, edit):  # the overlay has to be left out
                     break
                 if len(problems) > count and edit.verb in ("insert", "nest"):
                     lost.add(edit.subject)
@@ -103,16 +103,16 @@ def composed(graph: Graph, overlays: Sequence[Overlay]) -> tuple[Graph, list[Pro
 
 
 def _touch(touched: dict[str, Touch], overlay: str, what: str, value: str) -> None:
-    """Note what an overlay makes of something.
+    """Note the result of a change by an overlay.
 
     Raises:
-        EditError: another overlay makes something else of it.
+        EditError: another overlay has another result.
     """
     former = touched.get(what)
     if former is not None and former.overlay != overlay and former.value != value:
         if what.startswith("node "):
             gone = [touch.overlay for touch in (former, Touch(overlay, value)) if touch.value == "removed"]
-            reason = f"`{gone[0]}` removes {what}" if gone else f"each has a {what} of its own"
+            reason = f"`{gone[0]}` removes {what}" if gone else f"each defines another {what}"
         else:
             values = " and ".join(shorten(text, _MOST_SHOWN) for text in (former.value, value))
             reason = f"{what} would be both {values}"
@@ -121,7 +121,7 @@ def _touch(touched: dict[str, Touch], overlay: str, what: str, value: str) -> No
 
 
 def _with_edit(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
-    """The graph with one edit of an overlay; `last` is where the overlays before it have put something."""
+    """The graph with one edit of an overlay; `last` is where earlier overlays have added something."""
     layers, overlay = graph.layers, edit.overlay
     if layers.done.get(edit.text, overlay) != overlay:
         return graph  # another overlay has made the very same edit
@@ -131,13 +131,13 @@ def _with_edit(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
     for what in needed:
         touch = layers.touched.get(what) if what not in touches else None
         if touch is not None and touch.overlay != overlay and touch.value.startswith(_GONE):
-            raise _RefusedError(touch.overlay, overlay, f"`{touch.overlay}` takes away {what}, which `{overlay}` needs")
+            raise _RefusedError(touch.overlay, overlay, f"`{touch.overlay}` removes {what}, which `{overlay}` needs")
     touched = dict(layers.touched)
     for what, value in touches.items():
         _touch(touched, overlay, what, value)
         needed_by = layers.anchors.get(what, overlay)
         if VERBS[edit.verb].takes_away and needed_by != overlay:
-            raise _RefusedError(needed_by, overlay, f"`{overlay}` takes away {what}, which `{needed_by}` needs")
+            raise _RefusedError(needed_by, overlay, f"`{overlay}` removes {what}, which `{needed_by}` needs")
     try:
         edited = _placed_after_others(graph, edit, last)
     except (EditError, UsageError, GraphError) as error:
@@ -161,7 +161,7 @@ def _with_edit(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
 
 
 def _expect_own_kind(graph: Graph, edit: Edit) -> None:
-    """Raise if `use` would replace a kind that somebody has chosen: another one than the node is named after.
+    """Raise if `use` would replace a chosen kind: one that the node is not named after.
 
     Raises:
         EditError: it would.
@@ -177,12 +177,12 @@ def _expect_own_kind(graph: Graph, edit: Edit) -> None:
             f"overlay `{edit.overlay}`: `{edit.subject}` would become a `{use}`, but another kind was chosen for it, "
             f"`{node.use}`",
             "leave the overlay out, or build on a graph that chooses no kind for this node; in an overlay of your own, "
-            f'replace = "{edit.subject}" is for whatever kind there is',
+            f'replace = "{edit.subject}" replaces any kind',
         )
 
 
 def _instead(graph: Graph, edit: Edit) -> str:
-    """A hint at the nodes that do what one does which is missing, and is called as its kind; empty if none does."""
+    """A hint at nodes that do the work of a missing node that is named after its kind; empty if there are none."""
     for missing in [name for name in edit.nodes() if node_at(graph, name) is None]:
         effects = effects_of(missing)
         for node in graph.nodes.values() if effects else ():
@@ -195,7 +195,7 @@ def _instead(graph: Graph, edit: Edit) -> str:
 
 
 def _placed_after_others(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
-    """The graph with the edit made behind what other overlays have put at the same place."""
+    """The graph with the edit made after what other overlays have added at the same place."""
     arguments = dict(edit.arguments)
     if edit.verb == "guard" and arguments.get("expression") is not None and edit.subject in graph.guards:
         # Another overlay may have widened it before; in whatever order, the parts are the same.
@@ -219,7 +219,7 @@ def _placed_after_others(graph: Graph, edit: Edit, last: Mapping[str, str]) -> G
 
 
 def _with_settings(graph: Graph, edit: Edit) -> dict[str, Any]:
-    """The arguments of a `replace` with what other overlays have set of the node: set after it, that would stay too."""
+    """The arguments of a `replace` with the settings of other overlays for the node: set later, they would stay too."""
     node, arguments = graph.nodes[edit.subject], dict(edit.arguments)
 
     def set_by_others(path: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,14 +235,14 @@ def _with_settings(graph: Graph, edit: Edit) -> dict[str, Any]:
 
 
 def _last(graph: Graph, place: str, name: str, last: Mapping[str, str]) -> str:
-    """The node behind which the next overlay puts its own; nothing was put behind that one."""
+    """The node after which the next overlay adds its own; nothing was added after that one."""
     while (following := last.get(f"{place} {name}")) in graph.nodes:
         name = str(following)
     return name
 
 
 def _between(graph: Graph, source: str, target: str, last: Mapping[str, str]) -> tuple[str, str]:
-    """An edge from a node to another, or the one that leads there through what other overlays have put between."""
+    """An edge from a node to another, or one that leads there through nodes that other overlays added in between."""
     behind = _last(graph, "after", last.get(f"between {source} {target}", source), last)
     following = last.get(f"before {target}", target)
     for ends in ((source, target), (behind, target), (source, following), (behind, following)):
@@ -252,22 +252,22 @@ def _between(graph: Graph, source: str, target: str, last: Mapping[str, str]) ->
 
 
 def _places_taken(edit: Edit, now: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """Where an edit puts something: of what one overlay puts at a place, the first stands behind the others."""
+    """The place where an edit adds something: of several additions of one overlay, the first follows the others."""
     kind, name = edit.spot()
     place = f"{kind} {name}"
     if not kind or (place in now if kind == "before" else now.get(place) != before.get(place)):
-        return {}  # what comes next before a node goes directly before it
+        return {}  # the next addition before a node goes directly before it
     return {place: edit.arguments["target"] if edit.verb == "connect" else edit.subject}
 
 
-# ---- where overlays are added: to a graph, or to the graph inside it that has the nodes which they name
+# ---- where overlays are added: to a graph, or to the nested graph with the nodes that they name
 
 
 def with_overlays(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Graph, list[Problem]]:
-    """The graph with overlays, and a problem for each that does not fit, or is there already; `where` they are named.
+    """The graph with overlays, and a problem for each that does not fit or was already added, at `where`.
 
-    An overlay is for the outermost graph that has all nodes and guards which it names. What another overlay adds may be
-    among them. One that fits nowhere is added to `graph`, whose problems say what is missing there.
+    An overlay is for the outermost graph with all nodes and guards that it names, including those that other overlays
+    add. One that fits nowhere is added to `graph`, whose problems then name what is missing.
     """
     paths = _paths_of(graph, overlays)
     problems = [
@@ -295,7 +295,7 @@ def _composed_at(
     names, new, problems = list(graph.layers.names), [], []
     for overlay in overlays:
         if overlay.name in names:
-            message = f"{title} has the overlay `{overlay.name}` already"
+            message = f"{title} already has the overlay `{overlay.name}`"
             hint = "name it once; two overlays need two names, which are those of their files or `name` in them"
             problems.append(Problem("G005", "error", where, message, hint))
         else:
@@ -327,7 +327,7 @@ def _paths_of(graph: Graph, overlays: Sequence[Overlay]) -> list[list[str]]:
 
 
 def _fitting(graph: Graph, overlay: Overlay, others: Sequence[tuple[Overlay, str]]) -> list[str]:
-    """The paths of the outermost graphs that have what an overlay names, with what others add at their paths."""
+    """The paths of the outermost graphs with what an overlay names, including additions of others."""
     level = [("", graph)]
     while level:
         if found := [

@@ -1,4 +1,4 @@
-"""Reading graphs and overlays: their TOML, and the JSON of checkpoints. No user code is run: kinds stay names."""
+"""Reads graphs and overlays from TOML, and graphs from checkpoints. No user code is run: kinds stay names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Lines:
     """The lines of keys (``("nodes", "clip")``), of strings in lists (``("edges", "decide", "step if due")``), and of
     tables in lists, by their number (``("edit", "0")``).
 
-    A dotted key is a line of what it is in too, where that has none.
+    A dotted key also gives its line to an enclosing table that has none.
 
     >>> Lines('edit = [\\n  { remove = "log" },\\n  { remove = "clip" },\\n]').of("edit", "1")
     3
@@ -102,7 +102,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Draft:
-    """A graph as far as it could be read, and the problems of its text."""
+    """The readable part of a graph, and the problems of its text."""
 
     graph: Graph
     problems: list[Problem]
@@ -111,7 +111,7 @@ class Draft:
         """The graph.
 
         Raises:
-            GraphError: there are problems; `subject` says of what.
+            GraphError: there are problems; `subject` is named in the message.
         """
         if self.problems:
             raise GraphError(self.problems, subject)
@@ -120,7 +120,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Reader:
-    """A text while it is read: where it comes from, and the table of it that is read now."""
+    """A text being read: its source, and the table that is being read."""
 
     source: TextSource
     reading: GraphReading
@@ -174,7 +174,7 @@ def read_graph(make: type[Graph], source: str | Path, *, contained: bool = False
 
     Arguments:
         make: the class of the graph.
-        contained: True refuses other files than those in its folder and below it. Default: they may be anywhere.
+        contained: True refuses files outside its folder. Default: files may be anywhere.
 
     Raises:
         UsageError: there is no such graph or file, or it cannot be read.
@@ -196,10 +196,10 @@ def read_graph(make: type[Graph], source: str | Path, *, contained: bool = False
 
 
 def read_overlays(graph: Graph, sources: Sequence[str | Path], *, contained: bool = False) -> Draft:
-    """A graph with overlays, by name or by path, as far as they compose.
+    """A graph with overlays, by name or by path, and the problems of those that do not compose.
 
     Arguments:
-        contained: True refuses a file that names others outside of its folder. Default: they may be anywhere.
+        contained: True refuses a file that names others outside its folder. Default: files may be anywhere.
 
     Raises:
         UsageError: there is no such overlay, or it is a graph.
@@ -210,7 +210,7 @@ def read_overlays(graph: Graph, sources: Sequence[str | Path], *, contained: boo
 
 
 def overlay_name(make: type[Graph], source: str | Path) -> str:
-    """What the overlay of a name or a path calls itself.
+    """The name of the overlay given by name or path.
 
     Raises:
         UsageError: there is no such overlay, or it is a graph.
@@ -229,7 +229,7 @@ def read_text(make: type[Graph], text: str, name: str) -> Draft:
 
 
 def from_json(make: type[Graph], text: str) -> Graph:
-    """Read a canonical JSON, or what a checkpoint stores; it names no other graphs.
+    """Read a canonical JSON, or that of a checkpoint; it names no other graphs.
 
     Raises:
         ValueError: the text is not a graph.
@@ -261,7 +261,7 @@ def _read_text(text: str, source: TextSource, reading: GraphReading) -> Graph:
 
 
 def _tables(text: str, source: TextSource, reading: GraphReading) -> dict[str, Any] | None:
-    """What a TOML text holds; None, with a problem, where it is none."""
+    """The data of a TOML text; None, with a problem, if it is not TOML."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, or an integer of 5,000 digits
@@ -288,7 +288,7 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
     make = reader.reading.make
     if "edit" in data and "extends" not in data and "nodes" not in data:
         message = "this is an overlay, a list of edits: it has no base"
-        hint = 'name it beside a graph, as in --overlay FILE or extends = ["fit", "FILE"]; or add `extends = "fit"`'
+        hint = 'name it after a graph, as in --overlay FILE or extends = ["fit", "FILE"]; or add `extends = "fit"`'
         reader.problem("G003", ("edit",), message, hint)
         return make(default_name, "", {}, {})
     is_json = not reader.source.file
@@ -326,7 +326,7 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
 
 
 def _check_keys(data: Mapping[str, Any], known: tuple[str, ...], reader: Reader) -> None:
-    """Report keys at the top of a file that are not known, and another format."""
+    """Report unknown keys at the top of a file, and an unexpected format."""
     for key in data:
         if key not in known:
             if key in _PLAIN_KEYS and "edit" in known:
@@ -428,7 +428,7 @@ def _read_edges(source: str, value: Any, reader: Reader) -> tuple[Edge, ...]:
 
 
 def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
-    """A graph file with `extends`: another graph, overlays, and edits of its own."""
+    """A graph file with `extends`: another graph, overlays, and its edits."""
     allow = reader.texts(data, "allow")
     sources = [data["extends"]] if isinstance(data["extends"], str) else data["extends"]
     graph = reader.reading.make(name, "", {}, {})
@@ -472,7 +472,7 @@ def _optimizer(data: Mapping[str, Any], reader: Reader) -> str:
 
 
 def _head(data: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
-    """What stands at the top of a file with edits, and replaces what its base has there."""
+    """The values at the top of a file with edits, which replace those of its base."""
     head: dict[str, Any] = {"start": reader.text(data, "start")} if "start" in data else {}
     if "optimizer" in data:
         head["optimizer"] = _optimizer(data, reader)
@@ -480,10 +480,10 @@ def _head(data: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
 
 
 def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> Iterator[tuple[tuple[str, ...], Edit]]:
-    """The edits of a file in order, each with its key; what cannot be read is reported to the reader.
+    """The edits of a file in order, each with its key; problems are reported to the reader.
 
     Arguments:
-        overlay: the name of the overlay that they are of. Default: they are those of a graph file.
+        overlay: the name of their overlay. Default: they are from a graph file.
     """
     tables = data.get("edit", [])
     if not isinstance(tables, list):
@@ -515,7 +515,7 @@ def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> I
 def _with_overlays(
     graph: Graph, sources: Sequence[str | Path], named_in: TextSource, reading: GraphReading, place: Place | None = None
 ) -> Graph:
-    """A graph with overlays; `place` is that of the list that names them, and None where a person named them."""
+    """A graph with overlays; `place` is that of the list that names them, None if the user named them."""
     overlays: list[Overlay] = []
     where = str(place) if place is not None else graph.title
     for source in sources:
@@ -534,7 +534,7 @@ def _read_overlay(source: str | Path, named_in: TextSource, reading: GraphReadin
     """An overlay.
 
     Raises:
-        UsageError: there is none of that name, or it is a graph.
+        UsageError: there is none with that name, or it is a graph.
     """
     found, text = named_in.opened(source, OVERLAYS, reading)
     stem, place = Path(found.file).stem, Place(found.file)

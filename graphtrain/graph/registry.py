@@ -1,8 +1,8 @@
-"""Where kinds and graphs are found by name: what scripts declare, what is shipped, what installed packages add.
+"""Finds kinds and graphs by name: those declared by scripts, those shipped, those added by installed packages.
 
 A shipped kind is a file in `nodes/`, a shipped graph one in `graphs/`, an overlay one in `graphs/overlays/`, each under
-the name of its file; a procedure of the gallery has its graph or its overlay, and its kinds, in a folder of its own,
-`graphs/gallery/NAME/`. To list them, or to ask how a kind is drawn, imports none of them. A package of its own adds
+the name of its file; a procedure of the gallery has its graph or its overlay, and its kinds, in a folder
+`graphs/gallery/NAME/`. Listing them, or finding out how a kind is drawn, imports none of them. Another package adds
 kinds and graphs, under names that are not shipped, by entry points::
 
     [project.entry-points."graphtrain.nodes"]
@@ -32,7 +32,7 @@ from graphtrain.kind.fields import action_of
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import nearest
 
-# What a graph has at the top of its text, and an overlay has not.
+# Keys at the top of a graph that an overlay does not have.
 _EXTENDS_OR_NODES = re.compile(r"^(?:extends\b|nodes\.|\[nodes)", re.MULTILINE)
 
 
@@ -58,7 +58,7 @@ def _package() -> Traversable:
 
 @functools.cache
 def _shipped(folder: str, suffix: str) -> dict[str, Traversable]:
-    """The files of a folder by their names; one that begins with an underscore helps the others."""
+    """The files of a folder by their names, without helpers, whose names begin with an underscore."""
     files = (_package() / folder).iterdir()
     return {
         file.name.removesuffix(suffix): file
@@ -119,14 +119,14 @@ def find_kind(name: str) -> Kind | None:
 @functools.cache
 def _shipped_kind(name: str) -> Kind:
     module = importlib.import_module(_kinds()[name][0])
-    # Of functions and classes alone: to ask a module that is imported at its first use would import it.
+    # Functions and classes only: reading an attribute of a lazily imported module would import it.
     marked = (value for value in vars(module).values() if isinstance(value, FunctionType | type))
     kinds = (getattr(value, "__kind__", None) for value in marked)
     return next(kind for kind in kinds if isinstance(kind, Kind) and kind.name == name)
 
 
 def kind_of_node(node: Node) -> Kind | None:
-    """The kind that a node uses, or None if nobody declares one of that name."""
+    """The kind that a node uses, or None if no kind of that name is declared."""
     if node.use == NESTED:
         return kind_of(Nested)
     return node.kind or find_kind(node.use)
@@ -155,7 +155,7 @@ def _shipped_family(name: str) -> str:
 
 
 def may_be_bypassed(node: Node) -> bool:
-    """True for a node that is bypassed where a resource is absent; False for a kind that would have to be imported."""
+    """True for a node that is bypassed without a resource; False for a kind that would have to be imported."""
     return bool(node.body.optional if node.body is not None else _marked(node.use, node.kind, "optional"))
 
 
@@ -165,7 +165,7 @@ def effects_of(use: str, kind: Kind | None = None) -> set[str]:
 
 
 def _marked(use: str, kind: Kind | None, argument: str) -> tuple[str, ...]:
-    """What a kind was marked with; nothing for one that would have to be imported."""
+    """The arguments of the mark of a kind; empty for one that would have to be imported."""
     kind = kind or DECLARED.get(use)
     if kind is not None:
         return tuple(getattr(kind, argument))
@@ -187,7 +187,7 @@ def _shipped_source(name: str) -> ast.Module:
 
 @functools.cache
 def _shipped_mark(name: str) -> dict[str, ast.expr]:
-    """The arguments of the mark, by the source, so that nothing is imported."""
+    """The arguments of the mark, read from the source, so that nothing is imported."""
     for definition in _shipped_source(name).body:
         for mark in getattr(definition, "decorator_list", ()):
             if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "node":
@@ -215,7 +215,7 @@ class Texts:
         return sorted({*_texts(self.folder), *_entry_points(self.group)})
 
     def hint(self, source: str) -> str:
-        """What to write in place of a name that is not known."""
+        """A hint for an unknown name."""
         match = nearest(source, self.known())
         return f"did you mean `{match}`?" if match else f"known: {', '.join(self.known())}; a path ends in .toml"
 
@@ -233,6 +233,6 @@ def overlays_with(node: str) -> list[str]:
 
 
 def summary(file: Traversable | None) -> str:
-    """What the graph or the overlay in a file does: the comment in its first line; empty where it has none."""
+    """The description of the graph or overlay in a file: the comment in its first line; empty if it has none."""
     line = _read(file).partition("\n")[0] if file is not None and file.is_file() else ""
     return line.removeprefix("#").strip() if line.startswith("#") else ""

@@ -15,15 +15,15 @@ from graphtrain.names import nearest, suggestion
 
 @final
 class Renaming:
-    """Which node of a former graph is which node now.
+    """The correspondence between the nodes of a former graph and those of the present one.
 
     A node without a new name keeps its name, and the nodes inside a renamed one move with it. A node with the former
     name of a renamed one is a new node.
 
     Arguments:
-        names: former path -> path now: ``{"validate/next_batch": "validate/fetch"}``.
+        names: former path -> present path: ``{"validate/next_batch": "validate/fetch"}``.
         former: the former graph.
-        now: the graph of now.
+        now: the present graph.
 
     Raises:
         UsageError: a path names no node, or two nodes would become one.
@@ -42,7 +42,7 @@ class Renaming:
             for path, known, graph in ((old, before, "former"), (new, after, "new")):
                 if path not in known:
                     raise UsageError(f"rename: there is no node `{path}` in the {graph} graph", suggestion(path, known))
-        # Renamed nodes first: the name of another node that is now theirs does not name that node any more.
+        # Renamed nodes first: a name that they take over no longer names its former node.
         for path in sorted(before, key=lambda path: self.path(path) == path):
             new = self.path(path)
             if new != path and new in self._formerly:
@@ -50,7 +50,7 @@ class Renaming:
             self._formerly.setdefault(new, path)
 
     def path(self, former: str) -> str:
-        """The path now of a node with a former path."""
+        """The present path of a node, given its former path."""
         parts = former.split("/")
         for length in range(len(parts), 0, -1):  # the innermost node that was renamed
             around = "/".join(parts[:length])
@@ -63,15 +63,15 @@ class Renaming:
         return self._formerly.get(path)
 
     def slot(self, former: str) -> str:
-        """The name now of a slot; only slots inside a renamed node have another one."""
+        """The present name of a slot; only slots inside a renamed node change theirs."""
         around, slash, name = former.rpartition("/")
         return f"{self.path(around)}{slash}{name}"
 
     def sections(self, saved: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """The sections of a saved state, under the names of now."""
+        """The sections of a saved state, under present names."""
         if not self.names:
             return dict(saved)
-        # A node whose name another one has taken has no progress to keep.
+        # A node whose name another one has taken over has no progress to keep.
         progress = {path: fields for path, fields in saved["progress"].items() if self.former(self.path(path)) == path}
         return {
             **saved,
@@ -80,23 +80,23 @@ class Renaming:
         }
 
     def graph(self, former: Graph) -> Graph:
-        """The former graph with the names of now, but for nodes that were moved into or out of another node."""
+        """The former graph with present names, except nodes that were moved into or out of another node."""
         for old, new in self.names.items():
             (level, _, _), (new_level, _, new_name) = old.rpartition("/"), new.rpartition("/")
             if level == new_level:
-                with suppress(EditError):  # two nodes that exchange their names
+                with suppress(EditError):  # two nodes swap their names
                     former = former.rename(old, new_name)
         return former
 
 
 def lost_position_hint(path: str, difference: Difference, known: Iterable[str]) -> str:
-    """What to do where a graph does not have the node that is next in a run."""
+    """A hint for a graph without the node that is next in a run."""
     for old, new in difference.renamings:
         if path == old or path.startswith(f"{old}/"):
             return f"if `{old}` is called `{new}` now: --rename {old}={new}, in Python rename={{{old!r}: {new!r}}}"
     close = nearest(path, known)
     likely = f"{path}={close}" if close else f"{path}=NODE"
     return (
-        f"name the node that it is now: --rename {likely}, in Python rename={{...}}; "
+        f"name the corresponding node: --rename {likely}, in Python rename={{...}}; "
         "or resume with the saved graph: --graph saved"
     )

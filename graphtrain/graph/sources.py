@@ -1,4 +1,4 @@
-"""Where the text of a graph or an overlay comes from: a name or a path, and the bounds of what one reading takes in."""
+"""Sources of the text of a graph or an overlay: names and paths, and the limits of one reading."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORMAT_LINE = re.compile(r"^\ufeff?[ \t]*format[ \t]*=", re.MULTILINE)
 
 
 class TooLargeError(Exception):
-    """A graph that is not read to its end: files of some KB can contain each other without end."""
+    """A graph that is too large to be read: a few KB of files can contain each other endlessly."""
 
 
 @contextmanager
@@ -41,11 +41,11 @@ def bounded() -> Iterator[None]:
 
 @dataclass
 class GraphReading:
-    """The reading of one graph, with all files that it is made of.
+    """The reading of one graph, with all its files.
 
     Attributes:
         make: the class of the graphs.
-        folder: where the files have to be. None: anywhere.
+        folder: the folder that must contain the files. None: anywhere.
         problems: of all texts so far.
         nodes: how many were read so far, each file counted as one more.
     """
@@ -63,12 +63,12 @@ class GraphReading:
 
 @dataclass(frozen=True)
 class TextSource:
-    """A text that names others, or a person who does.
+    """The origin of a name or path: a text that names others, or the user.
 
     Attributes:
-        file: as it is shown.
-        folder: what paths in it are relative to; None for names and paths that a person has typed.
-        chain: what leads to it, from the outermost file on.
+        file: the file as shown in messages.
+        folder: the base of relative paths; None for names and paths typed by the user.
+        chain: the files that lead to it, from the outermost one.
     """
 
     file: str = ""
@@ -99,12 +99,12 @@ class TextSource:
         reading.count_node()
         text = _file_text(shipped if shipped is not None else path)
         if (self.chain or sort is OVERLAYS) and not _FORMAT_LINE.search(text.partition("\n[")[0]):
-            # Nothing of it is quoted: a graph of a stranger may name any file of this machine.
+            # Its text is not quoted: a graph of a stranger may name any file of this machine.
             raise UsageError(f"`{source}` is no {sort.word}: there is no line `format = {FORMAT}` at its top")
         return found, text.removeprefix("\ufeff")  # the byte order mark of some editors
 
     def _found(self, source: str | Path, sort: Texts, container: Path | None) -> tuple[Path, str]:
-        """The path of a file, and the one that it leads to by links."""
+        """The path of a file, and its target if it is a link."""
         path = Path(source)
         if self.folder is not None and path.is_absolute():
             raise UsageError(f"`{source}`: a graph must name others by shipped name or relative path")
@@ -116,14 +116,14 @@ class TextSource:
             raise UsageError(f"there is no {sort.word} {shorten(repr(str(source)))}: {reason}", sort.hint("")) from None
         if container is not None and not target.is_relative_to(container):
             raise UsageError(
-                f"`{source}` leads out of the folder `{container}`, in which the graph is to be contained",
+                f"`{source}` leads out of the folder `{container}`, which has to contain the graph",
                 "name a file in that folder, or a shipped graph",
             )
         if isinstance(source, str) and path.suffix != ".toml" and (not exists or not source):
             hint = sort.hint(source)
             if sort is GRAPHS and OVERLAYS.find(source) is not None:
                 hint = (
-                    f"`{source}` is an overlay: name it beside a graph, as in --overlay {source} or "
+                    f"`{source}` is an overlay: name it after a graph, as in --overlay {source} or "
                     'extends = ["fit", ...]'
                 )
             elif sort is OVERLAYS and GRAPHS.find(source) is not None:

@@ -33,8 +33,8 @@ class BatchLimit:
         self.is_share = isinstance(self._amount, float)
         if isinstance(self._amount, float) and not 0 < self._amount < 1:
             raise UsageError(
-                f"next_batch.limit = {amount:g} is no whole number, and no share between 0 and 1",
-                "write limit = 100 for as many batches, limit = 0.25 for a quarter of them; leave it out for all",
+                f"next_batch.limit = {amount:g} is neither a whole number nor a share between 0 and 1",
+                "write limit = 100 for 100 batches, limit = 0.25 for a quarter of them; leave it out for all",
             )
 
     def __bool__(self) -> bool:
@@ -47,7 +47,7 @@ class BatchLimit:
         """The most batches of an epoch of data with this length; None for all.
 
         Raises:
-            DataError: it is a share, and the data has no length, or so few batches that none is left.
+            DataError: it is a share, and the data has no length, or too few batches to leave any.
         """
         if self._amount is None or isinstance(self._amount, int):
             return self._amount
@@ -66,7 +66,7 @@ class BatchLimit:
 
 
 def combined_length(lengths: Sequence[int | None], combine: str) -> int | None:
-    """The batches of an epoch of loaders that have so many; None where that is not known.
+    """The batches of an epoch of loaders with these numbers of batches; None if not known.
 
     >>> combined_length([3, 5], "cycle"), combined_length([3, 5], "shortest"), combined_length([3, None], "longest")
     (5, 3, None)

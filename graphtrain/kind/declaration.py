@@ -2,7 +2,7 @@
 
 A kind is a function or a class marked `@node`. Its signature is its declaration: positional parameters of the call are
 the slots it reads, keyword-only ones (or the annotated attributes of a class) are its parameters, attributes set to
-`progress(...)` are what it must not forget. Checker, compiler and checkpoint need nothing else.
+`progress(...)` are its saved state. Checker, compiler and checkpoint need nothing else.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from graphtrain.kind.signatures import descriptions_of
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "ranks", "other"]
 FAMILIES: tuple[str, ...] = get_args(Family)
 
-# The parameter of every node with `every` before whose amount the node is not due.
+# The parameter of every node with `every`: the amount before which it is not due.
 FROM = "from"
 _FROM_DESCRIPTION = "the node is not due before this amount. Default: it may be due from the start."
 
-# The resource that a run of several ranks has, and one process has not: a kind with it as optional is bypassed there.
+# The resource that only a run of several ranks has: in one process, a kind with it as optional is bypassed.
 RANKS = "ranks"
 
-# The values of a parameter that is left out: none, and a bound without effect.
+# The values of a parameter that is left out: None, and a bound without effect.
 _LEFT_OUT = (None, math.inf)
 
 
 class Batches:
-    """Annotation of a slot that holds data whose iteration gives batches; where it is a mapping, that gives its keys.
+    """Annotation of a slot that holds data whose iteration gives batches; iteration of a mapping gives its keys.
 
     The Trainer refuses such a mapping when it is made.
     """
@@ -46,7 +46,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class WrittenBatches:
-    """Data that nodes of the graph write, which a `setup` with a slot of ``Batches | WrittenBatches`` is given then.
+    """Data written by nodes of the graph, passed to a `setup` with a slot of ``Batches | WrittenBatches``.
 
     Attributes:
         now: returns what the slot holds; None before it is written.
@@ -56,17 +56,17 @@ class WrittenBatches:
 
 
 class Loaders:
-    """Annotation of a slot that may hold a mapping of loaders, beside ``Batches``: ``Batches | Loaders``."""
+    """Annotation of a slot that may also hold a mapping of loaders: ``Batches | Loaders``."""
 
 
 class Indices:
-    """Annotation of a slot with numbers of samples, which a node of the graph writes; where none does, it is empty."""
+    """Annotation of a slot with numbers of samples, which a node of the graph writes; empty where none does."""
 
 
 class StepFunction:
     """Annotation of a slot that holds a user's function of ``(model, batch)``.
 
-    Such a function may ask by parameter name for further slots, for `step`, and for the `step_inputs` of the kind that
+    Such a function may take, by parameter name, further slots, for `step`, and for the `step_inputs` of the kind that
     counts batches (`epoch`, `batch_index`); the compiler binds those, so the kind calls it with the model and the batch
     alone. `step` and `epoch` are those of the training, in an evaluation too.
     """
@@ -78,7 +78,7 @@ class StepFunction:
 class Repeated:
     """Annotation of a slot with a step function that a visit may call several times: ``StepFunction | Repeated``.
 
-    What it returns cannot go to slots, as each call would read what the one before has returned.
+    Its results cannot go to slots: each call would read those of the call before.
     """
 
 
@@ -93,7 +93,7 @@ def copy_of(source: str) -> CopyOf:
     """A resource that is a copy of another one, for ``@node(makes=...)``: averaged weights, a target network.
 
     It is made once, when the run is set up and before anything is loaded: a deep copy, whose parameters need no
-    gradients. Where a resource of its name is supplied, that one is taken.
+    gradients. A resource supplied under its name is used instead.
 
     Arguments:
         source: the slot with the resource that is copied; the kind reads it.
@@ -131,10 +131,10 @@ class Roles:
     """The parameters of a kind that the engine knows, by their names or their types; empty for none.
 
     Attributes:
-        records: holds the name that is put before metrics: it has the name of a slot that the kind writes.
+        records: the prefix of metrics: a parameter with the name of a slot that the kind writes.
         renews: `resource` of a kind that reads `renewals`: the name of a resource that it makes again.
-        keeps: `keep` of a kind with a step function: what that returns for slots and an epoch does not clear.
-        monitor, mode: the name of a metric of rows, and whether small or large values of it are good.
+        keeps: `keep` of a kind with a step function: slots it returns that an epoch does not clear.
+        monitor, mode: the name of a recorded metric, and whether small or large values are good.
         follows: the name of a metric of the training, which the node records under another one.
     """
 
@@ -150,7 +150,7 @@ class Roles:
 class Kind:
     """The declaration of a kind, read off its signature; `implementation` is what does the work.
 
-    The arguments of `@node` have the same names here; of `optional`, `idle_without` has the parameters.
+    The arguments of `@node` have the same names here; `idle_without` has the parameters among `optional`.
     """
 
     name: str
@@ -168,7 +168,7 @@ class Kind:
     makes: Mapping[str, CopyOf]
     step_inputs: Mapping[str, str]
     synchronises: bool
-    also_due: Mapping[str, str]
+    extra_due_fields: Mapping[str, str]
     observer: bool
     family: str
     description: str
@@ -177,16 +177,16 @@ class Kind:
     acts_at_body_end: bool
     reads_at_end: bool
     releases: bool
-    hears_rows: bool
+    has_on_metrics: bool
 
     @property
     def activity(self) -> str:
-        """What its host time is counted under; empty for training."""
+        """The category of its host time; empty for training."""
         return "data" if self.family == "data" else ""
 
     @functools.cached_property
     def epoch_fields(self) -> EpochFields | None:
-        """Where a kind that fetches batches has what is known of its epochs; None for others."""
+        """The fields about its epochs, of a kind that fetches batches; None for others."""
         names = EpochFields()
         return names if {*names.stored, *names.computed} <= self.fields.keys() else None
 
@@ -219,7 +219,7 @@ class Kind:
 
     @property
     def descriptions(self) -> dict[str, str]:
-        """What its documentation says of each parameter, as far as it does."""
+        """The description of each parameter that its docstring describes."""
         everywhere = {FROM: _FROM_DESCRIPTION} if FROM in self.parameters else {}
         return {**everywhere, **descriptions_of(self.implementation)}
 
@@ -229,7 +229,7 @@ class Kind:
 
     @functools.cached_property
     def actions(self) -> tuple[Action, ...]:
-        """Its effects, taken apart, in order."""
+        """Its effects, parsed, in order."""
         return tuple(map(action_of, self.effects))
 
     def has_effect(self, effect: str) -> bool:
@@ -243,7 +243,7 @@ class Kind:
 
     @property
     def may_return_slots(self) -> bool:
-        """True if it is given a user's step function that may return what a node writes to slots of its own."""
+        """True if it is given a user's step function that may return values for further slots."""
         return any(read.is_step_function for read in self.reads) and not self.repeats_step
 
     @property
@@ -253,8 +253,9 @@ class Kind:
 
     @property
     def may_record_rows(self) -> bool:
-        """True if it is given the recorder of metrics; a kind that hears of rows records none itself."""
-        return not self.hears_rows and any(read.name == "recorder" for read in (*self.reads, *(self.setup_reads or ())))
+        """True if it reads the recorder of metrics; a kind with `on_metrics` records no rows itself."""
+        reads = (*self.reads, *(self.setup_reads or ()))
+        return not self.has_on_metrics and any(read.name == "recorder" for read in reads)
 
     @functools.cached_property
     def slots(self) -> tuple[str, ...]:
@@ -279,11 +280,11 @@ class Kind:
         return [name for name in self.idle_without if name not in varying and parameters[name] in _LEFT_OUT]
 
     def due_fields(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """The fields that make it due beside its trigger, with these parameters."""
-        return tuple(field for field, name in self.also_due.items() if parameters[name] not in _LEFT_OUT)
+        """The fields that make it due in addition to its trigger, with these parameters."""
+        return tuple(field for field, name in self.extra_due_fields.items() if parameters[name] not in _LEFT_OUT)
 
     def counter(self, name: str) -> Field | None:
-        """The counter of a window that a field is, or whose window it is the size of, or tells to be full."""
+        """The counter of a window to which a field belongs: the counter itself, its size, or whether it is full."""
         return self._counters.get(name)
 
     @functools.cached_property
@@ -298,26 +299,26 @@ class Kind:
         return instance
 
     def restart(self, instance: Any) -> None:
-        """Set the progress that is its own back to the defaults; how often it ran, and when it is due, stays."""
+        """Reset its own progress to the defaults, except how often it ran and when it is due."""
         for field in self.fields.values():
             if field.stored and field.name not in ("runs", "fired"):
                 setattr(instance, field.name, copy.deepcopy(field.default))
 
     def reset(self, instance: Any, *, whole: bool = False) -> None:
-        """Set the progress of `instance` back to the defaults; what stays where a graph is entered again if `whole`."""
+        """Reset the progress of `instance` to the defaults; if `whole`, also fields declared with `stays`."""
         for field in self.fields.values():
             if field.stored and (whole or not field.stays):
                 setattr(instance, field.name, copy.deepcopy(field.default))
 
 
 class FunctionRecord:
-    """Where the progress of a function kind lives: its runs, and the last firing of its trigger."""
+    """The progress of a function kind: its runs, and the last firing of its trigger."""
 
     runs: int
 
 
 def drawn_family(effects: str | Collection[str] = (), observer: bool = False, family: str | None = None) -> str:
-    """The family that a kind is drawn in, from the arguments of `@node`: without `family` by what a visit does.
+    """The family in which a kind is drawn, from the arguments of `@node`: by effects unless `family` is given.
 
     >>> drawn_family("backward"), drawn_family(("zero_grad", "backward", "step")), drawn_family()
     ('compute', 'update', 'other')
@@ -338,7 +339,7 @@ def drawn_family(effects: str | Collection[str] = (), observer: bool = False, fa
 
 
 class Ask(enum.Enum):
-    """What a step function returns as the second of two, ``return loss, graphtrain.STOP``.
+    """A request that a step function returns as the second of two values: ``return loss, graphtrain.STOP``.
 
     >>> Ask.STOP, str(Ask.END_EPOCH)
     (STOP, 'the end of the epoch')

@@ -11,14 +11,14 @@ ON_GRADIENTS: tuple[str, ...] = get_args(OnGradients)
 EFFECTS: tuple[str, ...] = (*ON_GRADIENTS, "eval", "train", "forget")
 
 
-# What a field restarts with that belongs to the gradients of the node's optimizer, and is gone with them.
+# `restarts` of a field that belongs to the gradients of the node's optimizer, and is cleared with them.
 GRADIENTS = "gradients"
-# The fields of a kind with a counter of a window, by their names: the size of the window that is open, whether it is
-# reached, and whether its gradients were summed over ranks. What the counter held last is `last_` and its name.
+# The fields of a kind with a counter of a window, by their names: the size of the open window, whether it is reached,
+# and whether its gradients were summed over ranks. The last value of the counter is `last_` and its name.
 WINDOW, FULL, EXCHANGED, LAST = "window", "full", "exchanged", "last_"
-# The field of a node that gives all ranks batches, or parts of them: how many of them got one in its last round.
+# Of a node that gives all ranks batches, or parts of them: how many ranks got one in its last round.
 ROUND = "round_batches"
-# The field, of one that may leave out further ranks, that is true on those.
+# Of a node that may leave out ranks: true on those left out.
 IDLE = "idle"
 
 
@@ -28,7 +28,7 @@ class Action(NamedTuple):
     Arguments:
         effect: what a visit does; `scale` for `unscale` too.
         slot: the optimizer on whose gradients it acts.
-        is_reported: True if it happens only where the visit returns, last, that it has.
+        is_reported: True if it happens only when the visit says so in its last returned value.
     """
 
     effect: str
@@ -55,15 +55,15 @@ def action_of(text: str) -> Action:
         raise ValueError(f"{text!r}: only `backward?` can be reported by a visit; `{effect}` always happens")
     if slot and (effect not in ON_GRADIENTS or not slot.strip().isidentifier()):
         raise ValueError(
-            f"{text!r}: after an effect on gradients comes the slot of its optimizer, as in 'use optimizer'"
+            f"{text!r}: an effect on gradients is followed by the slot of its optimizer, as in 'use optimizer'"
         )
     return Action("scale" if effect == "unscale" else effect, slot.strip() or "optimizer", name != effect)
 
 
 class EpochFields(NamedTuple):
-    """What the fields of a kind that fetches batches are called: with them a run is counted ahead, without data.
+    """The field names of a kind that fetches batches: with them a run is counted ahead, without data.
 
-    A kind that has all of them is one; the documentation of `next_batch` says what each of them holds.
+    A kind with all of these fields is one; the documentation of `next_batch` describes them.
     """
 
     epoch: str = "epoch"
@@ -82,12 +82,12 @@ class EpochFields(NamedTuple):
 
     @property
     def stored(self) -> tuple[str, ...]:
-        """Those that are progress: all up to `opened`."""
+        """The fields that are progress: all up to `opened`."""
         return self[:8]
 
     @property
     def computed(self) -> tuple[str, ...]:
-        """Those that are computed from it."""
+        """The fields that are computed from it."""
         return (self.epochs, self.length, self.batch_index)
 
 
@@ -97,19 +97,19 @@ class Field:
 
     Arguments:
         type: the Python type of its value.
-        stored: True for progress (saved in every checkpoint), False for what is computed from it.
+        stored: True for progress (saved in every checkpoint), False for a value computed from it.
         default: the value when the node's graph is entered.
         counts: the effect whose visits the engine counts here, per open window of the node's optimizer.
         restarts: for a counter that starts again at 0, the field that changes when it does.
-        target: for a counter, the parameter or field that holds how far it counts.
+        target: for a counter, the parameter or field with its final value.
         last: for a counter of a window, the field that holds the size of the last one.
-        window: for a counter of a window, the field in which the engine keeps what `target` held when it opened.
+        window: for a counter of a window, the field in which the engine keeps the `target` from when it opened.
         full: for a counter of a window, the field that is true once it has reached that.
         exchanged: for a counter of a window, the field that is true once its gradients were summed over ranks.
-        adds: what each visit adds to it, where that is always the same.
-        with_gradients: True for what belongs to the gradients of the node's optimizer, and is gone with them.
-        in_digest: False for what no continuation depends on, such as a reading of the wall clock.
-        stays: True for what a graph that is entered again does not set back.
+        adds: the amount that each visit adds to it, where that is constant.
+        with_gradients: True if it belongs to the gradients of the node's optimizer, and is cleared with them.
+        in_digest: False if no continuation depends on it, such as a reading of the wall clock.
+        stays: True if it is not reset when its graph is entered again.
     """
 
     name: str
@@ -129,7 +129,7 @@ class Field:
     stays: bool = False
 
     def declared(self, name: str, type: Any, names: Collection[str]) -> Field:
-        """What `progress` gave as the value of an attribute; `names` are those of all fields of the kind."""
+        """The attribute value made by `progress`; `names` are those of all fields of the kind."""
         field = replace(self, name=name, type=type)
         if self.restarts == GRADIENTS:
             field = replace(field, restarts=None, with_gradients=True)
@@ -161,21 +161,21 @@ def progress(
         default: the value when the graph is entered; copied, so a list or dict is safe.
         counts: ``"backward"``: the engine counts the backward passes since the gradients of the node's optimizer were
             last cleared. A kind with such a counter may have fields that the engine keeps, by their names: `window`,
-            progress, is what `target` held when the window opened, so that it stays as large as it began; the property
-            `full` is true once the counter has reached that; `exchanged`, progress, is true where the gradients were
+            progress, is the value of `target` when the window opened, so that the window keeps its size; the property
+            `full` is true once the counter has reached that; `exchanged`, progress, is true once the gradients were
             summed over ranks; and `last_` with the name of the counter holds the size of the last window that was
             stepped. Default: the kind changes the value itself.
         restarts: for a counter that starts again at 0 (batches within an epoch): the attribute that changes when it
             does. ``"gradients"``: for a sum that belongs to the gradients of the node's optimizer, and that another
-            node or a guard reads: the engine puts it back to its default where they are cleared; among several ranks it
-            is of each rank, as gradients are before they are exchanged, and summed with them where the number of ranks
-            changes. Default: it only grows.
-        target: for a counter that starts again at 0: the parameter or attribute that holds how far it counts, such as
-            the length of a window or of an epoch, 0 where that is not known. Default: none.
-        adds: what each visit adds to it, where that is always the same: with it, runs are counted ahead. Default: that
-            is not known.
+            node or a guard reads: the engine resets it to its default when they are cleared. Among several ranks each
+            has its own, as with gradients before they are exchanged, and it is summed with them when the number of
+            ranks changes. Default: it only grows.
+        target: for a counter that starts again at 0: the parameter or attribute with its final value, such as the
+            length of a window or of an epoch; 0 if unknown. Default: none.
+        adds: the amount that each visit adds to it, where that is constant: with it, runs are counted ahead. Default:
+            not known.
         in_digest: False leaves it out of `Trainer.digest`. Default: True.
-        stays: True keeps the value where a nested graph is entered again. Default: False, it is set back.
+        stays: True keeps the value when a nested graph is entered again. Default: False, it is reset.
 
     >>> from graphtrain.kind import kind_of, node
     >>> @node
@@ -196,11 +196,11 @@ class derived_clock(property):  # noqa: N801 - used as a decorator, like propert
     Arguments:
         counter: the attribute that holds the integer counter.
         restarts: the attribute whose change voids what was computed from the counter.
-        reach: the method that answers, for a value of this clock, from which value of the counter on it may be reached.
-        fractions: the method that answers, once the node is set up, whether fractions are counted; where they are not,
-            an amount such as ``"0.25 epochs"`` is refused. Default: they are.
+        reach: the method that returns, for a value of this clock, the first value of the counter that may reach it.
+        fractions: the method that returns, once the node is set up, whether fractions are counted; if not, an amount
+            such as ``"0.25 epochs"`` is refused. Default: they are.
 
-    With them a trigger compares two integers a batch instead of two fractions (0.1 us against 2 us).
+    They let a trigger compare two integers a batch instead of two fractions (0.1 us against 2 us).
     """
 
     counter: str

@@ -55,7 +55,7 @@ def node(
     makes: Mapping[str, CopyOf] = MappingProxyType({}),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     synchronises: bool = False,
-    also_due: Mapping[str, str] = MappingProxyType({}),
+    extra_due_fields: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     family: Family | None = None,
     name: str | None = None,
@@ -72,7 +72,7 @@ def node(
     makes: Mapping[str, CopyOf] = MappingProxyType({}),
     step_inputs: Mapping[str, str] = MappingProxyType({}),
     synchronises: bool = False,
-    also_due: Mapping[str, str] = MappingProxyType({}),
+    extra_due_fields: Mapping[str, str] = MappingProxyType({}),
     observer: bool = False,
     family: str | None = None,
     name: str | None = None,
@@ -84,22 +84,22 @@ def node(
         effects: what a visit does to the gradients of the slot `optimizer`, to the mode of the slot `model`, or to what
             step functions have written to slots, in order: `backward`, `exchange` (among processes), `scale` (or
             `unscale`), `divide`, `clip`, `use`, `step`, `zero_grad`, `eval`, `train`, `forget`. Another slot is named
-            behind the effect: ``"use inner_optimizer"``. With ``"backward?"`` a visit returns one value more than it
-            writes, last: whether it ran backward. Default: nothing.
-        optional: the resources, and the parameters, without which a visit would do nothing; where one is missing, or a
+            after the effect: ``"use inner_optimizer"``. With ``"backward?"`` a visit returns one more value, last:
+                whether it ran backward. Default: nothing.
+        optional: the resources, and the parameters, without which a visit would do nothing; if one is missing, or a
             parameter is None or a bound of infinity, the node is bypassed. Default: none.
-        varying: the parameters that it reads at every visit, so that a graph may give them an expression in place of a
-            value. Default: of a class none, of a function all but its trigger, which are passed at every call.
+        varying: the parameters that it reads at every visit, so that a graph may give them an expression instead of a
+            value. Default: none of a class; all but the trigger of a function, which gets them at every call.
         transient: written slots that cannot be saved (an iterator, an open graph); no save point while one is alive.
             Default: none.
-        makes: resources that it makes of others, as in ``{"average": copy_of("model")}``, once, before anything is
+        makes: resources that it makes from others, as in ``{"average": copy_of("model")}``, once, before anything is
             loaded; it reads both. They are saved as any resource, and other nodes read them by name. Default: none.
-        step_inputs: of a kind that counts batches: what a user's step function may ask for by name, and the field that
-            holds it, as in ``{"epoch": "epoch"}``. Default: nothing.
+        step_inputs: of a kind that counts batches: the names that a user's step function may take, each with its field,
+            as in ``{"epoch": "epoch"}``. Default: nothing.
         synchronises: True if ranks synchronise at every visit, so that it can pass values between them by the resource
-            `ranks`. Among several ranks all of them come to it, also one that has no batch in the round; its progress,
-            and what it writes unless that is a batch, is the same on all. Default: False.
-        also_due: of a kind with a trigger: the guard fields that make it due too, and for each of them the parameter
+            `ranks`. Every rank visits it, also one without a batch in the round; its progress, and all that it writes
+            but batches, is the same on all ranks. Default: False.
+        extra_due_fields: of a kind with a trigger: the guard fields that also make it due, each with the parameter
             without which it never does, as in ``{"improved": "best"}``. Default: the trigger alone makes it due.
         observer: True if the training does not depend on its progress; it is then outside `Trainer.digest`. Default:
             False.
@@ -108,7 +108,7 @@ def node(
         name: the name graphs use. Default: the function's name, or the class's in snake case.
 
     Raises:
-        TypeError: the signature is no declaration (``*args``, an unknown effect, two triggers, ...).
+        TypeError: the signature is not a valid declaration (``*args``, an unknown effect, two triggers, ...).
 
     >>> @node(writes="noise")
     ... def noise_level(*, scale: float = 1.0):
@@ -123,7 +123,7 @@ def node(
         "makes": MappingProxyType(dict(makes)),
         "step_inputs": MappingProxyType(dict(step_inputs)),
         "synchronises": synchronises,
-        "also_due": MappingProxyType(dict(also_due)),
+        "extra_due_fields": MappingProxyType(dict(extra_due_fields)),
         "observer": observer,
         "family": drawn_family(effects, observer, family),
     }
@@ -137,8 +137,8 @@ def node(
             target.__kind__ = kind  # type: ignore[attr-defined]
         except (AttributeError, TypeError):
             raise TypeError(f"{kind.name}: {target!r} cannot be marked; write a function that calls it") from None
-        # The shipped kinds are found by their folder, so that importing one cannot undo a user's own of that name.
-        # What was made by `exec` may be of no module.
+        # The shipped kinds are found by their folder, so importing one cannot replace a user's kind of that name.
+        # Code made by `exec` may have no module.
         if not (target.__module__ or "").startswith("graphtrain."):
             DECLARED[kind.name] = kind
         return target
@@ -147,7 +147,7 @@ def node(
 
 
 def kind_of(target: Callable[..., Any]) -> Kind:
-    """The kind that a marked function or class declares; an unmarked one is declared as it stands.
+    """The kind that a marked function or class declares; an unmarked one as by `@node` without arguments.
 
     >>> kind_of(lambda model: None).reads
     Traceback (most recent call last):
@@ -204,7 +204,7 @@ def _declare(
         acts_at_body_end=has("at_body_end"),
         reads_at_end=any(len(inspect.signature(method).parameters) > 1 for method in endings),
         releases=has("release"),
-        hears_rows=inspect.isclass(target) and has("hear_row"),
+        has_on_metrics=inspect.isclass(target) and has("on_metrics"),
         **declared,
     )
     _check(kind)
@@ -215,7 +215,7 @@ def _fixed(parameters: Mapping[str, Parameter], declared: Mapping[str, Any]) -> 
     """The parameters that are read before the node runs: its trigger, and what it records, renews or is due by."""
     triggers = {name for name, parameter in parameters.items() if is_trigger(parameter.annotation)}
     by_name = {name for name in declared["writes"] if name in parameters}  # under which metrics are recorded
-    return {*triggers, *by_name, *declared["also_due"].values()}
+    return {*triggers, *by_name, *declared["extra_due_fields"].values()}
 
 
 def _check(kind: Kind) -> None:
@@ -231,14 +231,14 @@ def _check(kind: Kind) -> None:
         except ValueError as error:
             raise TypeError(f"{kind.name}: {error}") from None
     if sum(action.is_reported for action in kind.actions) > 1:
-        raise TypeError(f"{kind.name}: a visit returns once whether it ran backward; declare `backward?` once")
+        raise TypeError(f"{kind.name}: `backward?` is declared twice; declare it once")
     for slot in kind.transient:
         if slot not in kind.writes:
             raise TypeError(f"{kind.name}: transient slot {slot!r} is not among what it writes")
     read = {read.name for read in (*kind.reads, *(kind.setup_reads or ()))}
     for name, copied in kind.makes.items():
         if not isinstance(copied, CopyOf):
-            raise TypeError(f'{kind.name}: it makes `{name}` of {copied!r}; write copy_of("model")')
+            raise TypeError(f'{kind.name}: it makes `{name}` from {copied!r}; write copy_of("model")')
         for slot in (name, copied.source):
             if slot not in read:
                 raise TypeError(f"{kind.name}: it makes `{name}` as a copy of `{copied.source}`, but reads no `{slot}`")
@@ -249,14 +249,14 @@ def _check(kind: Kind) -> None:
     for name, field in kind.step_inputs.items():
         if field not in kind.fields:
             raise TypeError(
-                f"{kind.name}: step input {name!r} is {field!r}, which is no field; known: {', '.join(kind.fields)}"
+                f"{kind.name}: step input {name!r} is {field!r}, which is not a field; known: {', '.join(kind.fields)}"
             )
-    for field, parameter in kind.also_due.items():
+    for field, parameter in kind.extra_due_fields.items():
         if kind.trigger is None:
             raise TypeError(f"{kind.name}: also due by {field!r}, but it has no trigger: without one it is always due")
         if field not in kind.fields or kind.fields[field].type not in (bool, Any):
             known = ", ".join(name for name, known in kind.fields.items() if known.type is bool and name != "due")
-            raise TypeError(f"{kind.name}: also due by {field!r}, which is no field that is a bool; known: {known}")
+            raise TypeError(f"{kind.name}: also due by {field!r}, which is not a bool field; known: {known}")
         _expect_parameter(kind, f"never due by {field!r} without {parameter!r}", parameter)
     if kind.family not in FAMILIES:
         raise TypeError(f"{kind.name}: unknown family {kind.family!r}; known: {', '.join(FAMILIES)}")
@@ -265,7 +265,7 @@ def _check(kind: Kind) -> None:
 def _expect_parameter(kind: Kind, what: str, parameter: str) -> None:
     if parameter not in kind.parameters:
         known = ", ".join(kind.parameters) or "none"
-        raise TypeError(f"{kind.name}: {what}, which is no parameter; known: {known}")
+        raise TypeError(f"{kind.name}: {what}, which is not a parameter; known: {known}")
 
 
 def _names(value: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -276,10 +276,10 @@ def _names(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _signature_of(target: Callable[..., Any], name: str) -> Signature:
-    """What a kind reads when it is called and when it is set up, its parameters, and its fields.
+    """The slots a kind reads when called and when set up, its parameters, and its fields.
 
     Raises:
-        TypeError: the signature is no declaration.
+        TypeError: the signature is not a valid declaration.
     """
     call = target.__call__ if inspect.isclass(target) else target
     if inspect.isclass(target):
@@ -294,10 +294,10 @@ def _signature_of(target: Callable[..., Any], name: str) -> Signature:
             try:
                 parameter.coerce(parameter.default)
             except ValueError as error:
-                message = f"{name}.{parameter.name}: the default is of another type than declared: {error}"
+                message = f"{name}.{parameter.name}: the default does not have the declared type: {error}"
                 raise TypeError(message) from None
     if taken := sorted(_RESERVED & {*parameters, *fields}):
-        raise TypeError(f"{name}: `{taken[0]}` means something else in every node; choose another name")
+        raise TypeError(f"{name}: `{taken[0]}` is reserved in every node; choose another name")
     fields |= _fields_of_every_node(parameters, name)
     if "fired" in fields:
         parameters[FROM] = Parameter(FROM, Trigger | None, None)
@@ -313,7 +313,7 @@ def _of_class(target: type, name: str) -> Signature:
         raise TypeError(
             f"{name}: a class kind is made without arguments ({error}); parameters are annotated attributes"
         ) from None
-    except ValueError:  # a class written in C shows no signature
+    except ValueError:  # a class written in C has no signature
         pass
     parameters, fields = _attributes(target, name)
     reads, keyword_only = _read(target.__call__, name, method=True)
@@ -330,10 +330,12 @@ def _of_class(target: type, name: str) -> Signature:
         if method is not None and _read(method, name, method=True) not in ((reads, {}), ((), {})):
             names = ", ".join(read.name for read in reads) or "nothing"
             raise TypeError(
-                f"{name}.{ending}: it reads what __call__ reads, with the same defaults: {names}; or it takes nothing"
+                f"{name}.{ending}: it reads what __call__ reads, with the same defaults: {names}; or nothing"
             )
     if (release := getattr(target, "release", None)) is not None and _read(release, name, method=True) != ((), {}):
-        raise TypeError(f"{name}.release: it takes nothing, and ends what the node can begin again, such as processes")
+        raise TypeError(
+            f"{name}.release: it takes no arguments, and ends what the node can start again, such as processes"
+        )
     return reads, setup_reads, parameters, fields
 
 
@@ -376,10 +378,10 @@ def _attributes(target: type, name: str) -> tuple[dict[str, Parameter], dict[str
             raise TypeError(f"{what}: unknown effect {field.counts!r} to count; known: {', '.join(EFFECTS)}")
         if field.restarts is not None and field.restarts not in fields:
             known = ", ".join(fields)
-            raise TypeError(f"{what}: `{field.restarts}`, which it restarts with, is no field; known: {known}")
+            raise TypeError(f"{what}: `{field.restarts}`, which it restarts with, is not a field; known: {known}")
         if field.target is not None and field.target not in {*parameters, *fields}:
             known = ", ".join([*parameters, *fields])
-            raise TypeError(f"{what}: its target `{field.target}` is no parameter and no field; known: {known}")
+            raise TypeError(f"{what}: its target `{field.target}` is neither a parameter nor a field; known: {known}")
         if field.window is not None and not (field.target and fields[field.window].stored):
             only = f"only if it has a target, and `{field.window}` is progress"
             raise TypeError(f"{what}: `{field.window}` can be its window {only}")

@@ -17,7 +17,7 @@ from graphtrain.kind.trigger import Trigger
 
 
 class _Required:
-    """Stands for a default that does not exist."""
+    """The default of a parameter without one."""
 
     def __repr__(self) -> str:
         return "required"
@@ -43,11 +43,11 @@ class Above:
 class Metric:
     """Marks the parameter that names a metric: ``monitor: Annotated[str, Metric()]``.
 
-    One that no row has is an error once the rows are there. Where the kind has a parameter of the type `Mode` too, that
+    A metric that no row has is an error once there are rows. If the kind also has a parameter of the type `Mode`, that
     says whether small or large values are good.
 
     Attributes:
-        followed: True for a metric of the training that the node records under another name, as no other node does.
+        followed: True for a training metric that only this node records, under another name.
     """
 
     followed: bool = False
@@ -67,7 +67,7 @@ class Parameter:
 
     @property
     def metric(self) -> Metric | None:
-        """How it names a metric; None where it does not."""
+        """Its mark as the name of a metric; None if it is not one."""
         members = (self.annotation, *get_args(self.annotation))
         marks = (mark for member in members for mark in (member, *get_args(member)) if isinstance(mark, Metric))
         return next(marks, None)
@@ -88,7 +88,7 @@ class Parameter:
         return coerce(value, self.annotation)
 
     def evaluated(self, value: Any) -> Any:
-        """What an expression gives, as this parameter's type: as `coerce`, but for exact fractions, which are numbers.
+        """The result of an expression as this parameter's type: like `coerce`, but exact fractions are numbers.
 
         Raises:
             ValueError: it is of another type, or not a number.
@@ -111,7 +111,7 @@ def is_trigger(annotation: Any) -> bool:
 
 
 def type_name(annotation: Any) -> str:
-    """A type as the user reads it.
+    """A type in words for users.
 
     >>> type_name(int), type_name(float), type_name(list[str]), type_name(Trigger | None)
     ('an integer', 'a number', 'a list of strings', 'a trigger such as "100 steps"')
@@ -209,10 +209,10 @@ def coerce(value: Any, annotation: Any) -> Any:
 
 
 def plain_value(value: Any) -> Any:
-    """A parameter as the text of a graph holds it, copied: what a graph is does not depend on where it was made.
+    """A parameter as the text of a graph holds it, copied: a graph does not depend on where it was made.
 
     Raises:
-        ValueError: a text cannot hold it.
+        ValueError: it cannot be written as text.
 
     >>> plain_value((Trigger("1/2 epochs"), 3, True))
     ['0.5 epochs', 3, True]
@@ -235,9 +235,9 @@ def plain_value(value: Any) -> Any:
     raise ValueError(f"{show_value(value)} cannot be written in a graph")
 
 
-# What to do instead: for a value that is not None, for None.
+# Hints: for a value that is not None, for None.
 NOT_PLAIN = (
-    "what is no number, text, list or table goes into a resource of the Trainer, or into the kind itself",
+    "a value other than a number, text, list or table goes into a resource of the Trainer, or into the kind",
     'leave the parameter out for its default; a trigger that never fires is "never"',
 )
 
@@ -255,7 +255,7 @@ def show_value(value: Any) -> str:
             text = "[" + ", ".join(show_value(item) for item in value) + "]"
         else:
             text = f'"{value}"' if isinstance(value, str) else repr(value)
-    except ValueError:  # Python writes out no integer of more than 4300 digits
+    except ValueError:  # Python refuses to print integers of more than 4300 digits
         text = "an integer of thousands of digits"
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -266,7 +266,7 @@ _SMALL = frozenset({"loss", "error", "perplexity", "bits"})
 
 
 def known_mode(metric: str) -> Mode | None:
-    """ "min" for a metric whose last part says that it is a loss or the like; None where its name does not tell.
+    """ "min" for a metric whose last part is the name of a loss or an error; None for other names.
 
     >>> known_mode("val/loss"), known_mode("val/top1_error"), known_mode("val/accuracy"), known_mode("loss/f1")
     ('min', 'min', None, None)

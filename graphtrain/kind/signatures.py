@@ -1,4 +1,4 @@
-"""What functions and classes say of themselves: the types that annotations name, and what docstrings describe."""
+"""Signatures of functions and classes: the types of annotations, and the descriptions in docstrings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def hints_of(target: Any) -> dict[str, Any]:
-    """The resolved annotations; one that names what cannot be imported here counts as Any, and the others do not."""
+    """The resolved annotations; one that cannot be resolved counts as Any, without affecting the others."""
     try:
         return typing.get_type_hints(target, include_extras=True)
     except (NameError, AttributeError, TypeError):
@@ -24,7 +24,7 @@ def hints_of(target: Any) -> dict[str, Any]:
 
 
 def _hint(owner: Any, name: str, annotation: Any) -> Any:
-    # A class made by `exec` may be of no module that is imported; its own methods know where it was written.
+    # The module of a class made by `exec` may not be imported; its methods hold the globals of their source.
     functions = [owner]
     if inspect.isclass(owner):
         own = f"{owner.__qualname__}."

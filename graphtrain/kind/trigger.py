@@ -13,13 +13,13 @@ from typing import Any
 
 from graphtrain.names import suggestion
 
-# Units that are multiples of another one; a graph's clock has to name the second only.
+# Units that are multiples of another one; a graph's clock only needs the second.
 MULTIPLES: dict[str, tuple[str, int]] = {"minutes": ("seconds", 60), "hours": ("seconds", 3600)}
 
-# A part of the whole run: an amount of the unit behind it, once it is known how many of those the run will have.
+# A share of the whole run: an amount of the given unit, once the length of the run in it is known.
 RUN, COUNTS_RUN = "run", "steps"
 ONCE = "once"
-# Once the end of its graph is asked for, unless none of what `COUNTS_RUN` counts was added since the node last ran.
+# Due once the end of its graph is requested, unless `COUNTS_RUN` has not grown since the node last ran.
 AT_END = "end"
 
 _TERM = re.compile(r"\s*(\d{1,15}(?:\.\d{1,15})?|\d{1,15}/\d{1,15})\s+([A-Za-z_]\w*)\s*", re.ASCII)
@@ -35,7 +35,7 @@ class Term:
 
     Attributes:
         per: the unit as it is written in ``4 per epoch``, which is an amount of 1/4; else empty.
-        whole: of a part of the run, how many steps the whole run has; None where that is not known so far.
+        whole: for a share of the run, how many steps the whole run has; None if not yet known.
     """
 
     amount: Fraction
@@ -96,10 +96,10 @@ class Trigger:
 
     Attributes:
         terms: the amounts.
-        once: whether it is due as long as the node has not run.
+        once: True if it is due until the node has run.
 
     Raises:
-        ValueError: the text is no trigger.
+        ValueError: the text is not a trigger.
 
     >>> Trigger(["1 epochs", "10 minutes"])
     Trigger('1 epochs', '10 minutes')
@@ -123,7 +123,7 @@ class Trigger:
 
     @property
     def texts(self) -> list[str]:
-        """What it is made of, as a graph has it."""
+        """The texts it was made from, as a graph has them."""
         return [*([ONCE] if self.once else []), *map(str, self.terms)] or ["never"]
 
     @property
@@ -187,7 +187,7 @@ def known_units(units: Iterable[str]) -> list[str]:
 
 
 def unit_hint(unit: str, known: Iterable[str]) -> str:
-    """What to write in place of a unit that a clock does not have. Units are words alike, and each is another thing.
+    """A hint for a unit that a clock does not have. Only near spellings are suggested: similar words are other units.
 
     >>> unit_hint("epoch", ["epochs", "steps"]), unit_hint("iterations", ["steps", "validations"])
     ('did you mean `epochs`?', 'known: steps, validations')
@@ -196,7 +196,7 @@ def unit_hint(unit: str, known: Iterable[str]) -> str:
 
 
 def exactly(count: Any) -> Fraction:
-    """What a counter holds, without rounding: a whole number, a fraction or a float, also one of NumPy.
+    """The value of a counter, without rounding: an integer, a fraction or a float, also of NumPy.
 
     >>> exactly(0.5), exactly(3)
     (Fraction(1, 2), Fraction(3, 1))

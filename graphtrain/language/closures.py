@@ -1,9 +1,9 @@
 """What an expression means: its operators, and their tree compiled to nested closures.
 
-Closures are bound once to the objects that hold the fields. A field compared with a constant costs 0.04 us then; by a
-walk over the tree as in `tests/language/reference.py`, 1.6 us. Fields
-are read from the `__dict__` of their object: the same closure code serves objects of many classes, so the interpreter
-cannot cache an attribute look-up, which would cost twice as much.
+Closures are bound once to the objects that hold the fields. Comparing a field with a constant then costs 0.04 us; a
+walk over the tree, as in `tests/language/reference.py`, costs 1.6 us. Fields are read from the `__dict__` of their
+object: the same closure code serves objects of many classes, so the interpreter cannot cache an attribute look-up,
+which would cost twice as much.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Cell(NamedTuple):
 
     Attributes:
         read: returns its value.
-        values, key: the container in which that is stored, and where in it; no container if it is computed.
-        is_constant: it stays as it is while the graph runs.
+        values, key: the container that stores it, and its key there; no container if it is computed.
+        is_constant: True if it does not change while the graph runs.
     """
 
     read: Read
@@ -87,8 +87,8 @@ def compile_guard(
     """A function without arguments that returns the value of the expression.
 
     Arguments:
-        cell_of: what a name stands for.
-        compute: what an operation computes from the values of its operands. Default: what it means.
+        cell_of: returns the cell of a name.
+        compute: computes an operation from the values of its operands. Default: its usual meaning.
     """
 
     def cell(part: Expression) -> Cell:
@@ -156,7 +156,7 @@ def _call(function: Compute, calls: list[Read]) -> Read:
 
 
 def _binary(compute: Compute, left: Cell, right: Cell) -> Read:
-    """An operator of two operands, of which constants and stored values are read in place: a call less for each."""
+    """An operator of two operands. Constants and stored values are read in place, which saves a call for each."""
     first, second = left.read, right.read
     (values, key), (others, other) = left[1:3], right[1:3]
     if values is not None:

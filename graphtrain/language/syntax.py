@@ -32,12 +32,12 @@ FUNCTIONS: dict[str, tuple[int, int | None]] = {
 # The names that are numbers in every expression.
 NUMBERS = {"pi": math.pi, "inf": math.inf}
 
-# What stands for the `/` of a path while Python's parser reads it: a letter, so that a path is one name.
+# Replaces the `/` of a path while Python's parser reads it: a letter, so that a path is one name.
 _SLASH = "\N{LATIN LETTER DENTAL CLICK}"
 
 
 class GuardSyntaxError(ValueError):
-    """The text is not an expression; the message names what is not allowed."""
+    """The text is not an expression; the message says which part is not allowed."""
 
 
 class UnknownFunctionError(GuardSyntaxError):
@@ -130,7 +130,7 @@ def parse(text: str, bodies: frozenset[str] = frozenset()) -> Expression:
             path: ``fit/step.steps``. Every other `/` divides. Default: none.
 
     Raises:
-        GuardSyntaxError: it is too long, nested too deeply, not an expression, or has something that is not allowed.
+        GuardSyntaxError: it is too long, nested too deeply, not an expression, or contains a part that is not allowed.
 
     >>> parse("step.steps >= 3")
     Operation(name='>=', operands=(FieldOf(node='step', field='steps'), Constant(value=3)))
@@ -159,7 +159,7 @@ _PATH = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?<![\w./])([^\W\d]
 
 
 def with_paths(text: str, bodies: Collection[str]) -> str:
-    """The text with every path as one name, of as many characters; strings stay. `without_paths` undoes it."""
+    """The text with every path as one name of the same length; strings are unchanged. `without_paths` undoes it."""
     if not bodies or "/" not in text:
         return text
     return _PATH.sub(
@@ -185,7 +185,7 @@ def field_of(text: str) -> tuple[str, str] | None:
 
 
 def is_expression(text: str) -> bool:
-    """True for what a node reads that names neither a slot nor a field: it has to be evaluated.
+    """True if what a node reads is neither the name of a slot nor of a field, so that it has to be evaluated.
 
     >>> is_expression("1.0 / (1 + next_batch.epoch)"), is_expression("accumulate.every"), is_expression("loss")
     (True, False, False)
@@ -194,7 +194,7 @@ def is_expression(text: str) -> bool:
 
 
 def on_one_line(text: str) -> str:
-    """The text with line breaks replaced by spaces, so that offsets stay: a guard in a TOML string may span lines."""
+    """The text with line breaks replaced by spaces, which keeps offsets: a guard in a TOML string may span lines."""
     return text.replace("\r", " ").replace("\n", " ")
 
 
@@ -306,7 +306,7 @@ def shorten(text: str, limit: int = 60) -> str:
 def walk(expression: Expression) -> Iterator[Expression]:
     """The expression and all expressions inside it, each before its operands."""
     waiting = [expression]
-    while waiting:  # a generator for each level would take a third longer
+    while waiting:  # a generator per level would take a third longer
         part = waiting.pop()
         yield part
         if isinstance(part, Operation):

@@ -1,4 +1,4 @@
-"""What of a graph follows from counts alone, and which of its nodes a count depends on."""
+"""The part of a graph that follows from counts alone: which nodes a count depends on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GRADIENTS = ("backward", "zero_grad")
 
 
 def epoch_fields_of(planned: PlanNode) -> EpochFields | None:
-    """What the fields of a node that fetches batches are called."""
+    """The field names of a node that fetches batches."""
     return planned.kind.epoch_fields if planned.kind is not None else None
 
 
@@ -26,15 +26,15 @@ def data_read_by(planned: PlanNode) -> list[str]:
 
 @final
 class Counted:
-    """What one field of a plan depends on, as far as that is counted.
+    """The dependencies of one field of a plan that are counted.
 
     Arguments:
         path, field_name: the node, of the outermost graph of the plan, and its field.
-        knows_samples: whether it is known how many samples the batches of a node hold.
+        knows_samples: returns True if the sizes of the batches of a node are known.
 
     Attributes:
-        needed: the paths of the nodes that have to be followed; of a body that has to be, with a slash behind.
-        detours: the edges to nodes that decide nothing, and from which a run only comes back.
+        needed: the paths of the nodes to follow; the path of a body ends with a slash.
+        detours: the edges to nodes that decide nothing and from which a run always returns.
     """
 
     def __init__(self, plan: Plan, path: str, field_name: str, knows_samples: Callable[[PlanNode], bool]) -> None:
@@ -58,7 +58,7 @@ class Counted:
                 del around[way]
 
     def _detour(self, source: PlanNode, way: Exit) -> list[str]:
-        """The paths of the nodes on a way that leads back to where it begins; none where it may lead elsewhere."""
+        """The paths of the nodes on a path that returns to its beginning; none if it may lead elsewhere."""
         paths: list[str] = []
         target = way.target
         while target is not None and target is not source:
@@ -76,7 +76,7 @@ class Counted:
         return {*self.plan.by_path, *self.plan.scopes} - self.needed
 
     def _always_counts(self, planned: PlanNode) -> bool:
-        """True for a node that fetches batches, acts on gradients, or counts what others do to them."""
+        """True for a node that fetches batches, acts on gradients, or counts actions of others on them."""
         kind = planned.kind
         if kind is None or kind.is_idle(planned.parameters, planned.expressions):
             return False
@@ -125,7 +125,7 @@ class Counted:
                 self._enter(scope)
 
     def _need_node(self, planned: PlanNode) -> None:
-        """Follow the visits of a node: what makes it due, and how far what it counts is counted."""
+        """Follow the visits of a node: what makes it due, and the targets of its counters."""
         if planned.path in self.needed or planned.kind is None:
             return
         self.needed.add(planned.path)
@@ -147,7 +147,7 @@ class Counted:
             return False
         key = path, field_name
         if key not in self._known:
-            self._known[key] = True  # what counts by itself is not decided by that
+            self._known[key] = True  # a field that counts by itself does not depend on that
             self._known[key] = self._follows(planned, field_name)
         return self._known[key]
 
@@ -183,7 +183,7 @@ class Counted:
         """The names whose values are not known.
 
         Raises:
-            UsageError: one of them is declared to be known to nobody before the run.
+            UsageError: one of them cannot be known before the run, by its declaration.
         """
         for part in walk(expression):
             if isinstance(part, Name):
@@ -207,11 +207,11 @@ class Counted:
         """The fields, from its graph, that make a node due and are not known."""
         terms = [term for trigger in planned.triggers for term in self.plan.terms(planned.scope, trigger)]
         reads = [FieldOf(owner.path.removeprefix(planned.scope.path), name) for owner, name, _ in terms]
-        reads += [FieldOf(planned.node.name, name) for name in planned.also_due]
+        reads += [FieldOf(planned.node.name, name) for name in planned.extra_due_fields]
         return [read for read in reads if not self.is_known(f"{planned.scope.path}{read.node}", read.field)]
 
     def certain(self, scope: Scope, guard: Expression, *, holds: bool = True) -> Expression:
-        """A guard that holds where it is known that another does: what is not known counts as speaking against it."""
+        """A guard that holds only where another is known to hold: unknown parts count as false."""
         match guard:
             case Operation("not", (operand,)):
                 return Operation("not", (self.certain(scope, operand, holds=not holds),))
@@ -222,5 +222,5 @@ class Counted:
                 either = tuple(Operation("and", pair) for pair in zip(conditions, values, strict=True))
                 return self.certain(scope, Operation("or", either), holds=holds)
             case FieldOf(_, "due") if holds:
-                return guard  # by what is counted
+                return guard  # by counted fields only
         return Constant(not holds) if any(self._unknown(scope, guard)) else guard

@@ -1,10 +1,10 @@
-"""The whole procedure as one flow: what can run after what, with the bodies of nodes laid out in their place.
+"""The control flow of the whole procedure: what can run after what, with bodies of nodes expanded in place.
 
 A node is one point, or several: one that runs only when its trigger is due has a way around it; one with a body is
 entered, left, and has the points of its body in between.
 
-A guard is a pure function of what it reads: asked again before that has changed, it answers the same. So an edge that
-asks for another answer is never taken, and a node that is entered because it is due is due.
+A guard is a pure function of what it reads: until that changes, its value is the same. So an edge that needs another
+value is never taken, and a node that is entered because it is due is due.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class FlowEdge:
     """A way from one point to another.
 
     Attributes:
-        guard: what must hold, with the guards it names written out; None if nothing must.
-        failed: what was asked before it and did not hold.
+        guard: the condition, with the guards it names expanded; None if there is none.
+        failed: the conditions evaluated before it that did not hold.
         asks: the names of the guards that decide: its own, or, if it has none, those before it.
     """
 
@@ -44,10 +44,10 @@ class FlowPoint:
 
     Attributes:
         planned: the node; None at the end of the outermost graph.
-        acts: True where the node itself does its work; where a body is left, that is handing out its outputs.
+        acts: True where the node itself does its work; where a body is left, that is writing its outputs.
         opens: the scope of the body that is entered here.
         arrows: the ways that can be taken.
-        closed: the ways that no run takes, because their guards were answered otherwise just before.
+        closed: the ways that no run takes, because their guards had another value just before.
     """
 
     scope: Scope
@@ -59,7 +59,7 @@ class FlowPoint:
 
     @property
     def node(self) -> Node | None:
-        """The node as it stands in its graph."""
+        """The node in its graph."""
         return self.planned.node if self.planned is not None else None
 
     @property
@@ -88,7 +88,7 @@ class FlowPoint:
         path: Iterable[FlowPoint | str] = (),
     ) -> Problem:
         """A problem of the node, or of its ``"edges"``, with the path that leads there."""
-        assert self.node is not None, "nothing is wrong with the end"
+        assert self.node is not None, "the end has no problems"
         return self.scope.problem(
             code,
             f"{thing}.{self.node.name}",
@@ -101,7 +101,7 @@ class FlowPoint:
 
     @property
     def is_unknown(self) -> bool:
-        """True for a node whose kind nobody has declared so far: it may do anything."""
+        """True for a node whose kind is not declared yet: it may do anything."""
         return self.planned is not None and self.planned.kind is None
 
     @property
@@ -120,7 +120,7 @@ class Flow:
     Attributes:
         points: all of them; `start` and `end` are among them.
         bypassed: the paths of nodes that do nothing.
-        entries: path -> the points at which a node is entered: where its trigger is asked, and behind that.
+        entries: path -> the points at which a node is entered: before and after its trigger is evaluated.
         exits: path -> the points at which it is left.
     """
 
@@ -139,8 +139,8 @@ class Flow:
         return self.points[-1]
 
     def _lay_out(self, scope: Scope, end: FlowPoint) -> FlowPoint:
-        """Lay the points of a graph out; the one it starts with."""
-        # Where a node is entered: where its trigger is asked, and behind that.
+        """Make the points of a graph; returns the first."""
+        # The points at which a node is entered: before and after its trigger is evaluated.
         asked: dict[str, FlowPoint] = {}
         certain: dict[str, FlowPoint] = {}
         left: list[FlowPoint] = []
@@ -165,7 +165,7 @@ class Flow:
             left += exits
         for point in left:
             self._leave(point, asked, end)
-        # Some of these arrows are never taken, and some lead to a node that is then surely due.
+        # Some of these arrows are never taken, and some lead to a node that is then certainly due.
         points = list({*asked.values(), *certain.values(), *left})
         known = KnownAnswers(self.plan, scope, points, asked[scope.graph.start])
         for point in left:
@@ -179,7 +179,7 @@ class Flow:
         return asked[scope.graph.start]
 
     def _leave(self, point: FlowPoint, asked: Mapping[str, FlowPoint], end: FlowPoint) -> None:
-        """Lay out where the edges of a node lead from one of the points at which it is left."""
+        """Make the arrows for the edges of a node, from one of the points at which it is left."""
         assert point.planned is not None
         failed: tuple[Expression, ...] = ()
         names: list[str] = []
@@ -193,7 +193,7 @@ class Flow:
 
 
 def names_on(path: Iterable[FlowPoint | str]) -> tuple[str, ...]:
-    """A path for a person: every node once where it is visited once."""
+    """A path for messages: every node once per visit."""
     names: list[str] = []
     for point in path:
         name = point if isinstance(point, str) else point.path
@@ -203,7 +203,7 @@ def names_on(path: Iterable[FlowPoint | str]) -> tuple[str, ...]:
 
 
 class KnownAnswers:
-    """Guard values known at each point of one graph, each one bit of a number.
+    """Guard values known at each point of one graph, one bit each.
 
     Arguments:
         points: of the graph, without those in bodies; `start` is where it is entered.
@@ -212,7 +212,7 @@ class KnownAnswers:
     def __init__(self, plan: Plan, scope: Scope, points: list[FlowPoint], start: FlowPoint) -> None:
         self._bits: dict[tuple[Expression, bool], int] = {}
         inside = set(points)
-        # Of each arrow: what is known once it is taken, and what may not be known before it for it to be taken.
+        # Of each arrow: the values known once it is taken, and those that rule it out if known before.
         answers: dict[FlowEdge, int] = {}
         self._against: dict[FlowEdge, int] = {}
         for point in points:
@@ -232,7 +232,7 @@ class KnownAnswers:
             assert point.node is not None
             lost = everything if point.is_unknown else changed.get(point.node.name, 0) if point.acts else 0
             kept = known & ~lost
-            if point.opens is not None:  # what happens in a body changes nothing out here before it is left
+            if point.opens is not None:  # a body changes nothing in this graph before it is left
                 yield left[point.node.name], kept
                 return
             for arrow in point.arrows:
@@ -246,7 +246,7 @@ class KnownAnswers:
         return self._bits.setdefault((expression, holds), 1 << len(self._bits))
 
     def _ask(self, point: FlowPoint, answers: dict[FlowEdge, int]) -> None:
-        """Note what the arrows of a point ask; what failed before one is where what failed before the next begins."""
+        """Note the guards of the arrows of a point; failures before an arrow include those before the previous one."""
         count = failed = held = 0
         for arrow in point.arrows:
             for guard in arrow.failed[count:]:
@@ -260,7 +260,7 @@ class KnownAnswers:
                 self._against[arrow] |= self._bit(arrow.guard, False)
 
     def is_open(self, arrow: FlowEdge) -> bool:
-        """False for an arrow that asks for an answer other than the one that is known."""
+        """False for an arrow whose guard is known to have another value."""
         return not self.after.get(arrow, 0) & self._against[arrow]
 
     def is_due(self, arrow: FlowEdge, name: str) -> bool:
@@ -278,7 +278,7 @@ def conjuncts(expression: Expression) -> Iterator[Expression]:
 
 
 def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
-    """The nodes of a graph of which a visit may change what a guard reads; of a field in a body, the node with that."""
+    """The nodes of a graph whose visits may change what a guard reads; for a field in a body, the node with it."""
     names: set[str] = set()
     for part in walk(guard):
         if isinstance(part, FieldOf):
@@ -286,13 +286,13 @@ def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
         elif isinstance(part, Name):
             names |= {name for name, node in scope.graph.nodes.items() if part.name in scope.written_by(node)}
             for leaf in leaves(scope.resolve(part.name)):
-                if isinstance(leaf, FieldTarget):  # handed in by the graph around this one
+                if isinstance(leaf, FieldTarget):  # passed in by the enclosing graph
                     names |= _changers_of(plan, scope, leaf)
     return names
 
 
 def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
-    """The nodes of a graph of which a visit may change a field of a node anywhere: here, in a body or around."""
+    """The nodes of a graph whose visits may change a field of any node: here, in a body or in an enclosing graph."""
     name, in_body, _ = target.node.removeprefix(scope.path).partition("/")
     is_here = target.node.startswith(scope.path)
     if is_here and in_body:
@@ -305,15 +305,15 @@ def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
         return own if kind is None else set()
     if kind.counter(target.field) is not None:  # the engine counts it, where the effects are
         return _nodes_that(scope, lambda kind: kind.has_effect("backward") or kind.has_effect("zero_grad"))
-    if target.field != "due":  # nodes that hear of rows of metrics take something from them
-        return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.hears_rows else set())
+    if target.field != "due":  # nodes with `on_metrics` depend on the rows of metrics
+        return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has_on_metrics else set())
     terms = [term for trigger in planned.triggers for term in plan.terms(planned.scope, trigger)]
     owners = [owner.path for owner, _, _ in terms if owner.path.startswith(scope.path)]
-    # Of a unit that is counted in a body, the node with that body.
+    # For a unit counted in a body, the node with that body.
     names = {owner.removeprefix(scope.path).partition("/")[0] for owner in owners}
     if kind.trigger == "every":
         names |= own
-    reads = [FieldTarget(target.node, field) for field in planned.also_due]
+    reads = [FieldTarget(target.node, field) for field in planned.extra_due_fields]
     if planned.trigger is not None and planned.trigger.at_end:
         asked = [part for part in walk(planned.scope.ending) if isinstance(part, FieldOf)]
         reads += [FieldTarget(f"{planned.scope.path}{part.node}", part.field) for part in asked]
@@ -321,7 +321,7 @@ def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
 
 
 def _nodes_that(scope: Scope, is_one: Callable[[Kind], bool]) -> set[str]:
-    """The nodes of some kinds, and those that may have one of them inside, or of which nothing is known."""
+    """The nodes of some kinds, those that may contain one, and those of unknown kinds."""
     return {
         name
         for name, node in scope.graph.nodes.items()

@@ -1,6 +1,6 @@
 """A graph with its kinds, flat, every name resolved once, and no resources yet.
 
-Checks analyse a plan, binding adds resources to it, and save points are a question to it.
+Checks analyse a plan, binding adds resources to it, and save points follow from it.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class PlanNode:
 
     Attributes:
         path: ``"validate/next_batch"``.
-        kind: None where nobody has declared it, which only checks put up with.
+        kind: None if it is not declared, which only checks accept.
         parameters: every parameter of the kind, of its type.
-        reads, setup_reads: what the kind reads, in its order, with what each name means.
+        reads, setup_reads: what the kind reads, in its order, with the target of each name.
         expressions: the parameters that are evaluated at every visit, with their expressions.
-        writes: the slots, by path, in the order in which the kind, or the body, declares them; then those `returned`.
-        returned: what its step function returns for slots: name -> path of the slot.
-        optimizers: what its slot `optimizer` means, by the names of the resources (or paths of slots).
+        writes: the slots, by path, in the order declared by the kind or the body; then those `returned`.
+        returned: values that its step function returns for slots: name -> path of the slot.
+        optimizers: the targets of its slot `optimizer`: names of resources (or paths of slots).
         actions: its effects on gradients, in order.
         exits: its edges in order of priority.
         body: the names in the graph inside it.
-        opens: the sizes of windows that a backward pass of it may open, where they are evaluated.
+        opens: the sizes, as expressions, of windows that its backward pass may open.
     """
 
     path: str
@@ -77,28 +77,28 @@ class PlanNode:
 
     @property
     def needs_ranks(self) -> bool:
-        """True for a node that is bypassed in one process: what it does is for several ranks."""
+        """True for a node that is bypassed in one process, since it serves several ranks."""
         return RANKS in resources_of(self.optional)
 
     @property
     def optional(self) -> tuple[Target, ...]:
-        """What it reads and is bypassed without."""
+        """The reads without which it is bypassed."""
         slots = self.body.graph.optional if self.body is not None else self.kind.optional if self.kind else ()
         return tuple(self.scope.read_by(self.node, slot) for slot in slots)
 
     @property
     def own_writes(self) -> tuple[str, ...]:
-        """The slots to which what a visit returns is written."""
+        """The slots to which the results of a visit are written."""
         return self.writes[: len(self.writes) - len(self.returned)]
 
     @property
     def kills(self) -> frozenset[str]:
-        """The slots, by path, that are not written any more after a visit."""
+        """The slots, by path, that are cleared by a visit."""
         return self.scope.forgotten if self.kind is not None and self.kind.has_effect("forget") else frozenset()
 
     @property
     def visit_reads(self) -> tuple[tuple[Read, Target], ...]:
-        """What a visit reads: the slots of the kind, and what gives it its parameters."""
+        """The reads of a visit: the slots of the kind, and the expressions of parameters."""
         return (
             *self.reads,
             *filter(_is_written_data, self.setup_reads),
@@ -108,29 +108,29 @@ class PlanNode:
 
     @property
     def set_up_with(self) -> tuple[tuple[Read, Target], ...]:
-        """What has to be there when it is set up: all of `setup_reads` but data that nodes write, read at visits."""
+        """The reads that setup needs: all of `setup_reads` but data written by nodes, which visits read."""
         return tuple(pair for pair in self.setup_reads if not _is_written_data(pair))
 
     @functools.cached_property
     def trigger(self) -> Trigger | None:
-        """What makes it due; None where it always is."""
+        """Its trigger; None if it is always due."""
         value = self.parameters.get(self.kind.trigger or "") if self.kind is not None else None
         return value if isinstance(value, Trigger) else None
 
     @property
     def start(self) -> Trigger | None:
-        """Before whose amount it is not due; None where it may be due from the start."""
+        """The amount before which it is not due; None if it may be due from the start."""
         value = self.parameters.get(FROM)
         return value if isinstance(value, Trigger) else None
 
     @property
     def triggers(self) -> tuple[Trigger, ...]:
-        """What decides when it is due, as far as that is counted."""
+        """The triggers that decide when it is due, as far as they are counted."""
         return tuple(trigger for trigger in (self.trigger, self.start) if trigger is not None)
 
     @property
-    def also_due(self) -> tuple[str, ...]:
-        """The fields that make it due beside its trigger."""
+    def extra_due_fields(self) -> tuple[str, ...]:
+        """The fields that make it due in addition to its trigger."""
         return self.kind.due_fields(self.parameters) if self.kind is not None else ()
 
     @property
@@ -141,13 +141,13 @@ class PlanNode:
 
 @dataclass(frozen=True)
 class PlanAction:
-    """What a visit of a node does to gradients.
+    """An action of a visit on gradients.
 
     Attributes:
-        effect: what it does.
-        optimizers: whose gradients, by the names of the resources (or paths of slots).
-        slot: which slot of the node holds them.
-        is_reported: True if it happens only where the visit returns that it has.
+        effect: the effect.
+        optimizers: the optimizers of these gradients: names of resources (or paths of slots).
+        slot: the slot of the node that holds them.
+        is_reported: True if it happens only when the visit reports it in what it returns.
     """
 
     effect: str
@@ -163,7 +163,7 @@ class Exit:
     Attributes:
         target: None for the end of the graph that the node is in.
         when: the name of its guard; None for the edge that is always taken.
-        guard: that guard, with those that it names written out.
+        guard: that guard, with those that it names expanded.
     """
 
     target: PlanNode | None
@@ -179,7 +179,7 @@ class Plan:
         graph: one whose names and guards are sound.
 
     Attributes:
-        nodes: all of them, those of a body behind the node that it is the body of.
+        nodes: all of them, those of a body after its node.
 
     >>> plan = Plan(Graph.load("fit"))
     >>> [target.path for _, target in plan.by_path["validate/eval_batch"].reads if hasattr(target, "path")]
@@ -212,7 +212,7 @@ class Plan:
             yield Exit(target, edge.when, None if edge.when is None else scope.guards[edge.when])
 
     def _add_opened(self) -> None:
-        """Tells each node which expressions it opens a window of, by what it does to the optimizers of a counter."""
+        """Note for each node the windows that it opens, by its actions on the optimizers of a counter."""
         for counter in self.nodes:
             for declared in counter.kind.fields.values() if counter.expressions and counter.kind is not None else ():
                 target = counter.expressions.get(declared.target or "")
@@ -242,7 +242,7 @@ class Plan:
         return counters
 
     def _is_counted(self, scope: Scope, unit: str) -> bool:
-        """True unless a unit is the `runs` of a node which no trigger counts by: it is there for those who need it."""
+        """True unless a unit is the `runs` of a node which no trigger counts by: it is there if needed."""
         if scope.counter(unit)[1] != "runs":
             return True
         return any(

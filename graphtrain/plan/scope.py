@@ -1,7 +1,6 @@
-"""What every name in a graph means. It is resolved here and nowhere else: checks, plan, engine and machine ask this.
+"""The meaning of every name in a graph, resolved here and nowhere else, for checks, plan and engine.
 
-A graph under check may be wrong in any way, so a scope takes what it finds: a kind may be unknown, a name may mean
-nothing.
+A graph under check may have any error, so a scope accepts all: a kind may be unknown, a name undefined.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from graphtrain.language.syntax import (
     walk,
 )
 
-# An integer is a number that a parameter takes which takes no other.
+# An integer is the only number that such a parameter takes.
 ValueType = Literal["number", "integer", "boolean", "string", "unknown", "trigger", "other"]
 
 
@@ -53,7 +52,7 @@ class FieldTarget:
 
 @dataclass(frozen=True)
 class ResourceTarget:
-    """What nobody in the graph writes, so that it is supplied from outside."""
+    """A name that no node of the graph writes, so that it is supplied from outside."""
 
     name: str
 
@@ -67,13 +66,13 @@ class ListTarget:
 
 @dataclass(frozen=True, eq=False)
 class ExpressionTarget:
-    """What has to be evaluated where it is read.
+    """An expression, evaluated where it is read.
 
     Arguments:
-        name: of the slot or parameter that it is read as, with the path of the node: ``"clip.max_norm"``.
+        name: the slot or parameter under which it is read, with the path of the node: ``"clip.max_norm"``.
         text: as in the graph.
-        scope: where its names mean something.
-        parameter: of the kind, whose type and bound its value has; None where a slot is read.
+        scope: the scope of its names.
+        parameter: the parameter of the kind, with the type and bound of the value; None for a slot.
     """
 
     name: str
@@ -83,11 +82,11 @@ class ExpressionTarget:
 
     @functools.cached_property
     def expression(self) -> Expression:
-        """The expression, with the guards that it names written out."""
+        """The expression, with the guards that it names expanded."""
         return expand(self.scope.parse(self.text), self.scope.guards)
 
     def reads(self) -> Iterator[Target]:
-        """What its names mean."""
+        """The targets of its names."""
         return self.scope.read_in(self.expression)
 
 
@@ -121,11 +120,11 @@ def resources_of(targets: Iterable[Target]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Scope:
-    """A graph, and where it is.
+    """A graph and its place in the whole.
 
     Arguments:
         path: of the node it is the body of, with a slash; empty for the outermost.
-        outer, outer_node: the graph around it, and that node.
+        outer, outer_node: the enclosing graph, and that node.
     """
 
     graph: Graph
@@ -147,7 +146,7 @@ class Scope:
 
     @functools.cached_property
     def kinds(self) -> dict[str, Kind | None]:
-        """The kind of each node; None where nobody declares it."""
+        """The kind of each node; None if it is not declared."""
         return {name: kind_of_node(node) for name, node in self.graph.nodes.items()}
 
     @functools.cached_property
@@ -157,13 +156,13 @@ class Scope:
 
     @functools.cached_property
     def slots(self) -> set[str]:
-        """The slots that some node writes or reads, those around this graph included."""
+        """The slots that some node writes or reads, those of enclosing graphs included."""
         around = self.outer.slots if self.outer is not None else set()
         return self.written | reads_of(self.graph) | around
 
     @functools.cached_property
     def has_unknown(self) -> bool:
-        """True if nobody has declared the kind of some node here, or of one in a body."""
+        """True if the kind of some node here, or in a body, is not declared."""
         return any(kind is None for kind in self.kinds.values()) or any(
             self.body_of(node).has_unknown for node in self.graph.nodes.values() if node.body is not None
         )
@@ -180,7 +179,7 @@ class Scope:
         return frozenset(name for name, node in self.graph.nodes.items() if node.body is not None)
 
     def parse(self, text: str) -> Expression:
-        """The expression that a text is in this graph, as `language.syntax.parse` reads it."""
+        """The expression of a text in this graph, as read by `language.syntax.parse`."""
         return parse(text, self.bodies)
 
     def inside(self, path: str) -> tuple[Scope, Node] | None:
@@ -192,7 +191,7 @@ class Scope:
         return self.body_of(node).inside(rest) if node.body is not None else None
 
     def field(self, path: str, name: str) -> Target:
-        """What a field of the node at a path from here means: an expression, where a parameter is given one."""
+        """The target of a field of the node at a path from here: an expression, if a parameter has one."""
         found = self.inside(path)
         if found is not None:
             scope, node = found
@@ -207,7 +206,7 @@ class Scope:
 
     @functools.cached_property
     def steps(self) -> bool:
-        """True if one of its nodes steps an optimizer, or a body in it does whose own clock does not tell."""
+        """True if one of its nodes steps an optimizer, or a body does whose own clock does not count that."""
         return any(
             (body := self.body_of(node)).steps and not body.counts_training
             if node.body is not None
@@ -221,20 +220,20 @@ class Scope:
         return self.steps and not {"steps", "epochs"}.isdisjoint(self.graph.units)
 
     def expressions(self, node: Node) -> list[str]:
-        """The parameters of a node that it reads, instead of having a value."""
+        """The parameters of a node that are read, instead of having a value."""
         kind = self.kinds[node.name]
         if kind is None or node.body is not None:
             return []
         return [name for name in node.reads if name in kind.parameters and name not in kind.slots]
 
     def parameter(self, node: Node, name: str) -> ExpressionTarget:
-        """What a parameter that is read means."""
+        """The target of a parameter that is read."""
         kind, text = self.kinds[node.name], node.reads[name]
         assert kind is not None and isinstance(text, str), "checked before"
         return ExpressionTarget(f"{self.path}{node.name}.{name}", text, self, kind.parameters[name])
 
     def read_in(self, expression: Expression) -> Iterator[Target]:
-        """What the names in an expression mean; the guards in it are written out."""
+        """The targets of the names in an expression, with its guards expanded."""
         for part in walk(expression):
             if isinstance(part, Name):
                 yield self.resolve(part.name)
@@ -242,7 +241,7 @@ class Scope:
                 yield self.field(part.node, part.field)
 
     def resolve(self, name: str | tuple[str, ...], reader: str = "") -> Target:
-        """What a text that is read means: ``"node.field"``, a slot written here or around, a resource, an expression.
+        """The target of a text that is read: ``"node.field"``, a slot from here or outside, a resource or expression.
 
         Arguments:
             reader: the node and the slot that read it, for messages. Default: not known.
@@ -260,7 +259,7 @@ class Scope:
         return self.outer.read_by(self.outer_node, name)
 
     def read_by(self, node: Node, slot: str) -> Target:
-        """What a slot of the kind of a node means here, where the node may rename it."""
+        """The target of a slot of the kind of a node, which may rename it."""
         return self.resolve(named_by(self.graph, node, slot), f"{self.path}{node.name}.{slot}")
 
     def written_by(self, node: Node) -> tuple[str, ...]:
@@ -270,7 +269,7 @@ class Scope:
         return (*(node.writes.get(slot, slot) for slot in declared), *self.returned_by(node).values())
 
     def returned_by(self, node: Node) -> dict[str, str]:
-        """What the step function that a node calls returns for slots: by its name there, the name of the slot here."""
+        """The slots that the step function of a node returns: its name for each -> the name of the slot here."""
         kind = self.kinds[node.name]
         if kind is None or node.body is not None or not kind.may_return_slots:
             return {}
@@ -288,13 +287,13 @@ class Scope:
 
     @functools.cached_property
     def guards(self) -> dict[str, Expression]:
-        """The guards, with those that they name written out; they must be sound."""
+        """The guards, with those that they name expanded; they must be sound."""
         parsed = {name: self.parse(text) for name, text in self.graph.guards.items()}
         return {name: expand(expression, parsed, (name,)) for name, expression in parsed.items()}
 
     @functools.cached_property
     def ending(self) -> Expression:
-        """What asks for the end of this graph: the guards of the edges that lead there; they must be sound."""
+        """The guards of the edges to the end of this graph; they must be sound."""
         edges = [edge for leaving in self.graph.edges.values() for edge in leaving if edge.target == END]
         guards = tuple(self.guards[name] for name in dict.fromkeys(edge.when for edge in edges) if name is not None)
         return guards[0] if len(guards) == 1 else Operation("or", guards)
@@ -325,7 +324,7 @@ class Scope:
 
 
 def asked_guards(scope: Scope) -> dict[str, Expression]:
-    """The guards that edges ask, themselves or through others, as they are written; they must be sound."""
+    """The guards that edges use, directly or through others, as written; they must be sound."""
     waiting = [edge.when for leaving in scope.graph.edges.values() for edge in leaving if edge.when is not None]
     asked: dict[str, Expression] = {}
     while waiting:
@@ -338,7 +337,7 @@ def asked_guards(scope: Scope) -> dict[str, Expression]:
 
 
 def kind_at(scope: Scope, path: str) -> Kind | None:
-    """The kind of the node at a path from a graph; None where nobody declares it, or there is no such node."""
+    """The kind of the node at a path from a graph; None if it is not declared, or there is no such node."""
     found = scope.inside(path)
     return found[0].kinds[found[1].name] if found is not None else None
 
@@ -376,9 +375,9 @@ def outputs_of(graph: Graph, *, optional: bool = True) -> tuple[str, ...]:
 
 
 def named_by(graph: Graph, node: Node, slot: str) -> str | tuple[str, ...]:
-    """What a node of a graph calls a slot that its kind, or its body, reads; of `optimizer` the graph may say so.
+    """The name, in a graph, of a slot read by the kind or the body of a node; the graph may set that of `optimizer`.
 
-    What nobody calls anything else, `window` is the size of the window of its optimizer, where the graph has one.
+    Unless it is renamed, `window` is the size of the window of its optimizer, if the graph has one.
 
     >>> fit = Graph.load("fit").with_optimizer("d_optimizer")
     >>> [named_by(fit, fit.nodes["step"], slot) for slot in ("optimizer", "model", "window")]
@@ -436,7 +435,7 @@ def _named_in(text: str, graph: Graph) -> set[str]:
 
 
 def value_type(annotation: Any) -> ValueType:
-    """What an expression can do with a value of this type."""
+    """The sort of a type in expressions."""
     if is_trigger(annotation):
         return "trigger"
     origin, arguments = get_origin(annotation), get_args(annotation)

@@ -1,7 +1,7 @@
-"""What each point of a flow does with slots, which of them are alive there, and so where a run can be saved.
+"""What each point of a flow does with slots, which of them are alive there, and where a run can be saved.
 
 A slot is alive if it was written before and is read later. A checkpoint holds the slots that are alive and no others;
-where one of them cannot be saved, no checkpoint is made. Checks, `show` and the engine ask this.
+where one of them cannot be saved, no checkpoint is made. Checks, `show` and the engine use this.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Scope, Target, outputs_of, slots_of
 from graphtrain.plan.solve import Ways, solve
 
-# What the nodes at some paths read beside the slots of their kinds, as a user's step function does.
+# Paths of nodes -> what they read in addition to the slots of their kinds, as a user's step function does.
 ExtraReads = Mapping[str, Sequence[tuple[Read, Target]]]
 
 
@@ -30,9 +30,9 @@ class Uses:
     Attributes:
         requires: read there, without a default; `uses` has the others too.
         defines: written there.
-        kills: slots that are not written any more: those of a body that is entered there, what an earlier visit wrote
-            is not theirs; and those of step functions where an epoch begins.
-        maybe: those that are defined, and may be absent all the same.
+        kills: slots that are cleared: those of a body that is entered there, which does not keep the values of an
+            earlier visit; and those of step functions where an epoch begins.
+        maybe: those of `defines` that may be absent nevertheless.
     """
 
     requires: int = 0
@@ -47,7 +47,7 @@ class Slots:
     """The slots that some node writes, numbered, and what each point of a flow does with them.
 
     Arguments:
-        extra_reads: path of a node -> what it reads beside the slots of its kind. Default: nothing.
+        extra_reads: path of a node -> its reads in addition to the slots of its kind. Default: nothing.
 
     Attributes:
         uses: what each point does.
@@ -62,7 +62,7 @@ class Slots:
             for path in planned.writes:
                 self._bits.setdefault(path, 1 << len(self._bits))
         self.uses = {point: self._uses(point) for point in flow.points}
-        self._handed_out = {
+        self._body_outputs = {
             point: tuple(
                 (self.bits([f"{point.path}/{inner}"]), self.bits([outer]))
                 for inner, outer in zip(outputs_of(point.planned.body.graph), point.planned.writes, strict=True)
@@ -85,7 +85,7 @@ class Slots:
         return [path for path, bit in self._bits.items() if bits & bit]
 
     def set_up_with(self, scope: Scope) -> tuple[int, int]:
-        """What the nodes of a graph are set up with: without a default, and in all."""
+        """The setup reads of the nodes of a graph: those without a default, and all."""
         reads = [pair for planned in self.flow.plan.nodes_in(scope) for pair in planned.set_up_with]
         return self._bits_of(reads)
 
@@ -98,7 +98,7 @@ class Slots:
         return needs, everything
 
     def _bits_at_end(self, acting: Iterable[PlanNode]) -> tuple[int, int]:
-        """Of what nodes read that act where their graph ends."""
+        """The reads of nodes that act where their graph ends."""
         reading = [node for node in acting if node.kind is not None and node.kind.reads_at_end]
         return self._bits_of(pair for node in reading for pair in node.visit_reads)
 
@@ -130,22 +130,22 @@ class Slots:
         needs, reads = self._bits_of([*planned.visit_reads, *self._extra_reads.get(planned.path, ())])
         return Uses(needs, reads, writes, self.bits(planned.kills))
 
-    def handed_out(self, point: FlowPoint) -> tuple[tuple[int, int], ...]:
+    def body_outputs(self, point: FlowPoint) -> tuple[tuple[int, int], ...]:
         """Where a body is left: the bits of each slot that leaves it, inside and outside."""
-        return self._handed_out.get(point, ())
+        return self._body_outputs.get(point, ())
 
     def _guards(self, point: FlowPoint, arrows: Iterable[FlowEdge]) -> int:
         guards = [arrow.guard for arrow in arrows if arrow.guard is not None]
         return self.bits(path for guard in guards for path in slots_of(point.scope.read_in(guard)))
 
     def guards_asked(self, point: FlowPoint) -> int:
-        """As `guards`, with those of the edges that no run takes, which are asked all the same."""
+        """As `guards`, including those of edges that no run takes, which are evaluated nevertheless."""
         return self.guards[point] | self._guards(point, point.closed)
 
 
 @dataclass(frozen=True)
 class Alive:
-    """The slots that are alive at each point: before it, and once it has done what it does."""
+    """The slots that are alive at each point: before it and after it."""
 
     before: Mapping[FlowPoint, int]
     after: Mapping[FlowPoint, int]
@@ -160,12 +160,11 @@ def alive(slots: Slots) -> Alive:
 def alive_for_a_resume(slots: Slots, *, optional: bool = True) -> Alive:
     """The slots that a resume reads later, from wherever it begins.
 
-    It sets the nodes of the body that it is in up again, and those of the bodies around. At the end of a run it asks
-    the guards of the last node again, whose answer may be another one now, as when the ending was raised: so ways that
-    no run takes count.
+    A resume sets up the nodes of its body and of enclosing bodies again. At the end of a run it evaluates the guards of
+    the last node again, which may have changed, as when the ending was postponed: so ways that no run takes count.
 
     Arguments:
-        optional: False leaves out what is read with a default. Default: it counts too.
+        optional: False leaves out reads with a default. Default: they count too.
     """
     plan = slots.flow.plan
     set_up = {path: slots.set_up_with(scope)[1 if optional else 0] for path, scope in plan.scopes.items()}
@@ -208,8 +207,8 @@ def _solved(slots: Slots, reads: Mapping[FlowPoint, int], guards: Mapping[FlowPo
 class SavePoints:
     """The positions of a run, each with the slots that are alive there.
 
-    A run stands before a node, or, once it is over, behind the last one. What its trigger would answer is open before a
-    node, since a resume may bring another trigger: it counts as if it could be skipped.
+    A run is before a node or, once it is over, after the last one. Before a node the value of its trigger is open,
+    since a resume may have another trigger: it counts as if it could be skipped.
     """
 
     def __init__(self, slots: Slots) -> None:
@@ -226,7 +225,7 @@ class SavePoints:
         return self._slots.named(self._bits(path, ended) & self._slots.transient)
 
     def needed(self, path: str, *, ended: bool = False) -> list[str]:
-        """Those that a resume cannot do without: read without a default."""
+        """Those that a resume needs: read without a default."""
         needed = alive_for_a_resume(self._slots, optional=False)
         return self._slots.named(self._bits(path, ended, needed))
 
@@ -244,14 +243,14 @@ class SavePoints:
         return alive.before[self._flow.entries[path][0]]
 
     def is_position(self, arrow: FlowEdge, source: FlowPoint) -> bool:
-        """True if a run stands somewhere when it has taken an arrow; within one visit it does not."""
+        """True if a run is at a position after an arrow; within one visit it is not."""
         target, entries, exits = arrow.target, self._flow.entries, self._flow.exits
         if target is self._flow.end:
             return True
         return target in entries[target.path] and (source.opens is not None or source in exits[source.path])
 
     def _positions(self, arrow: FlowEdge, source: FlowPoint) -> Iterator[tuple[str, bool]]:
-        """Where the run stands once an arrow was taken: the end of a body is passed in the same visit."""
+        """The position of the run after an arrow: the end of a body is passed in the same visit."""
         for point, taken in Ways([(source, arrow)], lambda at: ((at[1].target, after) for after in self._within(at))):
             if taken.target is self._flow.end:
                 yield point.path, True
@@ -265,7 +264,7 @@ class SavePoints:
         return [] if is_over else arrow.target.arrows
 
     def reader_after(self, slot: str, path: str, *, ended: bool = False) -> str:
-        """The path of a node that reads a slot, without a default, on a way on which nothing writes it before."""
+        """The path of a node that reads a slot, without a default, on a path where nothing writes it before."""
         slots, flow = self._slots, self._flow
         bit = slots.bits([slot])
         behind = flow.exits[path] if ended else ()
@@ -277,7 +276,7 @@ class SavePoints:
 
         for point in Ways(behind or flow.entries[path][:1], following):
             if point not in behind:
-                # A resume sets up the nodes of the body that it is in again, and those of the bodies around.
+                # A resume sets up the nodes of its body and of enclosing bodies again.
                 for reader in (node for scope in flow.plan.around(point.scope) for node in flow.plan.nodes_in(scope)):
                     if any(read.required and slot in slots_of([target]) for read, target in reader.setup_reads):
                         return reader.path
@@ -293,7 +292,7 @@ class SavePoints:
 
 @dataclass(frozen=True)
 class SavePoint:
-    """What a checkpoint would hold that is made when a node is the next to run.
+    """The contents of a checkpoint that is made when a node is the next to run.
 
     Attributes:
         path: of the node: ``"validate/eval_batch"``.
@@ -309,7 +308,7 @@ class SavePoint:
 def save_points_of(graph: Graph) -> list[SavePoint]:
     """Every node of a sound graph and of those nested in it, in order; every optional resource counts as supplied.
 
-    What a user's own step function reads beside its batch is not known here, and keeps further slots alive.
+    What a user's step function reads in addition to its batch is not known here, and keeps more slots alive.
 
     >>> points = {point.path: point for point in save_points_of(Graph.load("fit"))}
     >>> points["train_batch"].alive, points["decide"].alive

@@ -1,7 +1,7 @@
-"""How a flow is analysed: values that settle, states that can be reached, and parts in which one can go round.
+"""Analyses of a flow: fixed points, reachable states, and strongly connected components.
 
 Sources: Kildall, "A unified approach to global program optimization", 1973; Tarjan, "Depth-first search and linear
-graph algorithms", 1972. The search for traps asks for the parts of many small sets: networkx would copy each.
+graph algorithms", 1972. The search for traps needs the components of many small sets: networkx would copy each.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def solve(
     transfer: Callable[[Point, Value], Iterable[tuple[Point, Value]]],
     join: Callable[[Value, Value], Value],
 ) -> dict[Point, Value]:
-    """The value at every point that is reached: the join of the values that come in there.
+    """The value at every reachable point: the join of the incoming values.
 
     Arguments:
-        start: the points that are reached from outside, with what comes in.
-        transfer: where a value leads from a point, and what it becomes on the way.
+        start: the points entered from outside, with their incoming values.
+        transfer: the successors of a point with a value, each with the value there.
 
     >>> edges = {1: [2, 3], 2: [3], 3: [2]}
     >>> solve({1: 0}, lambda point, steps: [(after, min(steps + 1, 9)) for after in edges[point]], min)
@@ -46,10 +46,10 @@ def solve(
 
 @final
 class Ways(Generic[State]):
-    """The states that can be reached, the nearest first; each is found when it is iterated over.
+    """The reachable states, the nearest first, found lazily by iteration.
 
     Arguments:
-        follow: the states that come next after one.
+        follow: returns the successors of a state.
 
     >>> ways = Ways([1], {1: [2, 3], 2: [4], 3: [4], 4: []}.__getitem__)
     >>> list(ways), ways.to(4)
@@ -75,7 +75,7 @@ class Ways(Generic[State]):
         return len(self._came_from)
 
     def to(self, state: State) -> list[State]:
-        """A shortest way to a state that was found."""
+        """A shortest path to a state that was found."""
         way = [state]
         while (before := self._came_from[way[-1]]) is not None:
             way.append(before)
@@ -83,12 +83,12 @@ class Ways(Generic[State]):
 
 
 def within(points: Collection[Point], targets: Mapping[Point, Iterable[Point | None]]) -> dict[Point, list[Point]]:
-    """Where the ways lead that stay among some points."""
+    """The successors of each point that are among some points."""
     return {point: [target for target in targets[point] if target is not None and target in points] for point in points}
 
 
 def circle(start: Point, targets: Mapping[Point, Iterable[Point]]) -> list[Point]:
-    """A shortest way from a point back to itself; there must be one.
+    """A shortest path from a point back to itself; there must be one.
 
     >>> circle(2, {1: [2], 2: [3, 1], 3: [4], 4: [2]})
     [2, 1, 2]
@@ -98,13 +98,13 @@ def circle(start: Point, targets: Mapping[Point, Iterable[Point]]) -> list[Point
 
 
 def components(points: Collection[Point], targets: Mapping[Point, Iterable[Point | None]]) -> list[frozenset[Point]]:
-    """The strongly connected parts of some points in which one can go round.
+    """The strongly connected components of some points that contain a cycle.
 
     >>> components([1, 2, 3, 4], {1: [2], 2: [1, 3], 3: [4], 4: [4, None]})
     [frozenset({4}), frozenset({1, 2})]
     """
-    lowest: dict[Point, int] = {}  # of each point that was met, the first on the path that it leads back to
-    path: list[Point] = []  # the points whose part is not known so far
+    lowest: dict[Point, int] = {}  # of each visited point, the first on the path that it leads back to
+    path: list[Point] = []  # the points whose component is not known yet
     parts: list[frozenset[Point]] = []
     for root in points:
         if root in lowest:
@@ -129,7 +129,7 @@ def components(points: Collection[Point], targets: Mapping[Point, Iterable[Point
                 if lowest[point] == position:
                     part = frozenset(path[position:])
                     del path[position:]
-                    lowest |= dict.fromkeys(part, len(points))  # nothing leads back to it any more
+                    lowest |= dict.fromkeys(part, len(points))  # the component is complete
                     if len(part) > 1 or point in targets[point]:
                         parts.append(part)
                 elif lowest[point] < lowest[visits[-1][0]]:

@@ -1,9 +1,10 @@
-"""What ranks agree on: where they are, what was asked of any of them, and what they pass to each other.
+"""Agreement between ranks: their position, requests to any of them, and values that they exchange.
 
 Ranks *synchronise*: each gathers the records of all, in one small call. They do so before every other collective call,
-before a batch is fetched, unless they did since the last one, before every save, and where a run begins and stops. What
-may differ between ranks (signals, clocks, whether a checkpoint is still being written) enters the run by these records
-alone, so that every rank takes the same edges. Where they have not, all of them raise an error that names both.
+before a batch is fetched, unless they did since the last one, before every save, and at the start and the stop of a
+run. Values that may differ between ranks (signals, clocks, whether a checkpoint is still being written) enter the run
+only through these records, so that every rank takes the same edges. If ranks take different edges, all of them raise an
+error that names both.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Purpose = Literal["start", "batch", "exchange", "gather", "payload", "save", "st
 _PURPOSES: tuple[Purpose, ...] = ("start", "batch", "exchange", "gather", "payload", "save", "stop")
 _ASKED = 65535  # the most requests of one kind in a record
 
-# What a rank writes about its failure reaches the others within so long of their call failing.
+# The report of a failed rank reaches the others within this time after their call fails.
 _GRACE_SECONDS = 5.0
 _GRACE_ATTEMPTS = 10
 _MASK = 2**64 - 1
@@ -50,7 +51,7 @@ _NOTHING = Record()
 
 
 class RunOfRank:
-    """What a rank tells the others of its run; here of one that is not set up."""
+    """The run of a rank, as reported to the others; this class is for a run that is not set up."""
 
     @property
     def position(self) -> int:
@@ -59,7 +60,7 @@ class RunOfRank:
 
     @property
     def place(self) -> str:
-        """The same for a person: ``"in `step` at step 10"``."""
+        """The same for messages: ``"in `step` at step 10"``."""
         return "before the run"
 
     def seconds(self) -> float:
@@ -71,26 +72,26 @@ class RunOfRank:
         return "the start"
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
-        """Those of all modules, by their paths."""
+        """The buffers of all modules, by their paths."""
         return {}
 
 
 @final
 class Agreement:
-    """One rank's side of it.
+    """One rank's part in the agreement.
 
     Arguments:
-        requests: those of the run. What was asked of this rank is passed on, and what any rank was asked is posted.
+        requests: the requests of the run. Those to this rank are passed on, and those to any rank are posted.
 
     Attributes:
         ranks: the processes; this one's `rank` among them, and their number, the `world_size`.
-        run: this rank's; before it is set up, one that stands at the start.
-        synchronised: False where a batch was fetched since ranks last synchronised.
-        asked: what step functions of this rank have asked for since, as bits that have one meaning on all ranks.
-        learn: called on all ranks with what those of any rank have asked for.
+        run: this rank's run; before it is set up, one at the start.
+        synchronised: False if a batch was fetched since ranks last synchronised.
+        asked: requests by step functions of this rank since then, as bits with the same meaning on all ranks.
+        learn: called on all ranks with the requests by step functions of any rank.
         grant: called on all ranks before they fetch a batch.
-        calls: how many times they have, since they last joined each other.
-        saves_known: how many saves were over then, as rank 0 knew.
+        calls: how many times they have synchronised since they last joined.
+        saves_known: how many saves were over then, as known to rank 0.
     """
 
     def __init__(self, ranks: Ranks, requests: Requests) -> None:
@@ -113,7 +114,7 @@ class Agreement:
         return self._seconds if self.world_size > 1 else self.run.seconds()
 
     def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
-        """The choice of an exit edge of a node with several, which is noted until ranks synchronise."""
+        """The choice of an exit edge of a node with several, which is recorded until ranks synchronise."""
         note = self.note
 
         def noted() -> int:
@@ -130,21 +131,21 @@ class Agreement:
     # ---- synchronising
 
     def synchronise(self, purpose: Purpose, partial: Record = _NOTHING) -> list[Record]:
-        """Gather the records of all ranks; what was asked of any of them is asked of this one from now on.
+        """Gather the records of all ranks; requests to any of them become requests to this one.
 
-        One process has nobody to synchronise with.
+        For one process, nothing is gathered.
 
         Arguments:
-            partial: a record of what the caller knows: `digest`, `payload_bytes`, `has_failed`, `has_batch`, `length`
-                and `samples`. Everything else is filled in here.
+            partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `has_failed`, `has_batch`,
+                `length` and `samples`. The others are filled in here.
 
         Raises:
-            RanksDivergedError: the ranks are not at one place, or came there by different edges.
+            RanksDivergedError: the ranks are not at the same place, or took different edges to it.
             RankFailedError: one of them has failed, has ended, or did not come in time.
         """
         if self.world_size == 1:
             return []
-        if self._times_left != self.ranks.times_left:  # one had failed, and has not come as far as others
+        if self._times_left != self.ranks.times_left:  # one has failed, and is behind the others
             self._times_left, self.calls = self.ranks.times_left, 0
         self.calls += 1
         asked = self._requests.take_asked()
@@ -154,7 +155,7 @@ class Agreement:
             call=self.calls,
             purpose=_PURPOSES.index(purpose),
             position=self.run.position,
-            choices=hash(tuple(self._choices)) & _MASK,  # of integers, which every process hashes alike
+            choices=hash(tuple(self._choices)) & _MASK,  # of integers, whose hash is the same in every process
             stops=min(asked["stop"], _ASKED),
             saves=min(asked["save"], _ASKED),
             seconds=self.run.seconds(),
@@ -198,7 +199,7 @@ class Agreement:
         return records
 
     def gather(self, value: Any) -> list[Any]:
-        """What every rank passes, in the order of ranks: plain data, of any size."""
+        """The values of all ranks, in the order of ranks: plain data of any size."""
         if self.world_size == 1:
             return [value]
         payload = pack(value, "gathered", Tensors("gathered"))
@@ -206,7 +207,7 @@ class Agreement:
         return [unpack(each, {}) for each in self._gather_payloads(payload, records)]
 
     def seed(self) -> int:
-        """A seed that is the same on all ranks: rank 0 draws it from its random numbers, and so does every other."""
+        """A seed that is the same on all ranks: that of rank 0; every other rank draws one too."""
         drawn = int(torch.randint(2**62, ()))
         return int(self.gather(drawn)[0])
 
@@ -219,12 +220,12 @@ class Agreement:
     ) -> None:
         """Sum the gradients of these parameters over ranks, and give all ranks the buffers of rank 0.
 
-        A parameter that has no gradient on any rank keeps none; one that has none on some counts there as zeros. A
-        buffer whose shape or type differs between ranks, as of a cache, stays as it is.
+        A parameter without a gradient on any rank keeps none; if some ranks have none, it counts there as zeros. A
+        buffer whose shape or type differs between ranks, such as a cache, stays as it is.
 
         Arguments:
             buffers: by their paths. Default: those of all modules.
-            averages: as of `exchange_tensors`.
+            averages: as for `exchange_tensors`.
         """
         buffers = self.run.buffers() if buffers is None else buffers
         present = bytes(parameter.grad is not None for parameter in parameters)
@@ -242,18 +243,18 @@ class Agreement:
 
     def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""
-        beside = parameters[0].new_zeros(())
-        beside.grad = number.to(beside)
-        self.exchange([*parameters, beside])
-        return beside.grad
+        carrier = parameters[0].new_zeros(())
+        carrier.grad = number.to(carrier)
+        self.exchange([*parameters, carrier])
+        return carrier.grad
 
-    # ---- what rank 0 does for all
+    # ---- calls that rank 0 makes for all
 
     def lead(self, act: Callable[[], Any]) -> Any:
-        """What a call returns that rank 0 makes for all: plain data, or None.
+        """The result of a call that rank 0 makes for all: plain data, or None.
 
         Raises:
-            GraphtrainError: the call has raised it, on every rank.
+            GraphtrainError: the call raised it; every rank does.
         """
         if self.world_size == 1:
             return act()
@@ -274,17 +275,17 @@ class Agreement:
     # ---- failing
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks why this one does not come, and leave them, so that they learn it at once."""
+        """Report to the other ranks why this one is missing, and leave them, so that they fail at once."""
         leave(self.ranks, self.run.place, error)
 
     def _gather_payloads(self, payload: bytes, records: Sequence[Record]) -> list[bytes]:
-        """What every rank passes, of the sizes that their records say."""
+        """The values of all ranks, of the sizes in their records."""
         longest = max(record.payload_bytes for record in records)
         gathered: list[bytes] = self._together(lambda: self.ranks.gather(payload.ljust(longest, b"\0")))
         return [data[: record.payload_bytes] for data, record in zip(gathered, records, strict=True)]
 
     def _together(self, call: Callable[[], Any]) -> Any:
-        """What a collective call returns."""
+        """The result of a collective call."""
         try:
             return call()
         except LostRankError as error:
@@ -292,10 +293,10 @@ class Agreement:
         self._lost(lost)
 
     def _lost(self, why: str) -> NoReturn:
-        """Raise what is known of a rank that does not take part."""
+        """Raise an error with what is known about a rank that does not take part."""
         ended: list[int] = []
         for _ in range(_GRACE_ATTEMPTS):
-            ended = self.ranks.ended()  # asked first: a rank tells of its failure before it ends
+            ended = self.ranks.ended()  # read first: a rank reports its failure before it ends
             failure = Failure.first(self.ranks, 0.0 if ended else _GRACE_SECONDS / _GRACE_ATTEMPTS)
             if failure is not None:
                 raise _of_failure(failure)
@@ -304,12 +305,12 @@ class Agreement:
         last = f"; ranks last synchronised at `{self.run.path_of(self._records[0].position)}`" if self._records else ""
         if ended:
             raise RankFailedError(
-                f"rank {_listed(ended)} has ended without a word{last}",
+                f"rank {_listed(ended)} has ended without a message{last}",
                 "see what it printed last; a process that ends so was killed, often because memory ran out",
             )
         missing = self._missing()
         if not missing:
-            raise RankFailedError(f"a rank is gone, and has not said why: {why.splitlines()[0]}{last}")
+            raise RankFailedError(f"a rank is gone, without a reason: {why.splitlines()[0]}{last}")
         raise RankFailedError(
             f"rank {_listed(missing)} did not come to call {self.calls}, where others wait {self.run.place}{last}",
             f"see what it printed last: it was killed, or waits for something; ranks wait "
@@ -319,13 +320,13 @@ class Agreement:
     def _missing(self) -> list[int]:
         try:
             self.ranks.publish(f"late/{self.calls}/{self.rank}", b"")
-        except LostRankError:  # the rank that has the store is gone
+        except LostRankError:  # the rank with the store is gone
             return [0]
         others = [rank for rank in range(self.world_size) if rank != self.rank]
         return [rank for rank in others if self.ranks.read(f"late/{self.calls}/{rank}", 1.0) is None]
 
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
-        """Raise an error with the first edge at which ranks parted, and where they are."""
+        """Raise an error with the first edge at which ranks diverged, and their positions."""
         mine = "\n".join(
             f"{self.run.path_of(position)} {self.run.path_of(target)}" for position, target in self._choices
         )
@@ -339,12 +340,12 @@ class Agreement:
                 other = next(rank for rank, edge in enumerate(edges) if edge != edges[0])
                 raise RanksDivergedError(
                     f"ranks took different edges: {_went(0, edges[0])}, {_went(other, edges[other])}",
-                    "a guard read what differs between ranks; let the kind `agree` reduce it to one value first",
+                    "a guard read a value that differs between ranks; let the kind `agree` make it one value first",
                 )
         other = next(rank for rank, record in enumerate(records) if _spot(record) != _spot(records[0]))
         first, second = records[0], records[other]
         raise RanksDivergedError(
-            f"ranks are not at one place: rank 0 is at `{self.run.path_of(first.position)}` "
+            f"ranks are not at the same place: rank 0 is at `{self.run.path_of(first.position)}` "
             f"(call {first.call}, {_PURPOSES[first.purpose]}), rank {other} at `{self.run.path_of(second.position)}` "
             f"(call {second.call}, {_PURPOSES[second.purpose]})",
             "a node communicates on some ranks only; every rank must take part, or none",

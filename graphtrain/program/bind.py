@@ -1,6 +1,6 @@
 """A plan bound to resources: instances of kinds, one table of slot values, absent options bypassed.
 
-The result is data. `program.table` makes calls of it.
+The result is data, which `program.table` compiles to calls.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from graphtrain.state.generators import generator_of
 if TYPE_CHECKING:
     from graphtrain.program.whole_run import WholeRun
 
-# What people supply to every graph, whether it is read or not.
+# Resources that users supply to every graph, whether they are read or not.
 USUAL = (
     "model", "optimizer", "scheduler", *STEP_FUNCTIONS, "train_data", "val_data", "test_data", "predict_data",
 )  # fmt: skip
 
-# What a step function may ask for of the training, in an evaluation too: evaluating does not begin an epoch of it.
+# Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
 _OF_TRAINING = ("step", "epoch")
 
 
@@ -55,11 +55,11 @@ class BoundNode:
 
     Attributes:
         path: ``"validate/next_batch"``.
-        node: as it stands in its graph.
+        node: the node in its graph.
         parameters: every parameter of the kind, of its type.
         index: its position.
-        bypassed: True where it has nothing to do: an option of it, or a resource that it cannot do without, is absent.
-        fields: the dictionary of the instance. Those who read or count a field at every visit go to it directly.
+        bypassed: True if it has nothing to do because an option or a resource that it needs is absent.
+        fields: the dictionary of the instance. Code that reads or counts a field at every visit uses it directly.
         arguments: the dictionary in which a visit finds its parameters: `fields`; of a function, its keywords.
     """
 
@@ -83,7 +83,7 @@ class BoundNode:
 
     @property
     def metric_prefix(self) -> str:
-        """``"generate/"`` where several nodes of its graph ask for one: each but `train_batch` has its own name."""
+        """``"generate/"`` if several nodes of its graph use one: each but `train_batch` has its own name."""
         acting = (bound for bound in self.scope.nodes.values() if not bound.bypassed)
         asking = [bound for bound in acting if bound.is_set_up_with("metric_prefix")]
         name = self.path.removeprefix(self.scope.prefix)
@@ -94,15 +94,15 @@ class BoundNode:
         return any(read.name == name for read in self.kind.setup_reads or ())
 
     def hold(self, instance: Any) -> None:
-        """From now on this is the instance."""
+        """Replace the instance."""
         self.instance = instance
         self.fields = self.arguments = vars(instance)
 
     def check_fields(self) -> None:
-        """Raise if the instance was given another dictionary, of which those who read its fields know nothing.
+        """Raise if the instance has another dictionary, unknown to the code that reads its fields.
 
         Raises:
-            UsageError: the kind does so.
+            UsageError: the kind replaced it.
         """
         if vars(self.instance) is not self.fields:
             raise UsageError(
@@ -117,7 +117,7 @@ class BoundGraph:
 
     Attributes:
         graph: the graph itself.
-        prefix: what the paths in it begin with: empty, or ``"validate/"``.
+        prefix: the prefix of the paths in it: empty, or ``"validate/"``.
     """
 
     names: Scope
@@ -131,7 +131,7 @@ class BoundGraph:
 
     @property
     def activity(self) -> str | None:
-        """The name of the body that all time in here is counted under; None where the time of training goes.
+        """The name of the body under which all time in here is counted; None for the time of training.
 
         A body without a backward pass, such as an evaluation, counts as one activity; the outermost such body names it.
         """
@@ -163,7 +163,7 @@ class BoundGraph:
         return exactly(getattr(owner.instance, field_name)) if owner is not None else Fraction(0)
 
     def counting(self, unit: str) -> BoundGraph | None:
-        """The innermost graph around, itself included, whose clock has a unit; None if there is none."""
+        """The innermost enclosing graph, including itself, whose clock has a unit; None if there is none."""
         return next((scope for scope in reversed([*self.around()]) if unit in scope.graph.units), None)
 
     def inner(self) -> Iterator[BoundGraph]:
@@ -174,7 +174,7 @@ class BoundGraph:
                 yield from bound.body.inner()
 
     def around(self) -> Iterator[BoundGraph]:
-        """The graphs around this one, the outermost first, and itself."""
+        """The enclosing graphs, the outermost first, and itself."""
         if self.outer is not None:
             yield from self.outer.scope.around()
         yield self
@@ -182,7 +182,7 @@ class BoundGraph:
 
 @dataclass(frozen=True)
 class Limit:
-    """An amount at which a run is to stop.
+    """An amount at which a run stops.
 
     Attributes:
         scope: the graph that counts it.
@@ -210,20 +210,20 @@ class Program:
     """The whole graph, flat, over one table of slot values.
 
     Arguments:
-        resources: what the user supplies, with what the engine provides; by slot name.
-        whole_run: counts the run ahead, for amounts that are a part of it.
+        resources: those of the user and those provided by the engine, by slot name.
+        whole_run: counts the run ahead, for amounts that are a share of it.
         left_out: the paths of nodes that do nothing, and of bodies (``"validate/"``) that are passed at once. Default:
             none.
 
     Attributes:
-        scopes: every bound graph, by what the paths in it begin with.
-        training: those of them that train, and whose own clock counts it.
-        nodes: every bound node, by position. Bypassed ones stay in the table, and do nothing; what is in their bodies
-            does not.
-        clocked: the graph by whose clock the run goes: the innermost that trains around the node that is next. Where
-            none is around it, the one that trained last, or will first; the outermost where nothing trains.
-        missing: resources that nobody supplies, with the paths of the nodes that read each.
-        absent: a line for each node that is bypassed for want of a resource, or that does not know of other ranks.
+        scopes: every bound graph, by the prefix of its paths.
+        training: those of them that train, and whose clock counts it.
+        nodes: every bound node, by position. Bypassed ones stay in the table and do nothing; nodes in their bodies are
+            left out.
+        clocked: the graph whose clock the run uses: the innermost training graph around the next node. If there is
+            none, the one that trained last, or will first; the outermost if nothing trains.
+        missing: resources that are not supplied, with the paths of the nodes that read each.
+        absent: a line for each node that is bypassed for lack of a resource, or that does not support several ranks.
         window_ranks: the ranks with which the run began: a window has `every` micro-batches of each.
     """
 
@@ -241,7 +241,9 @@ class Program:
         self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
         self._read_resources: set[str] = set()
         self._takes_no_step = False
-        self._batch_counters: dict[str, BoundNode] = {}  # what a step function asks for -> who could have declared it
+        self._batch_counters: dict[
+            str, BoundNode
+        ] = {}  # input of a step function -> the node that could have declared it
         self.scopes: dict[str, BoundGraph] = {}
         self.main = self._bind_graph(plan.main, None)
         self.training = [scope for scope in self.scopes.values() if scope.names.counts_training]
@@ -276,7 +278,7 @@ class Program:
             never = sorted(
                 f"{path}.{name}"
                 for path, name in self.plan.fields_read_of(bound.path)
-                if name != "due"  # which is false, as people expect
+                if name != "due"  # which is false, as expected
                 and (kind := self.plan.by_path[path].kind) is not None
                 and name in kind.fields
             )
@@ -288,27 +290,27 @@ class Program:
     # ---- names
 
     def resource(self, name: str, read: Read, reader: str) -> Any:
-        """The value of a resource, or the default with which a node reads it; where there is neither, it is missing."""
+        """The value of a resource, or the default of the node that reads it; without either, it is missing."""
         self._read_resources.add(name)
         if name in self.resources and (self.resources[name] is not None or name in PROVIDED):
             return self.resources[name]
         if not read.required:
             return read.default
-        if name == "step" and self._takes_no_step:  # asked for by a step function of a graph that only evaluates
+        if name == "step" and self._takes_no_step:  # an input of a step function of a graph that only evaluates
             return 0
         self.missing.setdefault(name, set()).add(reader)
         return None
 
     def step_input(self, bound: BoundNode, read: Read) -> Target:
-        """What a further parameter of a user's step function means, seen from the node that calls it.
+        """The meaning of a further parameter of a user's step function, for the node that calls it.
 
-        A resource of that name comes first, and a slot that is written no further out than what is counted. `step` and
-        `epoch` are counted by the innermost graph around that steps an optimizer, or by the outermost where none does;
-        anything else by the loop in which the function is called. `optimizer` is that of the node.
+        A resource of that name comes first, then a slot that is written no further out than the counter. `step` and
+        `epoch` are counted by the innermost enclosing graph that steps an optimizer, or else by the outermost; anything
+        else by the loop in which the function is called. `optimizer` is that of the node.
         """
         name = read.name
         if name in bound.planned.returned:
-            return SlotTarget(bound.planned.returned[name])  # what it returned itself comes back to it
+            return SlotTarget(bound.planned.returned[name])  # a value that it returned itself
         if name == "optimizer":
             return bound.scope.names.read_by(bound.node, name)
         unit = "steps" if name == "step" else "batches"
@@ -331,11 +333,11 @@ class Program:
         """The place of a slot that some node writes, by path (``"validate/batch"``); KeyError if there is none."""
         return self._slot_index[path]
 
-    # ---- what comes next
+    # ---- amounts and edges
 
     @property
     def training_precision(self) -> str:
-        """The precision of the nodes that train; "32-true" where there are none, or they differ."""
+        """The precision of the nodes that train; "32-true" if there are none, or they differ."""
         found = {
             bound.parameters["precision"]
             for bound in self.nodes
@@ -349,7 +351,7 @@ class Program:
         An amount that is counted in a body which is bypassed is left out: it is never reached.
 
         Raises:
-            UsageError: an amount is a part of the whole run, whose steps cannot be told ahead.
+            UsageError: an amount is a share of the whole run, whose steps cannot be counted ahead.
         """
         terms = self.plan.terms(bound.scope.names, trigger)
         return [
@@ -359,10 +361,10 @@ class Program:
         ]
 
     def limits(self, limit: Trigger) -> list[Limit]:
-        """Where the amounts are counted at which a run is to stop: once for each graph that may be the one meant.
+        """The amounts at which a run stops, with their counters: one for each graph that may be meant.
 
-        A unit is that of the graph that trains, or else of the innermost around it that counts it; a field, by its
-        path, is itself. What is counted in a body that is bypassed is left out.
+        A unit is that of the graph that trains, or else of the innermost enclosing one that counts it; a field is given
+        by its path. Counters in a bypassed body are left out.
         """
         limits: dict[tuple[str, Term], Limit] = {}
         for term in limit.terms:
@@ -378,7 +380,7 @@ class Program:
         return list(limits.values())
 
     def _of_whole(self, bound: BoundNode, owner: PlanNode, field_name: str, term: Term) -> Term:
-        """An amount; of a part of the run, with what the whole run counts."""
+        """An amount; for a share of the run, with the number of steps of the whole run."""
         if term.unit != RUN:
             return term
         try:
@@ -387,7 +389,7 @@ class Program:
             raise UsageError(f'`{bound.path}` is due by "{term}": {error.message}', error.hint) from None
 
     def begun_with(self, ranks: int) -> Iterator[str]:
-        """Note with how many ranks the run began; a line for each part of the run that was counted with others."""
+        """Note the number of ranks with which the run began; a line for each share of the run counted with another."""
         counted, self.window_ranks = self.window_ranks, ranks
         parts = {
             f'`{bound.path}` is due by "{term}"'
@@ -404,18 +406,18 @@ class Program:
             )
 
     def targets(self, bound: BoundNode) -> list[BoundNode | None]:
-        """Where the edges of a node lead, in order; None is the end of its graph."""
+        """The targets of the edges of a node, in order; None is the end of its graph."""
         return [None if way.target is None else self.by_path[way.target.path] for way in bound.planned.exits]
 
     # ---- reports
 
     def problems(self, supplied: Mapping[str, Any], given: Collection[str]) -> list[Problem]:
-        """A problem for each resource that is missing, not read, or no use; what is read is known once compiled.
+        """A problem for each resource that is missing, not read, or unusable; which are read is known once compiled.
 
         Arguments:
-            supplied: what the user supplies.
-            given: the names in it that are new. Of the others, and of objects whose state is saved, it is only reported
-                that nothing reads them.
+            supplied: the resources of the user.
+            given: the names in it that are new. If nothing reads one of the others, or an object with saved state, that
+                is only reported.
         """
         problems = []
         unread = self._unread()
@@ -440,7 +442,7 @@ class Program:
         return problems + [problem for problem in self._without_batches() if problem.code not in self.graph.allow]
 
     def _never_written(self) -> Iterator[Problem]:
-        """A problem for each slot that a node cannot do without, and that only nodes write which are bypassed."""
+        """A problem for each slot that a node needs, and that only bypassed nodes write."""
         written = {path for bound in self.nodes if not bound.bypassed for path in bound.planned.writes}
         lacking = {path: node for node in self._lacking for path in self.by_path[node].planned.writes}
         for bound in self.nodes:
@@ -489,12 +491,12 @@ class Program:
         return [name for name in self.resources if name not in read and name not in PROVIDED and name not in USUAL]
 
     def _readable(self) -> set[str]:
-        """The further resources that the graph could do something with."""
+        """The further resources that the graph could use."""
         readable = resources_read(self.graph, self.resources) | set(USUAL)
         return readable - {*PROVIDED, *self.resources} - self.plan.main.written
 
     def unread_resources(self) -> list[str]:
-        """What to say of each resource that no node of the graph reads."""
+        """A line about each resource that no node of the graph reads."""
         return [unread_line(name, self._readable()) for name in self._unread()]
 
     def outdated_kinds(self) -> list[str]:
@@ -507,7 +509,7 @@ class Program:
         ]
 
     def timed(self) -> list[str]:
-        """What to say of triggers, guards and expressions that the training depends on and that read time."""
+        """Lines about triggers, guards and expressions that read time and that the training depends on."""
         lines = []
         read: dict[str, list[Target]] = {}
         for scope in {bound.scope.prefix: bound.scope.names for bound in self.nodes}.values():
@@ -558,12 +560,12 @@ def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
 
 
 def may_be_unread(value: Any) -> bool:
-    """True for what may be supplied although nothing reads it: nothing at all, and what has state to be saved."""
+    """True if a resource may be supplied although nothing reads it: None, or an object with state to be saved."""
     return value is None or isinstance(value, Factory) or keeps_state(value) or generator_of(value) is not None
 
 
 def unread_line(name: str, readable: Collection[str]) -> str:
-    """What to say of a resource that nothing reads."""
+    """A line about a resource that nothing reads."""
     hint = suggestion(name, readable)
     is_known = name in FOREIGN or "did you mean" in hint
     return f"nothing in the graph reads `{name}`" + (f"; {hint}" if is_known else "")
@@ -572,7 +574,7 @@ def unread_line(name: str, readable: Collection[str]) -> str:
 def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Resources that serve several graphs, without those that this one does not read; and a line for each of those.
 
-    What is usual for every graph stays, and so do objects whose state is saved.
+    Resources usual for every graph stay, and so do objects whose state is saved.
     """
     prepared = with_step_functions(with_made(resources))
     readable = resources_read(graph, prepared) | factory_needs(resources) | set(USUAL)

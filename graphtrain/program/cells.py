@@ -1,4 +1,4 @@
-"""What every read of a bound graph is: a place with a value, resolved once, when the graph is compiled."""
+"""The cells of a bound graph: every read is a place with a value, resolved once, when the graph is compiled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cells:
     """The cells of one program; the aspect of visits whose parameters are expressions.
 
     Attributes:
-        extra_inputs: path -> what the user's functions called there read beside the model and the batch.
+        extra_inputs: path -> the inputs of the user's functions there in addition to the model and the batch.
     """
 
     def __init__(self, program: Program) -> None:
@@ -35,7 +35,7 @@ class Cells:
         self.extra_inputs: dict[str, list[tuple[Read, Target]]] = {}
 
     def of(self, bound: BoundNode, read: Read, target: Target) -> Cell:
-        """What a node reads. A slot that may have no value has the default of its reader then."""
+        """The cell that a node reads. A slot without a value has the default of its reader."""
         match target:
             case SlotTarget(path):
                 slots, index, default = self._slots, self._program.slot_index(path), read.default
@@ -60,7 +60,7 @@ class Cells:
                 return constant(self._resource(bound, read, name))
 
     def index(self, cell: Cell) -> int | None:
-        """The slot that a cell is; a constant gets one of its own. None for what is no slot."""
+        """The slot of a cell; a constant gets a new one. None if the cell is not a slot."""
         if cell.is_constant:
             self._slots.append(cell.read())
             return len(self._slots) - 1
@@ -74,12 +74,12 @@ class Cells:
             self._window_slots[key] = len(self._slots) - 1
         return self._window_slots[key]
 
-    # ---- resources, and step functions with what they ask for
+    # ---- resources, and step functions with their inputs
 
     def _resource(self, bound: BoundNode, read: Read, name: str) -> Any:
         value = self._program.resource(name, read, bound.path)
         if read.is_step_function and value is not None and not isinstance(value, StepCall):
-            value = step_call(value, name)  # of another name than those that a model may have itself
+            value = step_call(value, name)  # of another name than a model's own
         if isinstance(value, StepCall):
             return self._step_function(bound, name, value) if read.is_step_function else value.function
         return value
@@ -94,7 +94,7 @@ class Cells:
         return StepOutputs(call, bound.path, name, returned, self._slots) if returned else call
 
     def _step_input(self, bound: BoundNode, read: Read, target: Target) -> Get:
-        """A call that returns what a step function asks for; a slot that no step function has written is not there."""
+        """A call that returns an input of a step function, absent for a slot that no step function has written."""
         get = self.of(bound, read, target).read
         if not isinstance(target, SlotTarget) or target.path not in self._returned:
             return get
@@ -115,7 +115,7 @@ class Cells:
     # ---- fields
 
     def at(self, path: str, name: str) -> Cell:
-        """A field, or a parameter, of the node at a path; in a body that is bypassed, as the node would begin."""
+        """A field, or a parameter, of the node at a path; in a bypassed body, its initial value."""
         bound = self._program.by_path.get(path)
         if bound is not None:
             return self.field(bound, name)
@@ -146,13 +146,13 @@ class Cells:
         return stored(fields, name) if name in fields else Cell(functools.partial(getattr, bound.instance, name))
 
     def due(self, bound: BoundNode) -> Due:
-        """A call that answers whether a node is due: by its trigger, or by a field that its kind declares."""
+        """A call that returns whether a node is due: by its trigger, or by a field that its kind declares."""
         trigger = bound.planned.trigger
         if bound.bypassed:
             return never
         if trigger is None:
             return lambda: True
-        calls = [self.field(bound, name).read for name in bound.planned.also_due]
+        calls = [self.field(bound, name).read for name in bound.planned.extra_due_fields]
         if not trigger.is_never or isinstance(bound.trigger, After):
             assert bound.trigger is not None, "compiled before"
             calls.insert(0, bound.trigger.due)
@@ -166,21 +166,21 @@ class Cells:
     # ---- guards and expressions
 
     def ending(self, scope: BoundGraph) -> Due:
-        """A call that answers whether the end of a graph is asked for."""
+        """A call that returns whether the end of a graph is requested."""
         return self.compiled(scope, scope.names.ending)
 
     def compiled(self, scope: BoundGraph, expression: Expression) -> Get:
-        """A call that answers a guard, or returns the value of another expression of a graph."""
+        """A call that returns the value of a guard or of another expression of a graph."""
         return compile_guard(expression, functools.partial(self.named, scope))
 
     def expression(self, target: ExpressionTarget) -> Get:
-        """A call that returns the value of an expression, as its parameter has it.
+        """A call that returns the value of an expression, converted for its parameter.
 
         Raises:
             ExpressionError: when called: it raises, or has a value that the parameter cannot have.
         """
         scope = self._program.scopes.get(target.scope.path)
-        if scope is None:  # of a node in a body that is bypassed
+        if scope is None:  # of a node in a bypassed body
             path, _, name = target.name.rpartition(".")
             return self.at(path, name).read
         return evaluated(target, self.compiled(scope, target.expression))
@@ -204,7 +204,7 @@ class Cells:
         return visit_one if len(getters) == 1 else visit_all  # a loop costs 0.1 us more
 
     def named(self, scope: BoundGraph, expression: Name | FieldOf) -> Cell:
-        """What a name in a guard or an expression stands for. A slot must hold a Python number or text.
+        """The cell of a name in a guard or an expression. A slot must hold a Python number or text.
 
         Reading a tensor would wait for its device in every transition.
         """
@@ -231,11 +231,11 @@ class Cells:
 def evaluated(target: ExpressionTarget, read: Get) -> Get:
     """A call that returns the value of an expression.
 
-    A number of the right type and within its bound is let through by two comparisons (0.05 us); `Parameter.evaluated`
-    decides about the rest.
+    A number of the right type and within its bound passes two comparisons (0.05 us); `Parameter.evaluated` decides
+    about the rest.
 
     Arguments:
-        read: returns what the expression gives.
+        read: returns the value of the expression.
 
     Raises:
         ExpressionError: when called.
@@ -276,7 +276,7 @@ def evaluated(target: ExpressionTarget, read: Get) -> Get:
 
 
 def _bounded(annotation: Any) -> tuple[Any, float]:
-    """The type of numbers that a parameter takes (None where it takes others), and what they have to exceed."""
+    """The type of numbers that a parameter takes (None if it takes other values), and their lower bound."""
     least = -math.inf
     if get_origin(annotation) is Annotated:
         annotation, *bounds = get_args(annotation)

@@ -1,4 +1,4 @@
-"""Where a run is, in the words of its clock: step, epoch, batch, window, evaluation; and how far its end is."""
+"""The position of a run by its clock: step, epoch, batch, window, evaluation; and the distance of its end."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.rounds import is_fetching
 from graphtrain.report.values import ROW_POSITION
 
-# An epoch that comes no further than this is shown as 0.00.
+# An epoch value below this is shown as 0.00.
 _LEAST_EPOCHS = Fraction(1, 200)
 # An epoch of more batches is not worth its words until it moves, in a run that no number of steps or batches ends.
 _MOST_BATCHES = 100_000
-# Units that start again at 0, or that count what another one counts: no rate is taken of them, nor of how often a
-# node has run.
+# Units that start again at 0, or that duplicate another one: no rate is shown for them, nor for the runs of a node.
 _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
 
 
 @dataclass(frozen=True)
 class Moment:
-    """How far a run is: between equal moments nothing was trained.
+    """The progress of a run: between equal moments nothing was trained.
 
     Attributes:
-        clock: unit -> its exact value, of the outermost graph and of graphs around the position that train; readings of
-            the wall clock are left out.
-        visits: path -> how often it has run, of the nodes of these graphs that act on gradients or train inside.
+        clock: unit -> its exact value, of the outermost graph and of training graphs around the position, without
+            readings of the wall clock.
+        visits: path -> number of runs, for the nodes of these graphs that act on gradients or train inside.
     """
 
     clock: Mapping[str, Fraction]
@@ -42,12 +41,12 @@ class Moment:
 
 
 class Evaluation(NamedTuple):
-    """An evaluation that a run is inside of.
+    """The evaluation that a run is inside.
 
     Attributes:
         name: that of its metrics: ``"val"``.
         batch: batches fetched in it.
-        batches: how many it will have, where the length of its data is known.
+        batches: its number of batches, if the length of its data is known.
     """
 
     name: str
@@ -57,10 +56,10 @@ class Evaluation(NamedTuple):
 
 @final
 class RunClock:
-    """Reads the clock of the graph that trains now, or did last, and those around it; a unit nobody counts is left out.
+    """Reads the clocks of the graph that trains now, or did last, and of enclosing ones, without uncounted units.
 
     Attributes:
-        columns: what rows of metrics have beside step and epoch: the names of the clocks around graphs that train.
+        columns: the columns of rows of metrics besides step and epoch: the names of the clocks around training graphs.
     """
 
     def __init__(self, program: Program) -> None:
@@ -88,7 +87,7 @@ class RunClock:
         return tuple(term for scope in reversed([*self._scope.around()]) for term in _ends(scope))
 
     def count(self, unit: str) -> Fraction | None:
-        """The exact value of a unit, of the graph that trains or else of one around it; None if nobody counts it."""
+        """The exact value of a unit, of the graph that trains or else of an enclosing one; None if not counted."""
         scope = self._scope.counting(unit)
         return scope.count(unit) if scope is not None else None
 
@@ -108,28 +107,28 @@ class RunClock:
         }
 
     def nested(self) -> dict[str, Any]:
-        """What tells this training from others of a graph around it, for files; empty where there is none around it."""
+        """A name for files that distinguishes this training from others in an enclosing graph; empty without one."""
         if self._scope is self._program.main:
             return {}
         return {"clock_of": self._scope.prefix.rstrip("/"), "clocks": self.outer_counts()}
 
     def go_by(self, path: str, position: int) -> None:
-        """Go by the clock of a graph: of the innermost that trains around a position, or else of the body at a path."""
+        """Use the clock of the innermost training graph around a position, or else of the body at a path."""
         training = self._program.training
         around = [scope for scope in self._program.nodes[position].scope.around() if scope in training]
         last = [scope for scope in training if scope.prefix == f"{path}/"]
         self._program.clocked = next(iter([*reversed(around), *last]), self._program.clocked)
 
     def moment(self, position: int) -> Moment | None:
-        """How far the run is, before the node at a position; None where the clock counts nothing."""
+        """The progress of the run, before the node at a position; None if the clock counts nothing."""
         clock: dict[str, Fraction] = {}
         visits: dict[str, int] = {}
         for scope in self._program.nodes[position].scope.around():
-            if scope.activity is not None:  # an evaluation moves nothing
+            if scope.activity is not None:  # an evaluation advances nothing
                 continue
             for unit in scope.graph.units:
                 bound, field = scope.counter(unit)
-                # How often a node has run says nothing of the training.
+                # The number of runs of a node says nothing about the training.
                 if bound is not None and field != "runs" and bound.kind.fields[field].in_digest:
                     clock[scope.prefix + unit] = exactly(getattr(bound.instance, field))
             for bound in scope.nodes.values():
@@ -138,11 +137,11 @@ class RunClock:
         return Moment(clock, visits) if clock else None
 
     def trained(self) -> tuple[int, float]:
-        """Batches and seconds trained: what an interruption loses is measured in them."""
+        """Batches and seconds trained, in which the loss by an interruption is measured."""
         return int(self.count("batches") or 0), float(self.count("seconds") or 0)
 
     def step_and_epoch(self) -> tuple[int, float]:
-        """Steps of the optimizer, and epochs as a fraction: what a row of metrics belongs to."""
+        """Steps of the optimizer, and epochs as a fraction, for a row of metrics."""
         return int(self.count("steps") or 0), float(self.count("epochs") or 0)
 
     def epoch_length(self) -> int | None:
@@ -173,7 +172,7 @@ class RunClock:
         return next(((passes, length) for _, _, passes, length in _windows(self._scope) if passes), None)
 
     def evaluation(self, position: int) -> Evaluation | None:
-        """The evaluation in which the node at a position is; None outside of one."""
+        """The evaluation that contains the node at a position; None outside one."""
         for scope in reversed([*self._program.nodes[position].scope.around()]):
             nodes = [bound for bound in scope.nodes.values() if not bound.bypassed]
             names = [str(bound.parameters[bound.kind.roles.records]) for bound in nodes if bound.kind.roles.records]
@@ -185,9 +184,9 @@ class RunClock:
         return None
 
     def evaluations_run(self, position: int) -> dict[str, float]:
-        """How often each evaluation that is counted as an activity of its own has run, by that name.
+        """How often each evaluation that is a separate activity has run, by its name.
 
-        The one that the node at a position is in counts as far as it is, if that is known.
+        The one that contains the node at a position counts by its progress, if known.
         """
         now = self.evaluation(position)
         share = now.batch / now.batches if now is not None and now.batches else 0.0
@@ -198,7 +197,7 @@ class RunClock:
         }
 
     def evaluations_planned(self, name: str) -> int | None:
-        """How often an evaluation runs in the whole run; None where that is not known."""
+        """How often an evaluation runs in the whole run; None if not known."""
         if name not in self._planned_passes:
             path = next(outer.path for outer in self._evaluating() if outer.node.name == name)
             try:
@@ -223,7 +222,7 @@ class RunClock:
                 continue
             node = found[1]
             if target.name in {**node.reads, **bound.node.reads}:
-                continue  # an expression, which no former graph tells the value of
+                continue  # an expression, whose value in the former graph is not known
             before, now = node.parameters.get(target.name, target.default), bound.parameters[target.name]
             is_kept = field.window is not None and length == before
             if passes and before != now and not (is_kept and FieldTarget(bound.path, target.name) not in self._read):
@@ -234,7 +233,7 @@ class RunClock:
         return lines
 
     def done(self, trigger: Trigger) -> dict[Term, float]:
-        """The share of each amount at which a run is to stop that is reached, of those that are counted now."""
+        """The reached share of each amount at which a run stops, for those that are counted now."""
         limits = [limit for limit in self._program.limits(trigger) if limit.term.base.amount]
         around = [*self._scope.around()]
         return {
@@ -244,7 +243,7 @@ class RunClock:
         }
 
     def ends_done(self) -> dict[Term, float]:
-        """The share of each amount that ends the run that is reached; without those that are not counted."""
+        """The reached share of each amount that ends the run, for those that are counted."""
         counts = {term: self._program.main.count(term.base.unit) for term in self.ends if term.base.amount}
         return {term: min(1.0, float(now / term.base.amount)) for term, now in counts.items() if now is not None}
 
@@ -261,7 +260,7 @@ class RunClock:
         return None
 
     def describe(self) -> str:
-        """As a person reads it: ``step 12, epoch 1.50, batch 5/10, window 2/4``, after ``fold 2`` of a graph around.
+        """The position in words: ``step 12, epoch 1.50, batch 5/10, window 2/4``, after ``fold 2`` of a graph around.
 
         Of a graph that counts none of these, the units that it counts: ``4 batches, 8 samples``.
         """
@@ -294,7 +293,7 @@ def _ends(scope: BoundGraph) -> tuple[Term, ...]:
 
 
 def _windows(scope: BoundGraph) -> Iterator[tuple[BoundNode, Field, int, int]]:
-    """The nodes that count the backward passes of a window: the field that does, its value, and how many to do."""
+    """The nodes that count the backward passes of a window: the field, its value, and its final value."""
     for bound in scope.nodes.values():
         for field in bound.kind.fields.values():
             if field.counts is not None:
@@ -303,10 +302,10 @@ def _windows(scope: BoundGraph) -> Iterator[tuple[BoundNode, Field, int, int]]:
 
 
 def _outer_clocks(scope: BoundGraph) -> dict[str, tuple[BoundNode, str]]:
-    """What the graphs around one count, the outermost first: name -> node and field.
+    """The counters of enclosing graphs, the outermost first: name -> node and field.
 
-    Not the time, which differs between equal runs, and not what a graph further in counts as well. A name that rows of
-    metrics have already gets the path of its graph before it, or the name of the outermost.
+    Not the time, which differs between equal runs, nor what an inner graph counts as well. A name that rows of metrics
+    already have is prefixed by the path of its graph, or the name of the outermost.
     """
     *outer, innermost = scope.around()
     known = {innermost.counter(unit) for unit in innermost.graph.units}
@@ -328,6 +327,6 @@ def _outer_clocks(scope: BoundGraph) -> dict[str, tuple[BoundNode, str]]:
 
 
 def _target(bound: BoundNode, name: str) -> int:
-    """How far a counter counts, as its kind declares it; 0 where that is not known."""
+    """The final value of a counter, as its kind declares it; 0 if not known."""
     target = bound.kind.fields[name].target
     return (getattr(bound.instance, target) or 0) if target is not None else 0

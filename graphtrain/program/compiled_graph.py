@@ -1,4 +1,4 @@
-"""A graph bound to resources and compiled: all of a trainer that another graph replaces."""
+"""A graph bound to resources and compiled: the part of a trainer that another graph replaces."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Liveness:
     """The slots of a bound graph that are read after each position. `ended`: the run took an edge to the end there.
 
     Arguments:
-        extra_inputs: path of a node -> what its step function reads beside what its kind declares.
+        extra_inputs: path of a node -> the inputs of its step function in addition to those its kind declares.
 
     Attributes:
         flow: of the nodes that are not bypassed.
@@ -65,7 +65,7 @@ class Liveness:
         return set(self._points.alive(self._program.nodes[position].path, ended=ended))
 
     def slots(self, position: int, ended: bool = False) -> set[int]:
-        """Their numbers; with those that an open epoch draws from, which a node may write again before the next."""
+        """Their numbers, and those that an open epoch draws from, which a node may write again before the next."""
         drawn = set()
         for bound, slot in self._drawing:
             names = bound.kind.epoch_fields or EpochFields()
@@ -80,7 +80,7 @@ class Liveness:
         return bool(fetched & self.names(position, ended))
 
     def comes_between_batches(self) -> bool:
-        """True if a run stands somewhere while no batch is alive."""
+        """True if there is a position at which no batch is alive."""
         return any(not bound.bypassed and not self.has_batch(bound.index) for bound in self._program.nodes)
 
     def transient(self, position: int, ended: bool = False) -> list[str]:
@@ -92,14 +92,14 @@ class Liveness:
         return [bound.path for bound in self._program.nodes if not self.transient(bound.index)]
 
     def missing(self, bound: BoundNode, held: Collection[str], ended: bool) -> tuple[str, str] | None:
-        """A slot that a run cannot do without at a node and does not hold, with the path of who reads it; or None."""
+        """A slot that is needed at a node but has no value, with the path of its reader; or None."""
         if self.names(bound.index, ended) - set(held):
             for name in sorted(set(self._points.needed(bound.path, ended=ended)) - set(held)):
                 return name, self._points.reader_after(name, bound.path, ended=ended)
         return None
 
     def why(self, slots: Collection[str], position: int) -> Iterator[str]:
-        """Who reads some of them, and where one of them is alive throughout; in words."""
+        """The readers of slots, and the graph throughout which one of them is alive, in words."""
         path, nodes = self._program.nodes[position].path, self._program.nodes
         needed = [slot for slot in slots if slot in self._points.needed(path)]
         if readers := dict.fromkeys(self._points.reader_after(slot, path) for slot in needed):
@@ -112,7 +112,7 @@ class Liveness:
                 return
 
     def reader_of_data(self, slot: str) -> str:
-        """The path of a node that takes what a slot holds for its data; empty if none does."""
+        """The path of a node that uses the value of a slot as its data; empty if none does."""
         for bound in self._program.nodes:
             for read, target in bound.planned.setup_reads:
                 if read.takes_written and slot in slots_of([target]):
@@ -122,26 +122,26 @@ class Liveness:
 
 @final
 class CompiledGraph:
-    """What the loop runs for one graph, and what of it is alive where.
+    """The transitions of one graph for the loop, and its liveness.
 
     Arguments:
-        resources: what the user supplies, by name.
-        prepared: the same made ready, with what the engine provides.
-        requests: is told when an edge leads to the end.
-        former, renaming: the graph that this one takes the place of, and what of it has another name now.
+        resources: those of the user, by name.
+        prepared: the same after preparation, with those provided by the engine.
+        requests: notified when an edge leads to the end.
+        former, renaming: the graph that this one replaces, and its renamed nodes.
         given: the names of the resources that are new. Default: all.
-        made: the resources that nodes have made, and what each of them is a copy of. Default: none.
+        made: the resources made by nodes, each with the name of its source. Default: none.
 
     Raises:
-        GraphError: a resource that the graph reads is missing, or one that is new is not read.
-        UsageError: two nodes rank checkpoints in different ways, or step one optimizer's schedulers at one time; or one
-            renews what is no `Factory`.
+        GraphError: a resource that the graph reads is missing, or a new one is not read.
+        UsageError: two nodes rank checkpoints differently, or step schedulers of one optimizer at the same time; or one
+            renews a resource that is not a `Factory`.
 
     Attributes:
         retention: which checkpoints stay; None if no node says so.
         renewing: resource -> the path of a node that makes it again.
-        kept: the nodes that kept the object that they had in the former graph.
-        returning, saving: the paths of the nodes that may ask the run to go back to a checkpoint, and to make one.
+        kept: the nodes that kept their object from the former graph.
+        returning, saving: the paths of the nodes that may request a return to a checkpoint, and a checkpoint.
     """
 
     def __init__(
@@ -161,15 +161,15 @@ class CompiledGraph:
         plan, ranks = Plan(graph), prepared.get("ranks")
         whole_run = WholeRun(plan, lambda name: epoch_length(prepared[name]), getattr(ranks, "world_size", 1))
         self.program = Program(plan, prepared, whole_run)
-        # Nodes that are as they were keep their object: an iterator that it holds is continued, nothing is fetched
-        # again. They get it before anything is compiled, for what is compiled refers to it.
+        # Unchanged nodes keep their object: its iterator continues, nothing is fetched again. They get it before
+        # anything is compiled, since compiled code refers to it.
         self.kept: set[BoundNode] = set()
         if former is not None:
             assert renaming is not None, "they come together"
             self.kept = _keep_instances(self.program, former.program, renaming)
         triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
         self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
-        # Everything that is read, by users' step functions too, is known now.
+        # From here on all reads are known, also those of users' step functions.
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
         self.renewing: dict[str, str] = {}
@@ -179,7 +179,9 @@ class CompiledGraph:
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
         self.liveness = Liveness(self.program, self.compiler.cells.extra_inputs)
-        self._hearing = [bound for bound in self.program.nodes if bound.kind.hears_rows and not bound.bypassed]
+        self._with_on_metrics = [
+            bound for bound in self.program.nodes if bound.kind.has_on_metrics and not bound.bypassed
+        ]
         self._runs_before: dict[BoundNode, int] = {}
         acting = [bound for bound in self.program.nodes if not bound.bypassed]
         returning, saving = (
@@ -208,7 +210,7 @@ class CompiledGraph:
                 self.renewing |= dict.fromkeys(renewals.renewed_with([name]), bound.path)
 
     def wrapped(self, aspect: Aspect) -> list[Transition]:
-        """The transitions with one more aspect around them, outside of all others."""
+        """The transitions with one more aspect around them, outside all others."""
         pairs = zip(self.program.nodes, self.compiler.transitions, strict=True)
         return [aspect.wrap(bound, transition) for bound, transition in pairs]
 
@@ -226,22 +228,22 @@ class CompiledGraph:
         return self.liveness.slots(position, ended)
 
     def written(self) -> set[int]:
-        """The slots that hold a value: what was written last, whether somebody will read it or not."""
+        """The slots that hold a value, whether it will be read or not."""
         # Constants come after them in the table.
         return {index for index in range(len(self.program.slot_names)) if self.program.slots[index] is not None}
 
     def activity(self, position: int) -> str | None:
-        """What time is counted under at a position, other than training."""
+        """The activity at a position, other than training."""
         return self.program.nodes[position].scope.activity
 
     # ---- metrics
 
-    def hear_row(self, row: Mapping[str, float], position: int) -> None:
-        """Tell the nodes around that hear of rows of metrics of one that was recorded by the node at a position."""
-        around = [*self.program.nodes[position].scope.around()] if self._hearing else []
-        for bound in self._hearing:
-            if bound.scope in around:  # the nodes of other bodies may not be set up, and begin again with their body
-                bound.instance.hear_row(row, self.activity(position) is not None)
+    def on_metrics(self, row: Mapping[str, float], position: int) -> None:
+        """Call `on_metrics` of the nodes around with a row of metrics that the node at a position recorded."""
+        around = [*self.program.nodes[position].scope.around()] if self._with_on_metrics else []
+        for bound in self._with_on_metrics:
+            if bound.scope in around:  # nodes of other bodies may not be set up, and restart with their body
+                bound.instance.on_metrics(row, self.activity(position) is not None)
 
     def monitors(self, position: int) -> Iterator[tuple[str, str, BoundGraph]]:
         """The metrics that nodes around a position name: the parameter, the name, and the graph of the node."""
@@ -266,17 +268,17 @@ class CompiledGraph:
                     )
 
     def has_recorded_all(self, scope: BoundGraph) -> bool:
-        """True if every node of a graph that may record metrics has run since the run began here."""
+        """True if every node of a graph that may record metrics has run in this process."""
         return all(self._has_run(bound) for bound in scope.nodes.values() if _may_record(bound))
 
     def may_record(self, name: str, trained: Collection[str], scope: BoundGraph) -> bool:
         """False if it is known that no node of a graph will record a metric which none has recorded so far.
 
-        Known it is once every evaluation has run, where all others record nothing but means of the training, and `lr`:
-        kinds that declare by `row_prefixes` under which names they record these.
+        That is known once every evaluation has run, if all others record only means of the training, and `lr`: kinds
+        that declare the names for these by `row_prefixes`.
 
         Arguments:
-            trained: what the training gathers means of. Where it has gathered none yet, nothing is known.
+            trained: the values whose means the training gathers. While it has gathered none, nothing is known.
         """
         if not trained:
             return True
@@ -303,13 +305,13 @@ class CompiledGraph:
         self._runs_before = {}
 
     def locate(self, path: str, saved: Collection[str], ended: bool = False, hint: str = "") -> int:
-        """The position of a node at which a run stands whose slots `saved` are at hand.
+        """The position of a node, for a run that has the slots `saved`.
 
         Arguments:
-            hint: what to do where there is no such node. Default: the nearest name is named.
+            hint: for the error if there is no such node. Default: the nearest name.
 
         Raises:
-            UsageError: the graph has no such node, or needs a slot there that is not at hand.
+            UsageError: the graph has no such node, or needs a slot there that is not saved.
         """
         bound = self.program.by_path.get(path)
         if bound is None:
@@ -334,14 +336,14 @@ class CompiledGraph:
             position: of the run. Only the data of the graphs around it is known.
 
         Raises:
-            UsageError: it has.
+            UsageError: there is such a limit.
         """
         around = [*self.program.nodes[position].scope.around()]
         limits = self.program.limits(limit) if limit is not None else []
         refuse_fractions((name, each.term, each.owner, each.field) for each in limits if each.owner.scope in around)
 
     def clear_windows(self) -> None:
-        """Note that the gradients of windows are gone where no parameter of their optimizers has any."""
+        """Note that the gradients of windows are gone if no parameter of their optimizers has any."""
         for bound in self.program.nodes:
             gone = {
                 declared.name: declared.default
@@ -353,39 +355,39 @@ class CompiledGraph:
                 bound.fields.update(gone)
 
     def restart_makers(self, made: Collection[str]) -> None:
-        """Let nodes count from the beginning whose own resources were made again: an average has nothing in it yet."""
+        """Restart the counts of nodes whose resources were made again: a new average is empty."""
         for bound in self.program.nodes:
             targets = [bound.scope.names.read_by(bound.node, slot) for slot in bound.kind.makes]
             if not bound.bypassed and any(leaf in targets for leaf in map(ResourceTarget, made)):
                 bound.kind.restart(bound.instance)
 
     def at_end(self) -> None:
-        """What nodes do when the run has ended; once more, it is nothing."""
+        """Run what nodes do at the end of the run; a second call does nothing."""
         for act in self.compiler.at_end:
             act()
 
     def release(self, kept: Collection[BoundNode] = ()) -> None:
-        """Let nodes end what they can begin again, such as the worker processes of a loader.
+        """Let nodes release what they can start again, such as the worker processes of a loader.
 
         Arguments:
-            kept: nodes, of another graph too, whose objects go on. Default: none.
+            kept: nodes, also of another graph, whose objects are still used. Default: none.
         """
         objects = {id(bound.instance) for bound in kept}
         for bound in self.program.nodes:
             if bound.kind.releases and not bound.bypassed and id(bound.instance) not in objects:
                 bound.instance.release()
 
-    # ---- asking edges again
+    # ---- evaluating edges again
 
     def leave_again(self, position: int) -> tuple[int, bool]:
-        """Where a run that has ended stands once the edges of its last node are evaluated again: the position, and
-        whether it is still at its end. Its ending may have been raised since.
+        """The position of an ended run after the edges of its last node are evaluated again, and whether it is still at
+        its end, which may have been postponed.
         """
         target = self.compiler.leave_again(self.program.nodes[position])
         return (position, True) if target is None else (self.compiler.position(target), False)
 
     def resume_at(self, position: int, trained_last: str = "") -> None:
-        """Set the nodes around a position up, from the progress that they have. May draw random numbers.
+        """Set up the nodes around a position, from their progress. May draw random numbers.
 
         Arguments:
             trained_last: the path of the node whose body trained last. Default: none did, or it is not known.
@@ -403,27 +405,27 @@ def _has_gradients(optimizer: Any) -> bool:
 
 
 def _may_record(bound: BoundNode) -> bool:
-    """True for a node that is given the recorder, or whose body holds one that is, unless it never runs.
+    """True for a node that reads the recorder, itself or in its body, unless it never runs.
 
     A node that ends the run does not count: no checkpoint is due after it.
     """
     if bound.body is not None:
         return not bound.bypassed and any(_may_record(inner) for inner in bound.body.nodes.values())
     trigger = bound.planned.trigger
-    is_never_due = trigger is not None and trigger.is_never and not bound.planned.also_due
+    is_never_due = trigger is not None and trigger.is_never and not bound.planned.extra_due_fields
     is_ending = bound.kind.trigger == "after"
     return bound.kind.may_record_rows and not (bound.bypassed or is_never_due or is_ending)
 
 
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[BoundNode]:
-    """Give the nodes that are just as they were in another program the object that they had there."""
+    """Give nodes that are unchanged from another program their object from there."""
     kept = set()
     for bound in program.nodes:
         old = former.by_path.get(renaming.former(bound.path) or "")
         if old is None or old.bypassed or bound.bypassed or bound.is_set_up_with("history"):  # of its own program
             continue
         is_same = bound.kind is old.kind and bound.parameters == old.parameters
-        # What reads a slot whenever it likes has to read that of this program.
+        # An object that reads a slot at any time has to read that of this program.
         is_same &= bound.planned.set_up_with == bound.planned.setup_reads
         if is_same and _supplies(program, bound) == _supplies(former, old, renaming):
             bound.hold(old.instance)
@@ -432,7 +434,7 @@ def _keep_instances(program: Program, former: Program, renaming: Renaming) -> se
 
 
 def _supplies(program: Program, bound: BoundNode, renaming: Renaming | None = None) -> list[object]:
-    """What can be compared of what a node is set up with: a resource may refuse to be compared as a value."""
+    """The comparable form of what a node is set up with: a resource may not support comparison by value."""
     supplies: list[object] = []
     for read, target in bound.planned.setup_reads:
         for leaf in leaves(target):

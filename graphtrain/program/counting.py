@@ -1,11 +1,11 @@
-"""A compiled graph whose nodes do nothing but count, run to its end.
+"""A compiled graph whose nodes only count, run to its end.
 
 Triggers, windows, guards and epochs are those of a run, since the same code evaluates them. A visit takes about 6 us.
 
-Rounds that repeat are multiplied. Every answer is logged: the nodes that run, the signs of comparisons, what is due.
-Where two rounds log the same and change every counter by the same amounts, all counters are linear in the number of
-rounds, and each answer stays as it is on an interval of them. So the rounds up to the first that differs are found by
-bisection: a million batches take as long as a few.
+Rounds that repeat are multiplied. Every decision is logged: the nodes that run, the signs of comparisons, what is due.
+If two rounds log the same and change every counter by the same amounts, all counters are linear in the number of
+rounds, and each decision is constant on an interval of them. So the first round that differs is found by bisection: a
+million batches take as long as a few.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import Every, Triggers
 from graphtrain.program.visits import Visits, nothing
 
-# Visits after which it is given up, which take 0.3 s: a number, and no clock, so that a resume gets the same answer.
+# Visits after which counting stops, about 0.3 s: a number instead of a time, so that a resume has the same result.
 MOST_VISITS = 50_000
 _ENDLESS = 2**60
 
 
 class EndlessError(UsageError):
-    """Nothing that is counted ends the graph."""
+    """No counted amount ends the graph."""
 
 
 class TooLongError(UsageError):
@@ -51,7 +51,7 @@ class TooLongError(UsageError):
 
 
 def fetching(bound: BoundNode, epoch: EpochFields, length: EpochLength) -> Any:
-    """An object in the place of that of a node which fetches batches, with the fields that follow from counting."""
+    """A stub for a node that fetches batches, with the fields that follow from counting."""
 
     def epochs(self: Any) -> int | Fraction:
         fields = vars(self)
@@ -75,12 +75,12 @@ def fetching(bound: BoundNode, epoch: EpochFields, length: EpochLength) -> Any:
 
 
 class _CountingVisits(Visits):
-    """Visits that do nothing but count, and log what they do."""
+    """Visits that only count, and log that."""
 
     def __init__(self, program: Program, cells: Cells, log: list[Any]) -> None:
         super().__init__(program, cells)
         self._log = log
-        self.aspects.remove(cells)  # whose values are read where they decide something
+        self.aspects.remove(cells)  # read where they decide something
 
     def setup(self, bound: BoundNode) -> Act:
         return nothing
@@ -138,7 +138,7 @@ class _CountingVisits(Visits):
 
 
 class _LoggingCells(Cells):
-    """Cells of what is known, which log what they answer."""
+    """Cells of known values, which log their results."""
 
     def __init__(self, program: Program, counted: Counted, log: list[Any]) -> None:
         super().__init__(program)
@@ -159,7 +159,7 @@ class _LoggingCells(Cells):
         return self._logged(super().due(bound))
 
     def _cell(self, scope: BoundGraph, expression: Name | FieldOf) -> Cell:
-        """What a name stands for; that a window is full is an answer too."""
+        """The cell of a name; whether a window is full is logged too."""
         cell = self.named(scope, expression)
         bound = scope.at(expression.node) if isinstance(expression, FieldOf) else None
         if bound is None or not isinstance(expression, FieldOf):
@@ -192,7 +192,7 @@ def _terms(program: Program, counted: Counted, bound: BoundNode, trigger: Trigge
 
 
 def _logged(part: Operation, log: list[Any]) -> Callable[..., Any]:
-    """What an operation computes; it is linear as long as what it logs stays as it is."""
+    """The result of an operation; it is linear as long as its log does not change."""
     compute = operation(part)
     if part.name in ("+", "-"):
         return compute
@@ -215,7 +215,7 @@ def _logged(part: Operation, log: list[Any]) -> Callable[..., Any]:
         return compare
 
     def operate(*operands: Any) -> Any:
-        # A remainder that comes again once comes again every time: what grows by multiples of the divisor does so.
+        # A remainder that recurs once recurs every time, for a value that grows by multiples of the divisor.
         is_whole = part.name in ("%", "//") and all(type(operand) is int for operand in operands) and operands[1]
         log.append((operands[0] % operands[1], operands[1]) if is_whole else operands)
         return compute(*operands)
@@ -223,14 +223,14 @@ def _logged(part: Operation, log: list[Any]) -> Callable[..., Any]:
     return operate
 
 
-# ---- the run, in which what repeats is multiplied
+# ---- the run, in which repeated rounds are multiplied
 
 _Change = list[Any]
 
 
 @dataclass(frozen=True)
 class _Round:
-    """A way from a position back to it: what is logged on it, and by how much it changes everything."""
+    """A path from a position back to it: its log, and its change of every number."""
 
     head: int
     log: list[Any]
@@ -239,7 +239,7 @@ class _Round:
 
 @dataclass(frozen=True)
 class _Skipped:
-    """Rounds that were not gone through."""
+    """Rounds that were skipped."""
 
     one: _Round
     times: int
@@ -286,8 +286,8 @@ class CountedRun:
         """Run to the end.
 
         Raises:
-            EndlessError: nothing that is counted ends it.
-            UsageError: it is too long.
+            EndlessError: no counted amount ends it.
+            UsageError: it takes too many visits.
         """
         self._go_on(frozenset())
 
@@ -311,7 +311,7 @@ class CountedRun:
                 return
             position = self._position
             met[position] = times = met.get(position, 0) + 1
-            # What does not repeat is tried less and less often.
+            # Rounds that do not repeat are tried less and less often.
             if times >= 2 and not times & (times - 1):
                 if self._multiply(heads):
                     met[position] = 1
@@ -319,7 +319,7 @@ class CountedRun:
                     return
 
     def _multiply(self, heads: frozenset[int]) -> bool:
-        """Go round from here; as long as further rounds are like that one, skip them; False where none was."""
+        """Run one round from here, and skip further ones that are the same; False if none was."""
         head, start, before = self._position, len(self._log), self._state()
         self._go_on(heads | {head})
         change = self._change(before, self._state())
@@ -342,13 +342,13 @@ class CountedRun:
         return low >= 0
 
     def _follow(self, one: _Round) -> bool:
-        """Go round as another round did; False as soon as something differs."""
+        """Run a round as another one; False as soon as something differs."""
         start, before = len(self._log), self._state()
         while (done := len(self._log) - start) < len(one.log):
             entry = one.log[done]
             if isinstance(entry, _Skipped):
                 base = self._state()
-                # What is so in the first of these rounds and in the last is so in all of them.
+                # A decision that is the same in the first and the last of these rounds is the same in all of them.
                 if not all(self._is_alike_after(base, entry.one, times) for times in {0, entry.times - 1}):
                     self._put(base, entry.one.change, 0)
                     return False
@@ -361,14 +361,14 @@ class CountedRun:
         return self._change(before, self._state()) == one.change
 
     def _is_alike_after(self, base: list[Any], one: _Round, times: int) -> bool:
-        """True if the round is the same that comes after so many; the position and the log stay."""
+        """True if the round after this many is the same; position and log are kept."""
         start = len(self._log)
         self._put(base, one.change, times)
         try:
             return self._follow(one)
         except TooLongError:
             raise
-        except (ArithmeticError, ValueError):  # no run comes there
+        except (ArithmeticError, ValueError):  # no run gets there
             return False
         finally:
             self._position, self._has_ended = one.head, False
@@ -384,7 +384,7 @@ class CountedRun:
         return state
 
     def _change(self, before: list[Any], after: list[Any]) -> _Change | None:
-        """By how much each number has changed; None if something else has, or a trigger is not as far as it was."""
+        """The change of each number; None if anything else changed, or a trigger is at another stage."""
         change: _Change = []
         for then, now in zip(before, after, strict=True):
             if then is now or then == now:
@@ -397,7 +397,7 @@ class CountedRun:
         return None if any(each % amount for each, (*_, amount) in zip(fired, self._fired, strict=True)) else change
 
     def _put(self, base: list[Any], change: _Change, times: int) -> None:
-        """Let everything be as it is when it has changed so often."""
+        """Set everything to its state after this many changes."""
         state = [value + times * each if each else value for value, each in zip(base, change, strict=True)]
         for (fields, name), value in zip(self._fields, state, strict=False):
             fields[name] = value
@@ -410,7 +410,7 @@ class CountedRun:
 
 
 class CountedRanks:
-    """Several ranks that all do the same."""
+    """Several ranks that all behave the same."""
 
     rank = 0
 
@@ -421,7 +421,7 @@ class CountedRanks:
         return leave
 
     def before_batch(self) -> None:
-        """Nothing is agreed on."""
+        """Do nothing."""
 
     def gather(self, value: Any) -> list[Any]:
         return [value] * self.world_size

@@ -1,4 +1,4 @@
-"""Resources that a function makes: once when the run is set up, and again where a node renews them."""
+"""Resources made by a function: once when the run is set up, and again when a node renews them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from graphtrain.state.random import (
 
 @final
 class Factory:
-    """A resource that a function makes: once at the start, and again where a node of the kind `renew` runs.
+    """A resource made by a function: once at the start, and again when a node of the kind `renew` runs.
 
-    At the start it is as if `setup` had called the function. What is made has a `state_dict`, by which it is saved.
+    At the start it is as if `setup` had called the function. The resource needs a `state_dict`, by which it is saved.
 
     Arguments:
         function: called without arguments, or with other resources by the names of its parameters: an optimizer takes
-            the model that it trains, and is renewed with it. A parameter with a default may be absent.
+            its model, and is renewed with it. A parameter with a default may be absent.
 
     Raises:
         UsageError: it cannot be called, or takes ``*args``.
@@ -58,7 +58,7 @@ class Factory:
         self.function = function
         try:
             parameters = list(inspect.signature(function).parameters.values())
-        except (TypeError, ValueError):  # a function of C has no signature to go by
+        except (TypeError, ValueError):  # a function of C has no signature
             parameters = []
         for parameter in parameters:
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
@@ -77,7 +77,7 @@ class Factory:
         """Make the resource of a name.
 
         Raises:
-            UsageError: what it needs is missing, or what it makes has no `state_dict`.
+            UsageError: a resource it needs is missing, or its result has no `state_dict`.
         """
         present = {need: resources[need] for need in self.needs if resources.get(need) is not None}
         if missing := [need for need, required in self.needs.items() if required and need not in present]:
@@ -96,21 +96,21 @@ class Factory:
         return value
 
     def first(self, name: str, resources: Mapping[str, Any]) -> Any:
-        """Make it, for the start; once until `take`."""
+        """Make the resource for the start, once until `take`."""
         if not self._made:
             self._made = [self.make(name, resources)]
         return self._made[0]
 
     def take(self) -> None:
-        """Note that what was made belongs to a run now: another run is given another object."""
+        """Note that the resource belongs to a run now: another run gets another object."""
         self._made = []
 
 
 def with_made(resources: Mapping[str, Any]) -> dict[str, Any]:
-    """The resources, with what factories make at the start in their place.
+    """The resources, with factories replaced by what they make at the start.
 
     Raises:
-        UsageError: what a factory needs is missing, or two need each other.
+        UsageError: a resource that a factory needs is missing, or two need each other.
     """
     made = dict(resources)
     for name in _in_order({name: value for name, value in resources.items() if isinstance(value, Factory)}):
@@ -119,7 +119,7 @@ def with_made(resources: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_order(factories: Mapping[str, Factory]) -> list[str]:
-    """The names of factories, each behind those that it needs.
+    """The names of factories, each after those that it needs.
 
     Raises:
         UsageError: two need each other.
@@ -145,7 +145,7 @@ def _in_order(factories: Mapping[str, Factory]) -> list[str]:
 
 
 def factory_needs(resources: Mapping[str, Any]) -> set[str]:
-    """The names of the resources that factories need, supplied as they are or known to what renews them."""
+    """The names of the resources that factories need, supplied directly or by what renews them."""
     renewals = resources.get("renewals")
     factories = [value for value in resources.values() if isinstance(value, Factory)]
     factories += renewals.factories.values() if isinstance(renewals, Renewals) else ()
@@ -154,10 +154,10 @@ def factory_needs(resources: Mapping[str, Any]) -> set[str]:
 
 @dataclass
 class Renewed:
-    """A resource that was made again while the run trained.
+    """A resource that was made again during the run.
 
     Attributes:
-        random: the state of the random generators before that; empty for a copy of another resource.
+        random: the state of the random generators before; empty for a copy of another resource.
         value: the object.
         baseline: what was reachable from it when it was made.
         setup: a hash of what it was set up with, by path.
@@ -170,23 +170,23 @@ class Renewed:
 
     @property
     def listed(self) -> Baseline:
-        """The baseline, which there is once the run knows it."""
-        assert self.baseline is not None, "made when the run was told of it"
+        """The baseline, once the run has noted it."""
+        assert self.baseline is not None, "set once the run has noted it"
         return self.baseline
 
 
 @final
 class Renewals:
-    """The factories of a run, and what nodes ask to renew.
+    """The factories of a run, and requests by nodes to renew resources.
 
     Arguments:
-        resources: as they are supplied, factories among them.
-        requests: is told when something was made again; the trainer puts it in its place between two nodes.
-        agreement: with the other ranks, all of which make the same. Default: there is one process.
+        resources: as supplied, including factories.
+        requests: notified when a resource was made again; the trainer replaces it between two nodes.
+        agreement: that with the other ranks, which make the same. Default: there is one process.
 
     Attributes:
         factories: by name.
-        current: the resources as they are now, with what factories have made.
+        current: the present resources, with those made by factories.
     """
 
     def __init__(self, resources: Mapping[str, Any], requests: Requests, agreement: Agreement | None = None) -> None:
@@ -200,7 +200,7 @@ class Renewals:
             factory.take()
 
     def renewed_with(self, names: Iterable[str]) -> list[str]:
-        """The resources that are renewed where some are: they, and what is made of them, in this order."""
+        """The resources that are renewed together: these, and those made of them, in this order."""
         renewed = set(names)
         for name in self._order:
             if renewed.intersection(self.factories[name].needs):
@@ -211,7 +211,7 @@ class Renewals:
         """Raise if a node cannot renew a resource.
 
         Raises:
-            UsageError: it is no `Factory`, or an optimizer or a scheduler that is none was made of it.
+            UsageError: it is not a `Factory`, or an optimizer or scheduler that is not one was made of it.
         """
         if name not in self.factories:
             value = supplied.get(name)
@@ -241,7 +241,7 @@ class Renewals:
                 )
 
     def renew(self, name: str) -> None:
-        """Make a resource again, and what is made of it, with the random numbers of the run."""
+        """Make a resource and those made of it again, with the random numbers of the run."""
         resources, self._pending = {**self.current}, {}
         with ExitStack() as kept:
             if self._agreement is not None:
@@ -255,15 +255,15 @@ class Renewals:
         self._requests.post("renewed")
 
     def take(self) -> dict[str, Renewed]:
-        """What was made again since this was last called."""
+        """The resources made again since the last call."""
         pending, self._pending = self._pending, {}
         return pending
 
     def make_as(self, name: str, random: Mapping[str, Any], resources: Mapping[str, Any]) -> Renewed:
-        """Make a resource again as a saved run had, from the random numbers of then.
+        """Make a resource again as in a saved run, from the random numbers of then.
 
         Raises:
-            CheckpointError: it is no `Factory` now.
+            CheckpointError: it is not a `Factory` now.
         """
         if name not in self.factories:
             raise CheckpointError(
@@ -274,7 +274,7 @@ class Renewals:
         return Renewed(random, self.factories[name].make(name, resources))
 
     def with_others(self, others: Mapping[str, Any], resources: Mapping[str, Any]) -> Renewals:
-        """The same with other resources, factories among them, in the place of some; itself with none."""
+        """The same with some resources replaced, including factories; itself if there are none."""
         if not others:  # nodes that read it stay as they are
             return self
         renewals = Renewals({**resources, **others}, self._requests, self._agreement)

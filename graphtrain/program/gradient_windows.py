@@ -1,4 +1,4 @@
-"""Windows of backward passes, as the engine counts them: what a visit does to gradients is counted around it."""
+"""Windows of backward passes: the engine counts the actions of visits on gradients around them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphtrain.program.rounds import Act, Rounds
 
 
 class Report:
-    """What the last visit of a node has returned of its backward pass."""
+    """The report of a node's last visit about its backward pass."""
 
     def __init__(self, path: str, *, ran_backward: bool = False) -> None:
         self.path, self.ran_backward = path, ran_backward
@@ -29,11 +29,11 @@ class GradientWindows:
     """The counters of the windows of one program.
 
     Arguments:
-        rounds: of several ranks. Default: there is one process.
+        rounds: those of several ranks. Default: there is one process.
 
     Attributes:
         counters: the nodes that count windows, with the field that counts.
-        reports: position -> what the last visit there has returned of its backward pass, of the nodes that do.
+        reports: position -> the report of the last visit about its backward pass, for nodes that return one.
     """
 
     def __init__(self, program: Program, cells: Cells, rounds: Rounds | None = None) -> None:
@@ -54,13 +54,13 @@ class GradientWindows:
                 self._program.slots[self._cells.window_slot(counter, field.window)] = counter.fields[field.window]
 
     def next_size(self, counter: BoundNode, field: Field) -> Callable[[], int]:
-        """A call that returns the size of the window that opens next: of all ranks that the run began with."""
+        """A call that returns the size of the window that opens next, over all ranks that the run began with."""
         assert field.target is not None, "asked before"
         program, target = self._program, self._cells.field(counter, field.target).read
         return lambda: int(target() * program.window_ranks)
 
     def filled_by(self, bound: BoundNode) -> Windows:
-        """The windows that the batches of a node of one of several ranks fill: those open, or those that open next."""
+        """The windows that the batches of a node fill, among several ranks: those open, or those that open next."""
         assert self._rounds is not None, "asked by several ranks"
         trained_on = self._rounds.trained_on(bound)
         filled = [
@@ -73,16 +73,16 @@ class GradientWindows:
         return Windows(filled, are_expected=not filled and bool(trained_on))
 
     def rewired(self, kept: Iterable[BoundNode]) -> None:
-        """Let nodes that were kept from another graph fill the windows of this one."""
+        """Let nodes kept from another graph fill the windows of this one."""
         for bound in kept:
             if self._rounds is not None and self._rounds.divides(bound):
                 bound.instance.follow_windows(self.filled_by(bound))
 
     def wrap(self, bound: BoundNode, act: Act) -> Act:
-        """The call of a node; what it does to gradients is counted for the windows of its optimizers."""
+        """The call of a node; its actions on gradients are counted for the windows of its optimizers."""
         for counter, field in self.counters:
             optimizers, fields, is_cleared = set(counter.planned.optimizers), counter.fields, False
-            for action in bound.planned.actions:  # in their order: what is wrapped around last happens last
+            for action in bound.planned.actions:  # in their order: the last wrapper acts last
                 if optimizers.isdisjoint(action.optimizers):
                     continue
                 if action.effect == "backward":
@@ -94,7 +94,7 @@ class GradientWindows:
                     act, is_cleared = _setting(act, fields, field.name, 0), True
                     if field.exchanged is not None and self._rounds is not None:
                         act = _setting(act, fields, field.exchanged, False)
-        # What belongs to gradients, and is read, begins again with them.
+        # Fields that belong to gradients, and are read, restart with them.
         cleared = {
             name for action in bound.planned.actions if action.effect == "zero_grad" for name in action.optimizers
         }
@@ -109,7 +109,7 @@ class GradientWindows:
         return has_run if self._rounds is None else self._rounds.amount(bound, has_run)
 
     def _opening(self, act: Act, counter: BoundNode, field: Field, *, always: bool) -> Act:
-        """The call of a node whose backward pass may be the first of a window, which is as large as is said then."""
+        """The call of a node whose backward pass may open a window, whose size is determined then."""
         if field.window is None or field.target is None:
             return act
         fields, count, window = counter.fields, field.name, field.window
@@ -125,7 +125,7 @@ class GradientWindows:
 
 
 def _adding(act: Act, fields: dict[str, Any], name: str, amount: Callable[[], int] | None = None) -> Act:
-    """The call of a node, after which something is added to a field: 1, or what a call returns."""
+    """The call of a node, after which a field is increased by 1, or by the result of a call."""
 
     def count() -> None:
         act()

@@ -1,8 +1,7 @@
-"""The past of the run, as a node is given it: it may ask the run to go back to a checkpoint.
+"""The past of the run for a node, which may request a return to a checkpoint.
 
-What is meant by a checkpoint has to be the same for a run that was cut and for one that was not, which has fewer of
-them. So a node names another node, and means what that one asked to save last: a stop saves too, but nobody goes back
-to what it has saved.
+The checkpoint has to be the same for a run that was cut and for one that was not, which has fewer of them. So a node
+names another node, and means the last checkpoint requested by that node: a stop saves too, but nothing returns to that.
 """
 
 from __future__ import annotations
@@ -18,33 +17,33 @@ from graphtrain.program.requests import Requests, Return
 
 @final
 class History:
-    """What the slot `history` holds, for one node.
+    """The value of the slot `history` for one node.
 
     Arguments:
-        requests: those of the run.
+        requests: the requests of the run.
     """
 
     def __init__(self, bound: BoundNode, program: Program, requests: Requests) -> None:
         self._bound, self._program, self._requests = bound, program, requests
 
     def restore(self, to: str = "checkpoint", keep: Collection[str] | None = None, most: int | None = None) -> bool:
-        """Ask the run to go back to what the node `to` has saved last; False if it has saved nothing so far.
+        """Request a return to the last checkpoint of the node `to`; False if it has saved nothing yet.
 
-        The run does so once the visit is over: resources, progress, gradients, random numbers and the position in the
-        data become those of the checkpoint, rows of metrics that were recorded since are cut, and a checkpoint follows
-        at once. All ranks have to ask at the same visit.
+        The run returns once the visit is over: resources, progress, gradients, random numbers and the position in the
+        data become those of the checkpoint, rows of metrics recorded since are cut, and a checkpoint follows
+        immediately. All ranks have to request it at the same visit.
 
-        A run does not go back to what was saved before somebody changed it: by other hyper-parameters or another graph
+        A run does not return to checkpoints from before it was changed: by other hyper-parameters or another graph
         at a resume, by `rewire`, or by `load`.
 
         Arguments:
-            to: the name of a node that asks for checkpoints, of the same graph or of one around it.
-            keep: the names of nodes of the same graph whose progress stays. Default: the node that asks.
-            most: how often the run may go back, over all its nodes. Default: without a limit.
+            to: the name of a node that requests checkpoints, in the same graph or an enclosing one.
+            keep: the names of nodes of the same graph whose progress stays. Default: the requesting node.
+            most: how often the run may return, over all its nodes. Default: no limit.
 
         Raises:
             UsageError: there is no such node.
-            NotFiniteError: the run has gone back as often as it may.
+            NotFiniteError: the run has returned as often as it may.
         """
         source = self._named(to)
         kept = tuple(self._named(name, is_near=True).path for name in keep) if keep is not None else (self._bound.path,)
@@ -61,7 +60,7 @@ class History:
         return True
 
     def batches(self, count: int = 1) -> list[list[int]]:
-        """The last batches, at most so many, of the epoch: of each the epoch and its number in that, the newest last.
+        """The last batches of the epoch, at most this many: the epoch and the number in it of each, the newest last.
 
         Raises:
             UsageError: nothing in the graph counts batches by epochs.

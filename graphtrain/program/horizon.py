@@ -1,4 +1,4 @@
-"""When learning-rate schedulers are stepped, and how many steps they are made for and the run will take."""
+"""When learning-rate schedulers are stepped, and the number of steps they are made for and the run will take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphtrain.program.bind import BoundNode, Program
 
 
 def horizon_of(scheduler: Any) -> tuple[int, str] | None:
-    """After how many steps a scheduler is at its end, and what it has that from; None where it has no known end.
+    """The number of steps after which a scheduler ends, and its source; None if it has no known end.
 
     >>> import torch
     >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.1)
@@ -51,19 +51,19 @@ def other_horizons(program: Program) -> Iterator[str]:
             try:
                 steps = program.whole_run.visits(bound.path)
             except UsageError:
-                continue  # nobody can tell
+                continue  # it is not known
             if steps != horizon[0]:
                 yield (
                     f"`{name}` is made for {horizon[0]} steps ({horizon[1]}), and the run takes {steps} with it; "
-                    f'setup(run) is told the number: run.steps(train_data, node="{bound.path}")'
+                    f'setup(run) can compute the number: run.steps(train_data, node="{bound.path}")'
                 )
 
 
 def first_change_of(scheduler: Any) -> tuple[int, str] | None:
-    """At which of its steps a scheduler first changes the rate, and it in words, if its documentation counts epochs.
+    """The step at which a scheduler first changes the rate, and its description, if its documentation counts epochs.
 
-    These cut the rate by a factor at an epoch, or at each. Others, which torch counts by epochs too, are as common by
-    steps: warm-up, a half cosine, functions of one's own.
+    These reduce the rate by a factor at an epoch, or at each. Others, which torch counts by epochs too, are as common
+    by steps: warm-up, a half cosine, custom functions.
 
     >>> import torch
     >>> first_change_of(StepLR(torch.optim.SGD([torch.zeros(1)], lr=0.1), 30))
@@ -84,7 +84,7 @@ def lines_about_steps(program: Program) -> Iterator[str]:
 
     Raises:
         UsageError: one that counts epochs is stepped so often that it changes the rate within the first, and the graph
-            does not say that this is meant.
+            does not state that this is intended.
     """
     for bound in program.nodes:
         trigger = bound.planned.trigger
@@ -114,7 +114,7 @@ def lines_about_steps(program: Program) -> Iterator[str]:
 
 
 def _epoch_of_step(program: Program, bound: BoundNode, step: Fraction) -> Fraction | None:
-    """The epoch in which a step is taken; None where that is not known ahead."""
+    """The epoch in which a step is taken; None if not known ahead."""
     steps, batches = (bound.scope.counter(unit)[0] for unit in (COUNTS_RUN, "batches"))
     if steps is None or batches is None:
         return None
@@ -127,7 +127,7 @@ def _epoch_of_step(program: Program, bound: BoundNode, step: Fraction) -> Fracti
 
 
 def refuse_two_at_once(program: Program) -> None:
-    """Raise where two nodes step schedulers of one optimizer at one time.
+    """Raise if two nodes step schedulers of one optimizer at the same time.
 
     Raises:
         UsageError: they do.

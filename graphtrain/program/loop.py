@@ -1,4 +1,4 @@
-"""The loop: positions, transitions, and what makes it stop."""
+"""The loop: positions, transitions, and requests."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Answer = TypeVar("Answer")
 
 @final
 class Loop:
-    """One transition after the other.
+    """Runs one transition after the other.
 
     Attributes:
-        requests: what came up during a transition; looked at after each.
+        requests: requests made during a transition; checked after each.
         position: the node that runs next, or that is running.
         inside: True while a node runs.
         ended: True if the last transition took an edge to the end; `position` is then the node that it left.
@@ -29,7 +29,7 @@ class Loop:
         self.ended = False
 
     def drive(self, transitions: Sequence[Transition], serve: Callable[[], Answer | None]) -> Answer:
-        """Run until `serve`, called at each new position where something is asked for, returns an answer."""
+        """Run until `serve`, called at each new position with a pending request, returns a result."""
         pending = self.requests.pending
         position = self.position
         self.inside = True

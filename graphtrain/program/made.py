@@ -1,4 +1,4 @@
-"""What nodes ask of resources before a run: the types of numbers in models, and copies, which are made once.
+"""Preparation of resources for nodes before a run: the dtypes of models, and copies, which are made once.
 
 A copy is an ordinary resource from then on.
 """
@@ -20,12 +20,12 @@ from graphtrain.plan.scope import ResourceTarget, Scope, resources_of
 
 
 def made_resources(graph: Graph, resources: Mapping[str, Any]) -> dict[str, str]:
-    """The resources that the nodes of a graph make: name -> that of the resource they are copies of.
+    """The resources that the nodes of a graph make: name -> the name of the source.
 
-    Those that are supplied are not among them, nor those whose source is missing.
+    Supplied resources are not among them, nor those whose source is missing.
 
     Raises:
-        UsageError: two nodes make one resource of different ones.
+        UsageError: two nodes make the same resource from different ones.
     """
     made: dict[str, str] = {}
     makers: dict[str, str] = {}
@@ -54,17 +54,17 @@ def with_copies(
     kept: Collection[str] = (),
     earlier: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The resources with the copies that are made of some; models have the types in which nodes compute them.
+    """The resources and their copies; models have the types in which nodes compute them.
 
     Arguments:
-        made: what is copied now: name -> that of the resource it is a copy of.
-        kept: the resources of a trainer that was made, whose types stay. Default: none.
+        made: the copies to make: name -> the name of the source.
+        kept: the resources of an existing trainer, whose types stay. Default: none.
         earlier: the copies among the resources. Default: none.
 
     Raises:
         UsageError: one of them cannot be copied, or cannot have such a type.
     """
-    # In place: an optimizer that was made of a model keeps it. A copy has the type of its model.
+    # In place: an optimizer made for a model keeps it. A copy has the type of its model.
     for name, request in _casting(graph, resources, {**earlier, **made}).items():
         model = resources[name]
         if name in kept and any(
@@ -85,17 +85,17 @@ def _copy(name: str, source: str, value: Any) -> Any:
             f"let `setup` return a `{name}`, made as `{source}` is",
         ) from None
     for parameter in copied.parameters() if isinstance(copied, torch.nn.Module) else ():
-        parameter.requires_grad = False  # an attribute: the method refuses a parameter without a form so far
+        parameter.requires_grad = False  # the attribute: the method refuses a parameter without a shape
         parameter.grad = None
     return copied
 
 
-# ---- the types of numbers in models
+# ---- the dtypes of models
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What a node computes a model in: a precision, and the type that it gives its weights, if any."""
+    """The precision in which a node computes a model, and the type that it gives its weights, if any."""
 
     node: str
     model: str
@@ -106,11 +106,11 @@ class _Request:
 def refuse_other_types(
     former: Graph, graph: Graph, resources: Mapping[str, Any], saved: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Raise if saved weights have another type than that which a graph gives their model now.
+    """Raise if the type of saved weights differs from the one that the present graph gives their model.
 
     Arguments:
         former: the graph that they were trained with.
-        resources: models among them, with the types of now.
+        resources: including models, with their present types.
         saved: the state of each resource.
 
     Raises:
@@ -140,7 +140,7 @@ def _changed(request: _Request, when: str, precision: str | None = None) -> Usag
 def _casting(
     graph: Graph, resources: Mapping[str, Any], copies: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, _Request]:
-    """The models that a graph gives a type, and a node that asks for it of one or of its copy.
+    """The models to which a graph gives a type, each with a node that requires it for the model or a copy.
 
     Raises:
         UsageError: two nodes compute a model in different types.
@@ -171,7 +171,7 @@ def _named(request: _Request, source: str) -> str:
 
 
 def _requests(outermost: Scope, resources: Mapping[str, Any]) -> Iterator[_Request]:
-    """What the nodes of a graph ask, those left out that are bypassed for want of a resource."""
+    """The requirements of the nodes of a graph, except those that are bypassed for lack of a resource."""
     for scope in outermost.with_inner():
         if _is_bypassed(scope, resources):
             continue

@@ -1,4 +1,4 @@
-"""What is asked of the loop: the mailbox that signals, the checkpoint writer, breakpoints and kinds post to."""
+"""Requests to the loop: the mailbox to which signals, the checkpoint writer, breakpoints and kinds post."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Literal, final
 
 from graphtrain.storage.retention import Retention
 
-# stop: a signal came. save: a checkpoint is wanted. mark: the newest checkpoint is to be ranked. written: one was
-# written, or failed to be. reached: the amount given as `until` is reached. breakpoint: the node given as `before` is
-# next. pause: that of a replay, or the one transition asked for. recorded: a row of metrics was recorded.
-# renewed: a resource was made again. return: the run is to go back to a checkpoint. ended: an edge led to the end.
+# stop: a signal arrived. save: a checkpoint is requested. mark: rank the newest checkpoint. written: one was written,
+# or failed. reached: the amount given as `until` is reached. breakpoint: the node given as `before` is next. pause: of
+# a replay, or after a single transition. recorded: a row of metrics was recorded. renewed: a resource was made again.
+# return: return to a checkpoint. ended: an edge led to the end.
 Request = Literal[
     "stop", "save", "mark", "written", "reached", "breakpoint", "pause", "recorded", "renewed", "return", "ended"
 ]
@@ -37,11 +37,11 @@ class SavePolicy:
 
 @dataclass(frozen=True)
 class Return:
-    """What a node asks the run to go back to.
+    """A node's request to return to a checkpoint.
 
     Attributes:
-        node: the path of the node that asks.
-        to: the path of the node whose last checkpoint is meant.
+        node: the path of the requesting node.
+        to: the path of the node that requested the checkpoint.
         keep: the paths of the nodes whose progress stays as it is.
     """
 
@@ -51,11 +51,11 @@ class Return:
 
 
 class Saves:
-    """What becomes of the checkpoints of a run; of one that makes none, this."""
+    """The state of the checkpoints of a run; this class is for a run that makes none."""
 
     @property
     def returns(self) -> int:
-        """How often the run has gone back to one."""
+        """How often the run has returned to one."""
         return 0
 
     def is_writing(self) -> bool:
@@ -63,38 +63,39 @@ class Saves:
         return False
 
     def is_saved(self) -> bool:
-        """True if the newest one holds the run as it is now, but for metrics."""
+        """True if the newest one holds the present state of the run, except metrics."""
         return False
 
     def saved_by(self) -> Collection[str]:
-        """The paths of the nodes that have asked for one to which the run can go back."""
+        """The paths of the nodes that have requested one to which the run can return."""
         return ()
 
     def outcomes(self) -> tuple[int, int]:
-        """How many saves of several ranks are over, and how many of them have failed, as far as this rank knows."""
+        """The numbers of completed and of failed saves of several ranks, as far as this rank knows."""
         return 0, 0
 
 
 @final
 class Requests:
-    """The mailbox of one run; the loop looks into it once after each transition.
+    """The mailbox of one run, which the loop checks once after each transition.
 
-    Every method may be called from a signal handler or from another thread: it changes one set, in one step of the
-    interpreter. Asking twice is asking once.
+    Every method may be called from a signal handler or from another thread: it changes one set atomically. Posting
+    twice is the same as once.
 
-    What every rank of a run comes to by itself, such as the end of the graph, is posted. What may come to one of them
-    alone, a signal for instance, is *asked*: among several ranks it is posted once they agree on it.
+    A request that arises on every rank, such as the end of the graph, is posted. One that may arise on a single rank,
+    such as a signal, is *asked*: among several ranks it is posted once they agree on it.
 
     Arguments:
-        agrees: True if the process is one of several ranks, which agree on what any of them was asked. Default: False.
+        agrees: True for one of several ranks, which agree on requests to any of them. Default: False.
 
     Attributes:
-        pending: what is asked for. The loop tests the truth of this very object, in 10 ns: it is never replaced.
-        retention: which checkpoints stay, merged of all nodes that ask for checkpoints. Default: as was asked for last.
-        value: of the metric by which checkpoints are ranked, for the checkpoint that is asked for; None if it has none.
-        failures: how many saves have failed.
-        running: answers with the path of the node that runs.
-        saves: what becomes of checkpoints. Default: none are made.
+        pending: the requests. The loop tests the truth of this very object, in 10 ns: it is never replaced.
+        retention: which checkpoints stay, merged from all nodes that request checkpoints. Default: as in the last
+            request.
+        value: the ranking metric of the requested checkpoint; None if it has none.
+        failures: the number of failed saves.
+        running: returns the path of the node that runs.
+        saves: the state of checkpoints. Default: none are made.
         is_any_busy: among several ranks, True if any of them was writing a checkpoint when they last synchronised.
 
     >>> requests = Requests(); requests.post("stop"); requests.post("stop")
@@ -118,7 +119,7 @@ class Requests:
 
     @property
     def policy(self) -> SavePolicy:
-        """How the next checkpoint is saved, that of a stop included: as was asked for last."""
+        """How the next checkpoint is saved, also that of a stop: as in the last request."""
         return self._policy if self.retention is None else replace(self._policy, retention=self.retention)
 
     @policy.setter
@@ -127,7 +128,7 @@ class Requests:
 
     @property
     def sync_policy(self) -> SavePolicy:
-        """The same for a checkpoint that must be on the disk before anything else."""
+        """The same for a checkpoint that must be on disk first."""
         return replace(self.policy, mode="sync", if_failed="stop")
 
     def is_busy(self) -> bool:
@@ -135,22 +136,22 @@ class Requests:
         return self.is_any_busy if self._agrees else self.saves.is_writing()
 
     def is_saved(self) -> bool:
-        """True if the newest checkpoint holds the run as it is now, but for metrics."""
+        """True if the newest checkpoint holds the present state of the run, except metrics."""
         return self.saves.is_saved()
 
     def post(self, request: Request) -> None:
-        """Ask for something by name."""
+        """Post a request by name."""
         self.pending.add(request)
 
     def ask(self, request: Request) -> None:
-        """Ask for something that may be asked of one rank alone."""
+        """Post a request that may arise on a single rank."""
         if self._agrees:
             self._asked.append(request)
         else:
             self.pending.add(request)
 
     def take_asked(self) -> Counter[Request]:
-        """What was asked of this rank since the last call, and how many times; from now on it is not."""
+        """Take the requests to this rank since the last call, with their counts."""
         return Counter(self._asked.popleft() for _ in range(len(self._asked)))
 
     def save(self, policy: SavePolicy | None = None, value: float | None = None) -> None:
@@ -158,7 +159,7 @@ class Requests:
 
         Arguments:
             policy: how. Default: as the last one.
-            value: of the metric by which checkpoints are ranked. Default: it has none.
+            value: that of the ranking metric. Default: it has none.
         """
         if policy is not None:
             self.policy = policy
@@ -174,22 +175,22 @@ class Requests:
 
     @property
     def askers(self) -> frozenset[str]:
-        """The paths of the nodes that have asked for a checkpoint, or for a mark."""
+        """The paths of the nodes that have requested a checkpoint, or a mark."""
         return frozenset(self._askers)
 
     def take_askers(self) -> frozenset[str]:
-        """The same; from now on they have not."""
+        """The same, and clear them."""
         askers = self.askers
         self._askers.clear()
         return askers
 
     def go_back(self, asked: Return) -> None:
-        """Go back to a checkpoint, once the visit is over."""
+        """Return to a checkpoint, once the visit is over."""
         self._return = asked
         self.pending.add("return")
 
     def take_return(self) -> Return | None:
-        """What was asked to go back to. Whatever else came up on the way from there is void, but for a stop."""
+        """Take the request to return. All other requests since that checkpoint are void, except a stop."""
         asked, self._return = self._return, None
         if asked is not None:
             self.pending.intersection_update(("stop", "pause"))
@@ -200,11 +201,11 @@ class Requests:
         return request in self.pending
 
     def take(self, request: Request) -> bool:
-        """True if this was asked for; from now on it is not."""
+        """Take a request; True if it was pending."""
         asked = request in self.pending
         self.pending.discard(request)
         return asked
 
     def clear(self) -> None:
-        """Forget everything that was asked for."""
+        """Clear all requests."""
         self.pending.clear()

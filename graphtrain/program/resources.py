@@ -1,4 +1,4 @@
-"""What the user brings: plain PyTorch objects and functions, made ready for the nodes that read them."""
+"""The user's resources: plain PyTorch objects and functions, prepared for the nodes that read them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphtrain.kind.parameter import REQUIRED
 from graphtrain.names import nearest, quoted
 from graphtrain.report.values import described
 
-# What the engine itself supplies under the names of slots.
+# Names of slots that the engine itself supplies.
 PROVIDED = (
     "asks",
     "checkpoints",
@@ -46,12 +46,12 @@ _MADE_BY_USERS = (
     torch.utils.data.DataLoader,
 )
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
-_STEP_INSTEAD = {"test_step": "validation_step"}  # where there is no function of the name
+_STEP_INSTEAD = {"test_step": "validation_step"}  # if there is no function of that name
 
 
 @dataclass(frozen=True)
 class StepCall:
-    """A user's step function: how it is called with model and batch, what else it takes by name, and its own name."""
+    """A user's step function: the call with model and batch, its further inputs by name, and its own name."""
 
     function: Any
     call: Callable[..., Any]
@@ -61,7 +61,7 @@ class StepCall:
 
 @dataclass(frozen=True)
 class StepInputs:
-    """A step function with further inputs beside model and batch, and a call for the value of each."""
+    """A step function with inputs in addition to model and batch, and a call for the value of each."""
 
     call: Callable[..., Any]
     getters: tuple[tuple[str, Callable[[], Any]], ...]
@@ -72,12 +72,12 @@ class StepInputs:
 
 @dataclass(frozen=True)
 class StepOutputs:
-    """A step function of which a part of what it returns goes to slots, detached; the rest is its result.
+    """A step function that returns values for slots, which are detached; the rest is its result.
 
     Arguments:
         step: takes the model and the batch.
         node, name: the path of the node that calls it, and its name, for messages.
-        indices: name in what it returns -> index of the slot.
+        indices: name in its result -> index of the slot.
         slots: the values of all slots.
     """
 
@@ -91,10 +91,10 @@ class StepOutputs:
         return self.take(self.step(model, batch))
 
     def take(self, result: Any) -> Any:
-        """What is left of a result once its slots are written; of None, which is for the node to judge, nothing is.
+        """The rest of a result once its slots are written; None for None, which the node checks.
 
         Raises:
-            UsageError: there is nothing for one of the slots.
+            UsageError: a slot has no value.
         """
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Ask):
             return self.take(result[0]), result[1]
@@ -121,7 +121,7 @@ class StepOutputs:
 
 
 def without_graph(value: Any) -> Any:
-    """A value in which tensors, in tuples, lists and dictionaries too, are detached from what computed them."""
+    """A value with its tensors detached from their graphs, also in tuples, lists and dictionaries."""
     if isinstance(value, torch.Tensor):
         return value.detach() if value.requires_grad else value
     if isinstance(value, tuple):
@@ -135,11 +135,11 @@ def without_graph(value: Any) -> Any:
 
 
 def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """The resources with modules on the device, and step functions (the model's own, where none is given) wrapped.
+    """The resources with modules on the device, and step functions (by default the model's) wrapped.
 
     Raises:
-        UsageError: a resource has a name that the engine supplies, or is not what its name says, or a step function
-            cannot be called with a model and a batch.
+        UsageError: a resource has a name that the engine supplies, or does not fit its name, or a step function cannot
+            be called with a model and a batch.
     """
     _refuse_types(resources)
     if taken := sorted(set(PROVIDED) & set(resources)):
@@ -151,7 +151,7 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
 
 
 def _refuse_types(resources: Mapping[str, Any]) -> None:
-    """Raise for a class in the place of an object of it, and for what cannot be what its name says."""
+    """Raise for a class instead of an instance, and for a value that does not fit its name."""
     for name, value in resources.items():
         if isinstance(value, type) and issubclass(value, _MADE_BY_USERS):
             raise UsageError(
@@ -170,7 +170,7 @@ def _refuse_types(resources: Mapping[str, Any]) -> None:
 
 
 def with_step_functions(resources: Mapping[str, Any]) -> dict[str, Any]:
-    """The resources with step functions (the model's own, where none is given) wrapped.
+    """The resources with step functions (by default the model's) wrapped.
 
     Raises:
         UsageError: a step function cannot be called with a model and a batch.
@@ -191,10 +191,10 @@ def with_step_functions(resources: Mapping[str, Any]) -> dict[str, Any]:
 def prepare_further(
     prepared: Mapping[str, Any], resources: Mapping[str, Any], further: Mapping[str, Any], device: torch.device
 ) -> dict[str, Any]:
-    """What is prepared, with further resources, or others in the place of some.
+    """The prepared resources, with some added or replaced.
 
-    A model comes with its own step functions. What is not new stays the same object. `resources` is what the user
-    supplies, the further ones included; what `prepare` refuses is refused.
+    A model brings its step functions. Other objects stay the same. `resources` are all those of the user, including the
+    new ones; what `prepare` refuses is refused.
     """
     now = prepare(resources, device)
     renewed = set(further)
@@ -205,17 +205,17 @@ def prepare_further(
 
 
 def keeps_state(value: Any) -> bool:
-    """True for objects whose state is saved with the run. Data is not among them: its position is replayed."""
+    """True for objects whose state is saved with the run. Data is excluded: its position is replayed."""
     both = callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
     return both and (isinstance(value, torch.nn.Module) or not hasattr(value, "__iter__"))
 
 
 def resolve_device(name: str | torch.device, local_rank: int | None = None) -> torch.device:
-    """The device a name means; "auto" is CUDA where there is one, else the CPU.
+    """The device of a name; "auto" is CUDA if available, else the CPU.
 
     Arguments:
-        local_rank: the number of this process among those of its host: each has the CUDA device of its number, unless
-            another one is named. Default: there is one process.
+        local_rank: the number of this process on its host: each has the CUDA device of its number, unless another is
+            named. Default: there is one process.
 
     Raises:
         UsageError: there is no such device.
@@ -235,7 +235,7 @@ def resolve_device(name: str | torch.device, local_rank: int | None = None) -> t
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        if device.type != "meta":  # which holds no values
+        if device.type != "meta":  # which has no values
             torch.empty(0, device=device)
             return device
     except (RuntimeError, AssertionError):
@@ -245,7 +245,7 @@ def resolve_device(name: str | torch.device, local_rank: int | None = None) -> t
 
 
 def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
-    """A step function, or that of a model, its `owner`: another model, such as an average of it, is asked for its own.
+    """A step function, or that of a model, its `owner`: another model, such as an average of it, uses its own.
 
     Raises:
         UsageError: it cannot be called with a model and a batch.
@@ -261,7 +261,7 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
     call = function if takes_model else of_model
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # a function of C has no signature to go by
+    except (TypeError, ValueError):  # a function of C has no signature
         return StepCall(function, call, (), own_name)
     leading = 2 if takes_model else 1
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

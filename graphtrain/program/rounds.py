@@ -1,8 +1,8 @@
-"""What a transition does more where a run has several ranks.
+"""The additional work of a transition in a run of several ranks.
 
-Ranks go through the data in rounds: a visit of the node that fetches batches takes as many micro-batches as there are
-ranks, or fewer where the epoch or a window has no more, and each rank gets one of them by its number. A rank that gets
-none is *idle* in that round: what depends on a batch is not called there, and everything is counted as on the others.
+Ranks go through the data in rounds: a visit of the node that fetches batches takes one micro-batch for each rank, or
+fewer if the epoch or a window has no more, and each rank gets one of them by its number. A rank without one is *idle*
+in that round: nothing that depends on a batch is called there, and everything is counted as on the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Rounds:
     """Compiles what depends on the round, for the nodes of one program.
 
     Arguments:
-        agreement: with the other ranks.
+        agreement: that with the other ranks.
     """
 
     def __init__(self, program: Program, agreement: Agreement) -> None:
@@ -46,19 +46,19 @@ class Rounds:
         return is_fetching(bound) and _goes_in_rounds(bound)
 
     def source(self, bound: BoundNode) -> BoundNode | None:
-        """The node whose batches a node reads, itself or through others; None where it reads none."""
+        """The node whose batches a node reads, directly or through others; None if it reads none."""
         return _source(bound, self._dependent)
 
     def wrap(self, bound: BoundNode, act: Act) -> Act:
-        """The call of a node, as one of several ranks has it."""
+        """The call of a node on one of several ranks."""
         if is_fetching(bound):
-            # One that does not know of ranks gives each of them whatever it fetches there.
+            # A kind without support for ranks fetches batches on each of them.
             return act if self.divides(bound) else then(self.agreement.before_batch, act)
         source = self.source(bound)
         if source is None or bound.body is not None:
             return act
         has_batch, slots = self._has_batch(source), self._program.slots
-        # What a step function has returned for slots stays, as if it was not called.
+        # Slots written by a step function keep their values, as if it was not called.
         writes = [self._program.slot_index(path) for path in bound.planned.own_writes]
 
         def act_on_own_batch() -> None:
@@ -78,11 +78,11 @@ class Rounds:
         return lambda: rank < fields[ROUND] and not fields[IDLE]
 
     def amount(self, bound: BoundNode, ran_backward: Callable[[], bool] | None = None) -> Callable[[], int]:
-        """A call that returns the micro-batches, of all ranks, which a visit of a node runs backward for.
+        """A call that returns the number of micro-batches, over all ranks, for which a visit of a node runs backward.
 
         Arguments:
-            ran_backward: of a node that tells whether it ran backward, which ranks then tell each other: whether the
-                last visit did, of this rank; of one that had no batch, an earlier one. Default: every visit does.
+            ran_backward: for a node that reports whether it ran backward, which ranks then exchange: returns whether
+                the last visit with a batch did on this rank. Default: every visit does.
         """
         source, agreement = self.source(bound), self.agreement
         if ran_backward is None:
@@ -91,7 +91,7 @@ class Rounds:
         return lambda: sum(agreement.gather(has_batch() and ran_backward()))
 
     def undivided(self) -> list[str]:
-        """A line for each node that fetches batches, and gives all ranks the same."""
+        """A line for each node that fetches batches and does not divide them among ranks."""
         return [
             f"`{bound.path}` fetches batches for one process: each of {self.agreement.world_size} ranks fetches them, "
             f"and all of them count; use `next_batch`, or give each rank others in `{bound.kind.name}`"
@@ -104,7 +104,7 @@ class Rounds:
         trained = []
         for bound in self._program.nodes:
             source = self.source(bound)
-            while source is not None and not is_fetching(source):  # it gives parts of a batch
+            while source is not None and not is_fetching(source):  # it provides parts of a batch
                 source = _first_source(source, self._dependent)
             if source is fetching:
                 trained += [set(action.optimizers) for action in bound.planned.actions if action.effect == "backward"]
@@ -112,7 +112,7 @@ class Rounds:
 
 
 def slots_of_rounds(program: Program) -> dict[str, BoundNode]:
-    """Every slot that depends on a batch, by path: what a node writes that reads one; with the node that fetches it."""
+    """Every slot that depends on a batch, by path, with the node that fetches the batch."""
     dependent: dict[str, BoundNode] = {}
     for bound in program.nodes:
         if _goes_in_rounds(bound):
@@ -140,12 +140,12 @@ def _written(bound: BoundNode, dependent: dict[str, BoundNode]) -> Iterator[tupl
 
 
 def source_of_batches(program: Program, bound: BoundNode) -> BoundNode | None:
-    """The node that fetches the batches which a node reads; None where it reads none."""
+    """The node that fetches the batches which a node reads; None if it reads none."""
     return _source(bound, slots_of_rounds(program))
 
 
 def _source(bound: BoundNode, dependent: dict[str, BoundNode]) -> BoundNode | None:
-    # To a node in which ranks synchronise all of them come, and what it writes is the same on all.
+    # All ranks visit a node in which they synchronise, and what it writes is the same on all.
     if _goes_in_rounds(bound) or bound.kind.synchronises:
         return None
     return _first_source(bound, dependent)

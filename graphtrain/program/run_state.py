@@ -1,8 +1,8 @@
 """Everything a continuation depends on, as one record of named sections.
 
-A section is a field of `RunState`, made of the two functions that capture it and restore it, which stand side by side
-below. To add a section, add such a pair and its field: checkpoint, digest, resume and verification follow. What of it
-is not in the digest, is not compared, or is each rank's own is listed by name; docs/architecture.md says where.
+A section is a field of `RunState`, made of the two functions that capture and restore it, which are next to each other
+below. To add a section, add such a pair and its field: checkpoint, digest, resume and verification follow. A part
+of it that is not in the digest, not compared or different on each rank is listed by name: docs/architecture.md says where.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Section = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Exemptions:
-    """What is not restored as it was saved.
+    """The state that is not restored as it was saved.
 
     Attributes:
-        fresh: resources that keep the state they were set up with, or are not supplied any more.
-        replaced: paths of nodes of another kind now: a field is restored only where its value is of the same type.
+        fresh: resources that keep their state from set-up, or are no longer supplied.
+        replaced: paths of nodes whose kind has changed: a field is restored only if its value has the same type.
     """
 
     fresh: Collection[str] = ()
@@ -94,8 +94,8 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             hint = ""
             if name in run.objects.optimizers and len(saved[name].get("param_groups", ())) > len(resource.param_groups):
                 hint = "a group that was added during training is missing after `setup`: add it in `setup`"
-            raise CheckpointError(f"the state of `{name}` does not fit any more: {reason}", hint) from None
-    # What a node makes now and did not when the checkpoint was made: a copy of what was just loaded.
+            raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
+    # A copy that no node made when the checkpoint was written: it is made of what was just loaded.
     for name, source in run.copies.items():
         if name in run.objects.stateful and name not in saved and name not in exempt.fresh:
             run.objects.load(name, run.objects.stateful[source].state_dict())
@@ -120,11 +120,11 @@ def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
 
 
 def add_groups(run: StatefulObjects, saved: Section) -> None:
-    """Add the groups again that optimizers were given during training; loading fills them."""
+    """Add again the groups that were added to optimizers during training; loading fills them."""
     for name, optimizer in run.objects.optimizers.items():
         added = saved.get(name, {}).get("added", [])
         for paths in added[len(optimizer.param_groups) - len(run.objects.groups[name]) :] if added else ():
-            if all(paths):  # else loading refuses, and says what to do
+            if all(paths):  # else loading refuses, with a hint
                 optimizer.add_param_group({"params": list(map(run.parameter_at, paths))})
 
 
@@ -136,7 +136,7 @@ def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions
     for name, optimizer in run.objects.optimizers.items():
         groups = saved.get(name, {}).get("groups")
         if groups is not None and name not in exempt.fresh and groups != _names_of_groups(run, optimizer):
-            raise CheckpointError(f"the state of `{name}` does not fit any more: its groups are others")
+            raise CheckpointError(f"the state of `{name}` no longer fits: its groups are others")
     run.objects.restore_optimizers(saved, run.objects.owned(), exempt.fresh)
 
 
@@ -146,7 +146,7 @@ def _capture_progress(run: StatefulObjects, alive: set[int]) -> Section:
         if bound.bypassed:
             continue
         bound.check_fields()
-        # First: a node may bring what it stores up to date when it is asked for its state.
+        # First: a node may update what it stores when its state is read.
         state = {"state": bound.instance.state_dict()} if bound.kind.keeps_state else {}
         captured[bound.path] = {name: getattr(bound.instance, name) for name in stored_fields(bound)} | state
     return captured
@@ -170,7 +170,7 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
                 bound.check_fields()
                 taken.append("state")
         yield from (f"{bound.path}.{name} left out" for name in sorted(set(values) - set(taken)))
-        # On what an observer remembers now and did not before, and on what no digest has, nothing saved depends.
+        # Nothing saved depends on new fields of observers, or on fields outside the digest.
         if not bound.kind.observer:
             fields = bound.kind.fields
             essential = [name for name in stored if name not in fields or fields[name].in_digest]
@@ -184,7 +184,7 @@ def essential_progress(run: StatefulObjects, saved: Section) -> Section:
     for bound in run.program.nodes:
         if bound.bypassed or bound.kind.observer:
             continue
-        # Whether it has run makes it due or not.
+        # Whether it has run decides whether it is due.
         is_once = bound.planned.trigger is not None and bound.planned.trigger.once
         kept = {
             name: value
@@ -240,7 +240,7 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
             for path in further.drift().section
         ),
         *run.unknown_of_renewed,
-        # What a module lacks or has since is said once, of its parameters.
+        # Parts that a module lost or gained are reported once, by its parameters.
         *(line for line in drift.unknown if not (lost and OTHER_SUBMODULES in line)),
         *run.data_state.unsaved,
     ]
@@ -281,22 +281,22 @@ def _restore_generators(run: StatefulObjects, saved: Section, exempt: Exemptions
 class RunState:
     """The state of a run at one position.
 
-    The order of the fields is that of the file and of the digest, so part of the format; and that of restoring: a
-    parameter has its value before its gradient and its optimizer refer to it, and nodes are set up from progress and
-    slots. Random generators come last, after nodes are set up: `iter(DataLoader)` draws from them.
+    The order of the fields is that of the file and of the digest, so part of the format; and it is the order of
+    restoring: a parameter has its value before its gradient and its optimizer refer to it, and nodes are set up from
+    progress and slots. Random generators come last, after nodes are set up: `iter(DataLoader)` draws from them.
 
     Attributes:
         resources: the `state_dict` of each, by name.
-        modules: what that leaves out of modules: modes, frozen flags, buffers that are not persistent.
+        modules: state of modules that it leaves out: modes, frozen flags, non-persistent buffers.
         gradients: by module and parameter.
-        optimizers: what `state_dict` leaves out of optimizers.
+        optimizers: state of optimizers that `state_dict` leaves out.
         progress: the fields of each node, by path.
-        slots: values between nodes: those alive.
+        slots: the values between nodes that are alive.
         metrics: running means; the rows are in a file of their own.
-        renewed: of the resources that were made again, by name: the random numbers that made them, and what has changed
-            of them since.
-        reachable: what has changed since the run was set up, of all that is reachable and that nothing else saves.
-        random: of the process, and of the generators that data holds.
+        renewed: for the resources that were made again, by name: the random state that made them, and their changes
+            since.
+        reachable: the changes since set-up of all reachable state that nothing else saves.
+        random: the generators of the process, and those in data.
     """
 
     resources: Annotated[Section, Handler(_capture_resources, _restore_resources)]
@@ -323,23 +323,23 @@ class RunState:
 
     @classmethod
     def of(cls, sections: Mapping[str, Section]) -> RunState:
-        """The state with these sections; those that a checkpoint does not have are empty."""
+        """The state with these sections; those missing in a checkpoint are empty."""
         return cls(**{name: sections.get(name, {}) for name in SECTIONS})
 
     def sections(self) -> dict[str, Section]:
-        """Section -> name -> state, in the order of the format; without those that few runs have if they are empty."""
+        """Section -> name -> state, in the order of the format; without rare sections that are empty."""
         return {name: getattr(self, name) for name in SECTIONS if name not in _RARE or getattr(self, name)}
 
 
 SECTIONS: Mapping[str, Handler] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(RunState, include_extras=True).items()
 }
-# What another graph takes over in memory; resources and means are the same objects, and stay as they are.
+# The sections that another graph takes over in memory; resources and means stay the same objects.
 OF_NODES = ("progress", "slots", "random")
 _RARE = ("renewed", "reachable")
-# Not compared where rows are recorded by the clock on the wall.
+# Sections that are not compared where rows are recorded by wall-clock time.
 OF_TIMED_ROWS = ("metrics",)
-# Put back once nodes are set up, which calls code of the data, and draws random numbers.
+# Restored once nodes are set up, which calls code of the data, and draws random numbers.
 AFTER_SETUP = ("reachable", "renewed", "random")
 
 
@@ -348,6 +348,6 @@ def stored_fields(bound: BoundNode) -> list[str]:
 
 
 def _is_alike(value: Any, saved: Any) -> bool:
-    """True if a saved value may be one of a field that holds `value` now."""
+    """True if a saved value fits a field whose present value is `value`."""
     numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, saved))
     return value is None or numbers or type(value) is type(saved)

@@ -1,4 +1,4 @@
-"""The objects of a run that have state: captured as one record, and put back."""
+"""The objects of a run that have state: captured as one record, and restored."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import state_digest
 from graphtrain.storage.tensor_files import KnownChecksum, nothing_known
 
-# Optimizers in a list that is a resource; a list of batches may be long, and is not gone through.
+# Optimizers in a list that is a resource; a list of batches may be long, and is not searched.
 _MOST_LISTED = 64
 
-# The position of data as it keeps it itself: that of data which is another on each rank differs.
+# The position that data keeps itself, which differs if each rank has other data.
 _OF_DATA = ("source_state", "state")
 
 
 def of_rank(bound: BoundNode) -> tuple[str, ...]:
-    """The fields of a node's progress that each rank has of its own, as its kind declares."""
+    """The fields of a node's progress that are separate on each rank, as its kind declares."""
     declared: tuple[str, ...] = getattr(bound.kind.implementation, "of_rank", ())
     return declared
 
@@ -68,18 +68,18 @@ class StatefulObjects:
     """The objects of a run that have state.
 
     Arguments:
-        resources: what the user supplied, by name, and what was made of that.
-        made: of the latter, what each is a copy of. Default: nothing was made.
+        resources: those of the user, by name, and those made of them.
+        made: the source of each copy. Default: nothing was made.
 
     Attributes:
-        objects: those with a `state_dict`: resources, and once the run has begun those that they hold.
-        generators: random generators that resources hold: ``"train_data/0"``.
-        data_state: of the data; nodes report to it.
+        objects: those with a `state_dict`: resources, and once the run has begun, those in resources.
+        generators: random generators in resources: ``"train_data/0"``.
+        data_state: that of the data; nodes report to it.
         baseline: what was reachable when the run began; None before.
-        further: what was reachable from what `rewire` has supplied: of that, only what a `state_dict` has is saved.
-        unknown: a line for all that the last capture could not describe.
+        further: the state reachable from objects that `rewire` supplied, of which only a `state_dict` is saved.
+        unknown: a line for everything that the last capture could not describe.
         renewed: the resources that were made again since the run began, by name.
-        made_otherwise: a line for all that a resume makes again in another way than the run did.
+        made_otherwise: a line for everything that a resume makes differently from the run.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class StatefulObjects:
         self.unknown: list[str] = []
         self.states: Section = {}  # the `state_dict` of each, while they are captured
         self.gradients: dict[str, Any] = {}  # by module, while a state is restored
-        self.aliases: dict[str, list[list[Any]]] = {}  # what values in transit shared when captured last
+        self.aliases: dict[str, list[list[Any]]] = {}  # the sharing of values in transit at the last capture
         self.writer: StateWriter | None = None  # while a state is captured
         self.reader: StateReader | None = None  # while a state is restored
         self.data_content: DataContent | None = None  # None before the run has begun
@@ -115,15 +115,15 @@ class StatefulObjects:
         """List what is reachable, before anything has changed.
 
         Arguments:
-            left_out: paths that are no state. Default: none.
-            run: what runs this, which a step function may hold. Default: nothing does.
+            left_out: paths that are not state. Default: none.
+            run: the object that runs this, which a step function may hold. Default: none.
 
         Raises:
             UsageError: nothing is reachable under one of them.
         """
         renewals = self.program.resources.get("renewals")
         factories = renewals.factories.items() if isinstance(renewals, Renewals) else ()
-        # Before what they make: what a function holds is not replaced with it.
+        # Before what they make, since the contents of a function are not replaced with it.
         roots: dict[str, Any] = {f"factory {name}": factory.function for name, factory in factories}
         roots |= {name: value for name, value in by_name(self.resources) if value is not None}
         for bound in self.program.nodes:
@@ -133,9 +133,9 @@ class StatefulObjects:
         data = [name for name, value in roots.items() if is_data(name, value)]
         covered = [name for name in data if keeps_position(roots[name])]
         for name in covered:
-            beside = {f"{name}.{part}": value for part, value in parts_beside_position(roots[name]).items()}
-            roots |= beside
-            data += beside
+            parts = {f"{name}.{part}": value for part, value in parts_beside_position(roots[name]).items()}
+            roots |= parts
+            data += parts
         owned = self.objects.owned()
         loose = {
             id(parameter)
@@ -156,17 +156,16 @@ class StatefulObjects:
     def watch(
         self, baseline: Baseline, former: StatefulObjects | None = None, renewed: Mapping[str, Renewed] = _NOT_RENEWED
     ) -> None:
-        """Save what differs from a baseline, and the objects with a `state_dict` that it lists.
+        """Save the differences from a baseline, and the objects with a `state_dict` that it lists.
 
         Arguments:
-            former: those of the run so far: what it has set up was set up then. Default: everything is set up now.
-            renewed: the resources that were made again since the run began, what others are made of first. Default:
-                none.
+            former: those of the run so far, whose set-up is kept. Default: everything is set up now.
+            renewed: the resources that were made again since the run began, sources first. Default: none.
         """
         self.baseline = self.data_state.baseline = baseline
         self.renewed = renewed
         reached = baseline.reachable.by_path
-        # `rewire` has supplied others in the place of some objects since the run began.
+        # `rewire` has replaced some objects since the run began.
         supplied_again = {
             name: value
             for name, value in self.resources.items()
@@ -191,7 +190,7 @@ class StatefulObjects:
             self._watch_further(baseline, former)
 
     def _list_renewed(self, baseline: Baseline) -> None:
-        """Note what can be reached from each resource that was made again, as it is now, and from nothing else."""
+        """Note the present state that is reachable only from each resource that was made again."""
         by_id = baseline.reachable.by_id
         elsewhere = {identity for identity, reached in by_id.items() if not baseline.is_replaced(reached.path)}
         elsewhere |= {id(value) for value in self.generators.values()}
@@ -202,7 +201,7 @@ class StatefulObjects:
             elsewhere |= renewed.baseline.reachable.by_id.keys()
 
     def _watch_further(self, baseline: Baseline, former: StatefulObjects) -> None:
-        """Note what was supplied since the run began: of that nothing but its `state_dict` is saved."""
+        """Note objects supplied since the run began, of which only the `state_dict` is saved."""
         listed, known = baseline.reachable, {id(value) for _, value in by_name(former.resources)}
         further = {
             name: value
@@ -219,30 +218,30 @@ class StatefulObjects:
             ]
 
     def is_left_out(self, path: str) -> bool:
-        """True for what is declared to be no state."""
+        """True for a path that is declared not to be state."""
         return self.baseline is not None and self.baseline.is_left_out(path)
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The paths that are declared to be no state."""
+        """The paths that are declared not to be state."""
         return self.baseline.left_out if self.baseline is not None else ()
 
     def set_up(self) -> dict[str, Any]:
         """The objects with a `state_dict` made by `setup`, and optimizers in a list.
 
-        A copy that a node makes has no settings of its own.
+        A copy made by a node has no separate settings.
         """
         listed = {
             f"{name}[{number}]": value
             for name, values in self.resources.items()
-            if type(values) in (list, tuple) and len(values) <= _MOST_LISTED  # those of a user may do anything
+            if type(values) in (list, tuple) and len(values) <= _MOST_LISTED  # a user's may do anything
             for number, value in enumerate(values)
             if isinstance(value, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler)
         }
         return {name: value for name, value in self.objects.stateful.items() if name not in self.copies} | listed
 
     def path_of(self, parameter: torch.Tensor) -> str:
-        """Where a parameter was reached when the run began; empty where it was not."""
+        """The path of a parameter when the run began; empty if it was not reachable."""
         for baseline in self._baselines():
             reached = baseline.reachable.find(parameter)
             if reached is not None and not baseline.is_replaced(reached.path):
@@ -250,13 +249,13 @@ class StatefulObjects:
         return ""
 
     def _baselines(self) -> Iterator[Baseline]:
-        """All that is known of what was reachable when it was made."""
+        """All recorded state that was reachable when it was made."""
         if self.baseline is not None:
             yield self.baseline
             yield from (renewed.listed for renewed in self.renewed.values())
 
     def parameter_at(self, path: str) -> torch.Tensor:
-        """The parameter that was reached there.
+        """The parameter at that path.
 
         Raises:
             CheckpointError: there is none.
@@ -273,16 +272,16 @@ class StatefulObjects:
         return reached.value
 
     def not_restored(self) -> list[str]:
-        """A line for everything that was saved and has no place now, or is not what it was."""
+        """A line for everything that was saved and no longer has a place, or has changed."""
         missing = [line for baseline in self._baselines() for line in baseline.not_restored]
         return [*self.made_otherwise, *missing, *self.data_state.not_as_before()]
 
     def drift(self, states: Mapping[str, Any] | None = None) -> Drift:
-        """What has changed since the run began, that nothing else saves; `states` as for `Baseline.drift`."""
+        """The changes since the run began that nothing else saves; `states` as for `Baseline.drift`."""
         return self.baseline.drift(states=states) if self.baseline is not None else Drift(NO_DRIFT)
 
     def capture(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
-        """The state as it is, sharing its tensors with the run; `alive` are the slots that will be read."""
+        """The present state, sharing tensors with the run; `alive` are the slots that will be read."""
         if "resources" in sections:
             for name, value in SECTIONS["slots"].capture(self, alive).items():
                 if keeps_state(value):
@@ -298,7 +297,7 @@ class StatefulObjects:
         return RunState.of(captured)
 
     def _note_aliases(self, captured: Mapping[str, Section], writer: StateWriter) -> None:
-        """Note what values in transit share: those of slots, and those that nodes have kept for a later visit."""
+        """Note the sharing of values in transit: those of slots, and those that nodes keep for a later visit."""
         kept = _kept_by_nodes(captured.get("progress", {}))
         if not captured["slots"] and not kept:
             self.aliases = {}
@@ -310,21 +309,21 @@ class StatefulObjects:
             for keys, part in parts_in(state)
             if isinstance(part, torch.Tensor | numpy.ndarray)
         )
-        # What data has put into its position it loads in a way of its own.
+        # Data loads its position itself.
         positions = [f"{bound.path}.state" for bound in self.program.nodes if bound.kind.keeps_state]
         aliases = aliases_of({**kept, **captured["slots"]}, writer, others, quiet=positions)
         self.aliases = aliases.places
         self.unknown += aliases.unknown
 
     def share(self, aliases: Any, progress: Section, renaming: Renaming) -> list[str]:
-        """Let values in transit share what they shared when `aliases` were noted.
+        """Restore the sharing of values in transit noted in `aliases`.
 
         Arguments:
-            progress: what nodes were restored from: they hold its very containers.
-            renaming: of what the names in `aliases` were.
+            progress: the progress that nodes were restored from, whose very containers they hold.
+            renaming: that of the names in `aliases`.
 
         Returns:
-            A line for all that is not shared any more.
+            A line for everything that is no longer shared.
         """
         if self.reader is None:
             return []
@@ -348,11 +347,11 @@ class StatefulObjects:
         return lost
 
     def essential_parts(self, state: RunState) -> dict[str, Section]:
-        """The sections of which the continuation depends on a part only: that part."""
+        """For sections of which the continuation depends only on a part: that part."""
         parts: dict[str, Section] = {"progress": essential_progress(self, state.progress)}
         if state.renewed:
             parts["renewed"] = {name: {"reachable": entry["reachable"]} for name, entry in state.renewed.items()}
-        # By how much a form differs depends on what was set up; the form itself is that of the tensors.
+        # The difference of a form depends on the set-up; the form itself is that of the tensors.
         if any("forms" in entry for entry in state.modules.values()):
             parts["modules"] = {
                 name: {key: part for key, part in entry.items() if key != "forms"}
@@ -361,7 +360,7 @@ class StatefulObjects:
         return parts
 
     def must_be_equal(self) -> MustBeEqual:
-        """What has to be equal on all ranks of a run: parameters, optimizers, schedulers, and progress."""
+        """The state that must be equal on all ranks of a run: parameters, optimizers, schedulers, and progress."""
         stateful, optimizers, nodes = self.objects.stateful, self.objects.optimizers, self.program.nodes
         schedulers = {
             name for name, value in stateful.items() if isinstance(value, torch.optim.lr_scheduler.LRScheduler)
@@ -373,7 +372,7 @@ class StatefulObjects:
         )
 
     def digest_of(self, state: RunState) -> str:
-        """The digest that a run has whose state this is."""
+        """The digest of a run with this state."""
         return state_digest({**state.sections(), **self.essential_parts(state)})
 
     def digest(
@@ -386,7 +385,7 @@ class StatefulObjects:
         """SHA-256 (hexadecimal) of all that the continuation depends on.
 
         Arguments:
-            reachable: taken for the section of this name. Default: what it is now.
+            reachable: used for the section of this name. Default: the present one.
             known: as for `checksums`. Default: everything is hashed.
         """
         state = self.capture(alive, sections)
@@ -396,7 +395,7 @@ class StatefulObjects:
         return state_digest({name: essential[name] for name in sections if name in essential}, known)
 
     def differs_from(self, saved: Section) -> list[str]:
-        """A line for what is not as it was saved although it was restored: `setup` made something else before."""
+        """A line for restored state that differs from the saved one, because `setup` made something else before."""
         now = self.drift().section
         paths = [path for path in sorted({*now, *saved}) if _text_of(now.get(path)) != _text_of(saved.get(path))]
         what = "is not what it was when it was saved: `setup` makes something else"
@@ -405,7 +404,7 @@ class StatefulObjects:
     def restore(
         self, state: RunState, exempt: Exemptions = _EVERYTHING, sections: Collection[str] = tuple(SECTIONS)
     ) -> list[str]:
-        """Put back what nodes are set up from: everything but the random generators.
+        """Restore everything that nodes are set up from: all but the random generators.
 
         Returns:
             Messages about saved progress that does not fit the nodes.
@@ -423,13 +422,13 @@ class StatefulObjects:
         ]
 
     def restore_after_setup(self, state: RunState, sections: Collection[str] = AFTER_SETUP) -> None:
-        """Put back what setting nodes up may have changed."""
+        """Restore the state that setting up nodes may have changed."""
         for name in sections:
             SECTIONS[name].restore(self, getattr(state, name), Exemptions())
 
 
 def _kept_by_nodes(progress: Section) -> dict[str, Any]:
-    """What nodes hold that can be changed in place, by node and field."""
+    """The values in nodes that can be changed in place, by node and field."""
     return {
         f"{path}.{name}": value
         for path, fields in progress.items()

@@ -1,8 +1,7 @@
-"""What step functions ask for, `STOP` and `END_EPOCH`, and the nodes that are told.
+"""Requests of step functions, `STOP` and `END_EPOCH`, and the nodes that serve them.
 
-Among several ranks one that asks is enough. They learn of it where they synchronise next, which a save does too, and
-grant it all at once before the next batch: whether anything was saved in between makes no difference. Until then it is
-progress of the node that asks.
+Among several ranks one request is enough. They learn of it where they next synchronise, which a save does too, and all
+grant it before the next batch, regardless of saves in between. Until then it is progress of the requesting node.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from graphtrain.program.bind import BoundGraph, BoundNode, Program
 from graphtrain.program.rounds import source_of_batches
 from graphtrain.program.triggers import After
 
-# The progress of a node that holds what was asked for and is not granted.
+# The progress of a node with requests that are not granted yet.
 _PENDING = "asking"
-_MOST_NODES = 32  # whose step functions ask, in a record of ranks
+_MOST_NODES = 32  # with requests by step functions, in a record of ranks
 
 
 @final
 class StepRequests:
-    """Grants what the step functions of one program ask for.
+    """Grants the requests of the step functions of one program.
 
     Arguments:
-        agreement: with the other ranks. Default: there are none.
+        agreement: that with the other ranks. Default: there are none.
     """
 
     def __init__(self, program: Program, agreement: Agreement | None = None) -> None:
@@ -37,7 +36,7 @@ class StepRequests:
             agreement.learn, agreement.grant = self._learn, self._grant_all
 
     def of(self, bound: BoundNode) -> Callable[[Ask], None]:
-        """A call by which the step function of a node asks."""
+        """A call by which the step function of a node makes a request."""
         if self._agreement is None:
             return lambda ask: self._grant(bound, ask)
         agreement, number = self._agreement, self._asking.index(bound)
@@ -66,7 +65,7 @@ class StepRequests:
                 self._grant(bound, Ask[name])
 
     def enter(self, scope: BoundGraph) -> None:
-        """Grant in one process what several ranks have saved before they granted it."""
+        """Grant in one process the requests that several ranks saved before they granted them."""
         for bound in self._asking if self._agreement is None else ():
             if bound.scope is scope and not bound.bypassed:
                 self._grant_pending(bound)
@@ -78,7 +77,7 @@ class StepRequests:
             self._end_epoch(bound)
 
     def _stop(self, asking: BoundNode) -> None:
-        """Let what ends the innermost graph around, where anything does, be due."""
+        """Make the ending of the innermost enclosing graph that has one due."""
         for scope in reversed([*asking.scope.around()]):
             ending = [
                 bound
@@ -90,13 +89,13 @@ class StepRequests:
             if ending:
                 return
         raise UsageError(
-            f"a step function that `{asking.path}` calls returned STOP, and no guard asks whether a node with `after` "
-            "is due",
-            'add a node of the kind `finish`, and let the edge to "end" ask `finish.due`, as in `fit`',
+            f"a step function that `{asking.path}` calls returned STOP, and no guard reads if a node with `after` is "
+            "due",
+            'add a node of the kind `finish`, and let the edge to "end" read `finish.due`, as in `fit`',
         )
 
     def _end_epoch(self, asking: BoundNode) -> None:
-        """Let the node that fetches the batches see no further one."""
+        """Let the node that fetches the batches end the epoch."""
         source = source_of_batches(self._program, asking)
         end_epoch = getattr(source.instance, "end_epoch", None) if source is not None else None
         if end_epoch is None:

@@ -1,6 +1,6 @@
 """Where the time goes: host seconds by activity, always on, and the moment at which a display may draw.
 
-The seconds of each node are sampled, where that is asked for.
+The seconds of each node are sampled on request.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from graphtrain.program.rounds import is_fetching
 
 Visit = Callable[[], int]
 
-# What is not spent on anything else.
+# Time not spent on anything else.
 TRAINING = "train"
-# One batch in many is timed, so that training goes as fast as without.
+# One batch in many is timed, so that training is as fast as without.
 _ONE_IN = 128
 
 
 @final
 class Stopwatch:
-    """Host seconds by activity, while it runs. What a device still has to do is not waited for.
+    """Host seconds by activity, while it runs. It does not wait for a device.
 
     Arguments:
         tick: called with the time after a timed visit, once the time is `next_tick`.
-        clock: answers the time in seconds. Default: `time.monotonic`.
+        clock: returns the time in seconds. Default: `time.monotonic`.
 
     Attributes:
-        now: answers the time, by the clock that everything here goes by.
+        now: returns the time of the clock used for everything here.
         next_tick: the time of the next tick. Default: never.
-        spent: seconds by activity, what is left for training aside.
+        spent: seconds by activity, except training, which has the rest.
 
     >>> now = [0.0]
     >>> watch = Stopwatch(lambda time: None, clock=lambda: now[0])
@@ -52,13 +52,13 @@ class Stopwatch:
         self._inside: tuple[str, float] | None = None
 
     def running(self, now: float | None = None) -> float:
-        """Seconds that it has run in all, until `now`."""
+        """Total seconds that it has run, until `now`."""
         if self._since is None:
             return self._total
         return self._total + ((self.now() if now is None else now) - self._since)
 
     def start(self, inside: str | None = None) -> None:
-        """Run from now on; `inside` is the activity that the run stands in the middle of, if any."""
+        """Start; `inside` is the activity that the run is inside, if any."""
         self._since = self.now()
         self._inside = (inside, self._since) if inside is not None else None
 
@@ -73,12 +73,12 @@ class Stopwatch:
         self._inside = (activity, self.now())
 
     def leave(self) -> None:
-        """It ends; nothing happens if there is none."""
+        """The activity ends; nothing happens if there is none."""
         self.spent.update(self._spent_until(self.now()))  # the same mapping, to which timed visits add
         self._inside = None
 
     def wrap(self, bound: BoundNode, visit: Visit) -> Visit:
-        """The transition of a node, timed where its kind has an activity, unless the body that it is in is timed."""
+        """The transition of a node, timed if its kind has an activity, unless its body is timed."""
         if not bound.kind.activity or bound.bypassed:
             return visit
         return self.timed(visit, bound.kind.activity) if bound.scope.activity is None else self.ticking(visit)
@@ -100,7 +100,7 @@ class Stopwatch:
         return timed_visit
 
     def ticking(self, visit: Visit) -> Visit:
-        """A visit after which a display may draw; its time belongs to what it is inside of."""
+        """A visit after which a display may draw; its time belongs to the surrounding activity."""
         clock = self.now
 
         def ticking_visit() -> int:
@@ -113,7 +113,7 @@ class Stopwatch:
 
     @contextmanager
     def measure(self, activity: str) -> Iterator[None]:
-        """A block of code whose time is counted under an activity, and under nothing else."""
+        """A block of code whose time is counted only under an activity."""
         start = self.now()
         try:
             yield
@@ -127,10 +127,10 @@ class Stopwatch:
 
     @contextmanager
     def paused(self, activity: str | None = None) -> Iterator[None]:
-        """A block of code whose time is not counted at all: somebody looks at the run in a debugger.
+        """A block of code whose time is not counted, such as a session of a debugger.
 
         Arguments:
-            activity: that of the timed visit which the block is inside of. Default: it is inside of none.
+            activity: that of the timed visit around the block. Default: there is none.
 
         >>> now = [0.0]
         >>> watch = Stopwatch(lambda time: None, clock=lambda: now[0])
@@ -153,7 +153,7 @@ class Stopwatch:
                 self.spent[activity] = self.spent.get(activity, 0.0) - pause  # which the visit will add
 
     def seconds(self) -> dict[str, float]:
-        """Seconds by activity until now, training among them: every moment is counted once."""
+        """Seconds by activity until now, including training: every moment is counted once."""
         now = self.now()
         spent = self._spent_until(now)
         return {TRAINING: max(0.0, self.running(now) - sum(spent.values())), **spent}
@@ -165,9 +165,9 @@ class Stopwatch:
         return {**self.spent, activity: self.spent.get(activity, 0.0) + (now - since)}
 
     def load(self, seconds: Mapping[str, float]) -> None:
-        """Go on from what was counted before an interruption."""
+        """Continue from the counts before an interruption."""
         known = {name: value for name, value in seconds.items() if isinstance(value, int | float) and 0 <= value < 1e12}
-        # Not cleared: a visit that is timed counts on its activity being there.
+        # Not cleared: a timed visit relies on the entry of its activity.
         self.spent.update(dict.fromkeys(self.spent, 0.0))
         self.spent.update({name: value for name, value in known.items() if name != TRAINING})
         self._total = sum(known.values())
@@ -175,14 +175,14 @@ class Stopwatch:
 
 @final
 class NodeTimes:
-    """Estimates how many seconds the visits of each node took, by those that were timed.
+    """Estimates the seconds of the visits of each node from those that were timed.
 
-    Timed are the visits from one batch to the next, of the second batch and of one in 128 after it, whatever fetches
-    them, and of other nodes the second visit too. The first ones of a process, in which much is set up, are not. A
-    device may still compute when a visit is over.
+    Timed are the visits from one batch to the next, for the second batch and one in 128 after it, and the second visit
+    of other nodes. The first visits of a process, which include set-up, are not. A device may still compute after a
+    visit.
 
     Arguments:
-        clock: answers the time in seconds. Default: `time.perf_counter`.
+        clock: returns the time in seconds. Default: `time.perf_counter`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:

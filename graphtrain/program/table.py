@@ -25,7 +25,7 @@ from graphtrain.program.visits import Visits
 
 @final
 class Compiler:
-    """The transition table of a program: where a run goes, node by node.
+    """The transition table of a program.
 
     Arguments:
         ended: called when the outermost graph ends.
@@ -35,7 +35,7 @@ class Compiler:
     Attributes:
         transitions: position -> run the node, return the next position.
         exits: position -> choose the exit edge, once the node has run.
-        at_end: called when the run has ended: what nodes of the outermost graph do then.
+        at_end: called when the run has ended, for nodes of the outermost graph that act then.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Compiler:
     # ---- entering graphs
 
     def enter(self, scope: BoundGraph, *, reset: bool, ready: Collection[BoundNode] = ()) -> None:
-        """Set the nodes of a graph up, with fresh progress if `reset`, otherwise with the progress that they have.
+        """Set up the nodes of a graph, with fresh progress if `reset`, otherwise with their present progress.
 
-        Those that are `ready` are set up already.
+        Those in `ready` are already set up.
         """
         self.visits.enter(scope, reset=reset, ready=ready)
         self.triggers.enter(scope, reset=reset)
@@ -103,7 +103,7 @@ class Compiler:
         inner_nodes = [inner for scope in body.inner() for inner in scope.nodes.values()]
         program, is_training = self._program, body in self._program.training
         begins_activity = body.activity is not None and bound.scope.activity is None
-        # What an earlier visit wrote is not kept over a save either.
+        # A save does not keep what an earlier visit wrote either.
         slots, forgotten = self._slots, [self._program.slot_index(body.prefix + slot) for slot in body.names.written]
 
         def enter() -> int:
@@ -123,7 +123,7 @@ class Compiler:
         return enter
 
     def _finish_body(self, scope: BoundGraph) -> Transition:
-        """The end of a body: its outputs go outward, the outer node has run, and one of its edges is chosen."""
+        """The end of a body: its outputs are written outside, the outer node has run, and an edge of it is chosen."""
         outer = scope.outer
         assert outer is not None
         copies = [
@@ -134,7 +134,7 @@ class Compiler:
         slots, record, trigger, watch = self._slots, outer.instance, outer.trigger, self._watch
         ends_activity = scope.activity is not None and outer.scope.activity is None
         program = self._program
-        # Where none of the graphs around trains, the run goes by the clock of this one until another begins.
+        # If no enclosing graph trains, the run uses the clock of this one until another begins.
         around = [graph for graph in outer.scope.around() if graph in program.training]
         resumed = around[-1] if around and scope in program.training else None
 
@@ -157,7 +157,7 @@ class Compiler:
     # ---- edges
 
     def position(self, bound: BoundNode) -> int:
-        """The position of a node, or of what follows it where it is bypassed and has one way out."""
+        """The position of a node, or of the next one if it is bypassed and has a single edge."""
         seen: set[int] = set()
         while bound.bypassed and bound.index not in seen:
             seen.add(bound.index)
@@ -165,7 +165,7 @@ class Compiler:
         return bound.index
 
     def _only_target(self, bound: BoundNode) -> BoundNode | None:
-        """The node that the only edge leads to; None if there are several edges, or it ends the graph."""
+        """The target of a single edge; None if there are several edges, or it ends the graph."""
         targets = self._program.targets(bound)
         return targets[0] if len(targets) == 1 else None
 
@@ -228,7 +228,7 @@ class Compiler:
         return -1, end
 
     def leave_again(self, bound: BoundNode) -> BoundNode | None:
-        """Where the edges of a node lead now, or None for the end. To ask changes nothing.
+        """The node to which the edges of a node lead now, or None for the end. Has no side effects.
 
         Raises:
             GuardError: a guard raises.
@@ -255,7 +255,7 @@ class Compiler:
         return error
 
     def _guard_error(self, bound: BoundNode, name: str, error: Exception) -> GuardError:
-        """The error of a guard, or of another that it names, where that raises the same by itself."""
+        """The error of a guard, or of another that it names, if that raises the same error by itself."""
         scope, guards = bound.scope, bound.scope.graph.guards
         for part in walk(scope.names.parse(guards[name])):
             if isinstance(part, Name) and part.name in guards:

@@ -1,8 +1,8 @@
 """Triggers of bound nodes, compiled to the comparison of a counter with a threshold.
 
-A trigger is due when floor(clock / amount) has grown since its node last fired. The clock only grows, so there is one
-value of its counter before which the answer is no; it is computed when the node fires and when an epoch ends, and in
-between a check is one call with one or two comparisons (0.06 us; comparing fractions took 2 us a trigger).
+A trigger is due when floor(clock / amount) has grown since its node last fired. The clock only grows, so there is a
+value of its counter before which it is not due. That is computed when the node fires and when an epoch ends; in between
+a check is one call with one or two comparisons (0.06 us; comparing fractions took 2 us a trigger).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Aim = Callable[[], None]
 Target = Callable[[], int | Fraction]
 
 Amount = tuple[str, Term, BoundNode, str]
-"""An amount with what it is called in a message, ``"validate.every"``; and the node and the field that count it."""
+"""An amount with its name in messages, ``"validate.every"``, and the node and the field that count it."""
 
 _ONLY_WHOLE_FLOATS = 2**53
 _NEVER = Fraction(2**62)
@@ -35,7 +35,7 @@ _NEVER = Fraction(2**62)
 
 @dataclass(frozen=True)
 class Clock:
-    """One unit of a bound graph: the object and the attribute that count it."""
+    """A clock of one unit in a bound graph: the object and the attribute that count it."""
 
     owner: Any
     field: str
@@ -43,7 +43,7 @@ class Clock:
 
     @classmethod
     def of(cls, bound: BoundNode, field: str) -> Clock:
-        """The clock that a field of a node is."""
+        """The clock of a field of a node."""
         return cls(bound.instance, field, bound.kind.fields[field].restarts)
 
     @property
@@ -53,7 +53,7 @@ class Clock:
         return declared if isinstance(declared, derived_clock) else None
 
     def counts_fractions(self) -> bool:
-        """False if only whole amounts are counted at present, as of epochs whose length is not known."""
+        """False if only whole amounts can be counted at present, as for epochs of unknown length."""
         derived = self.derived
         return derived is None or derived.fractions is None or bool(getattr(self.owner, derived.fractions)())
 
@@ -72,12 +72,12 @@ class Every:
     Arguments:
         terms: clock and term of each amount.
         record: the node's progress; its `fired` maps a unit to the clock at the last firing.
-        once: True makes it due as long as the node has not run. Default: False.
-        may_be_due: answers whether it may be due at all by now. Default: it always may.
+        once: True makes it due until the node has run. Default: False.
+        may_be_due: returns whether it may be due at all by now. Default: always.
 
     Attributes:
-        due: a call that answers whether an amount, or that it has not run, makes it due now.
-        has_moved: of one that is due at the end, a call that answers whether anything was counted since it fired.
+        due: a call that returns whether an amount, or `once`, makes it due now.
+        has_moved: for one that is due at the end, a call that returns whether anything was counted since it fired.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class Every:
         self._aims = [aim for _, aim in thresholds]
 
     def not_before(self, due: Due) -> Due:
-        """What makes the node due, from when on it may be due."""
+        """The call for `due`, restricted by `may_be_due`."""
         may_be_due = self._may_be_due
         return due if may_be_due is None else lambda: may_be_due() and due()
 
     def start(self) -> None:
-        """Begin or resume: units that have not counted here before count from now."""
+        """Begin or resume: units that are new here count from now."""
         fired = self._record.fired
-        # A unit that the trigger does not name now is forgotten: if it comes back, it counts from then.
+        # A unit that the trigger no longer names is dropped: if it returns, it counts from then.
         self._record.fired = {term.unit: fired.get(term.unit) or _firing(clock) for clock, term in self._terms}
         self._aim()
 
@@ -115,7 +115,7 @@ class Every:
         self._aim()
 
     def restart(self, unit: str) -> None:
-        """The counter of a unit begins again at 0, with the body that it is in."""
+        """The counter of a unit restarts at 0, with its body."""
         self._record.fired = {**self._record.fired, unit: [0, 1, None]}
         self._aim()
 
@@ -136,15 +136,15 @@ class Every:
 
 
 class After:
-    """The trigger of a node with `after`: due once a clock has reached an amount, or a step function asked for the end.
+    """The trigger of a node with `after`: due once a clock has reached an amount, or a step function requested the end.
 
     Arguments:
         terms: clock and term of each amount.
-        record: the node's progress; its `stopped` holds the amounts, as `text`, that the end was asked for before.
-            Other amounts take their place.
+        record: the node's progress; its `stopped` holds, as `text`, the amounts before which the end was requested.
+            Other amounts replace them.
 
     Attributes:
-        due: a call that answers whether it is.
+        due: a call that returns whether it is due.
     """
 
     def __init__(self, terms: Sequence[tuple[Clock, Term]], record: Any, text: str) -> None:
@@ -160,7 +160,7 @@ class After:
         return lambda: Fraction(0) if self._is_stopped() else amount
 
     def start(self) -> None:
-        """Begin or resume, as the progress has it now."""
+        """Begin or resume, by the present progress."""
         for aim in self._aims:
             aim()
 
@@ -171,7 +171,7 @@ class After:
 
 
 def after(terms: Sequence[tuple[Clock, Term]]) -> Due:
-    """The trigger of a node with `after`: true once a clock has reached an amount. Nothing is remembered."""
+    """The trigger of a node with `after`: true once a clock has reached an amount. It keeps no state."""
     return any_of([_threshold(clock, functools.partial(Fraction, term.base.amount))[0] for clock, term in terms])
 
 
@@ -180,17 +180,17 @@ class Triggers:
     """The triggers of the nodes of one program.
 
     Arguments:
-        terms: for each amount of a trigger of a node, the node and the field that count it. Default: all that the
-            program counts.
+        terms: for each amount of a trigger of a node, the node and the field that count it. Default: those of the
+            program.
     """
 
     def __init__(
         self, program: Program, terms: Callable[[BoundNode, Trigger], list[tuple[BoundNode, str, Term]]] | None = None
     ) -> None:
         self._terms = terms or program.terms
-        # For each body: the triggers of graphs around it, with a unit, whose counter begins again when it does.
+        # For each body: the triggers of enclosing graphs with a unit whose counter restarts with the body.
         self._restarting: dict[BoundGraph, list[tuple[Every, str]]] = {}
-        # Most graphs have none: nothing is asked when they are entered.
+        # Most graphs have none: nothing is checked when they are entered.
         self._fractions: dict[BoundGraph, list[Amount]] = {}
         for bound in program.nodes:
             if not bound.bypassed:
@@ -220,10 +220,10 @@ class Triggers:
         return [(Clock.of(owner, field), term) for owner, field, term in self._terms(bound, trigger)]
 
     def enter(self, scope: BoundGraph, *, reset: bool) -> None:
-        """Begin, or resume, with the progress that the nodes of a graph have.
+        """Begin or resume, with the present progress of the nodes of a graph.
 
         Raises:
-            UsageError: as of `refuse_fractions`.
+            UsageError: as for `refuse_fractions`.
         """
         for bound in scope.nodes.values():
             if bound.trigger is not None:
@@ -235,7 +235,7 @@ class Triggers:
 
 
 def refuse_fractions(amounts: Iterable[Amount]) -> None:
-    """Raise if some of these amounts are fractions of what is counted as a whole only; whole ones never are.
+    """Raise if some of these amounts are fractions of a unit that is counted only in whole numbers.
 
     Raises:
         UsageError: such as ``"0.25 epochs"`` of data without a length.
@@ -262,7 +262,7 @@ def _firing(clock: Clock) -> list[int | None]:
 
 
 def any_of(calls: Sequence[Due]) -> Due:
-    """True if any of these is; asked in order."""
+    """True if any of these is, evaluated in order."""
     if len(calls) < 2:
         return calls[0] if calls else never
     first, rest = calls[0], any_of(calls[1:])
@@ -270,7 +270,7 @@ def any_of(calls: Sequence[Due]) -> Due:
 
 
 def _least_number(amount: int | Fraction) -> int | float:
-    """The least number that a counter, whole or float, can hold once it has reached the amount.
+    """The least value of a counter, integer or float, that has reached the amount.
 
     The float nearest to 3/10 is less than that: a clock at that float would fire, and be due again at once.
     """
@@ -283,8 +283,7 @@ def _least_number(amount: int | Fraction) -> int | float:
 def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
     """True once the clock has reached the target; the second call is made when the target has changed.
 
-    A clock may start again at 0, or be computed from a counter that does: what counts is then read with how often it
-    has started again.
+    A clock may restart at 0, or be computed from a counter that does: the counter is then read with its restarts.
     """
     derived, counter, restarts = clock.derived, clock.field, clock.restarts
     reach: Callable[[int | Fraction], int | float] = _least_number  # the counter at which the clock is at an amount

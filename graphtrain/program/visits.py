@@ -1,4 +1,4 @@
-"""What a visit of each node does: the call with its slots, and the aspects around it.
+"""The visits of nodes: the call with its slots, and the aspects around it.
 
 A call is specialised for its slots here, once. Its closures serve nodes of every kind.
 """
@@ -23,15 +23,15 @@ from graphtrain.program.step_requests import StepRequests
 
 
 class Aspect(Protocol):
-    """Something that is done around the visits of nodes.
+    """An aspect of the visits of nodes.
 
-    The order is written down here. From the inside out: expressions, ranks, windows (`Visits.aspects`); then come the
-    trigger and the edge that is taken, which make a transition of a visit (`table`); around that timing, and, where a
-    run is asked for them, the times of nodes or the trace.
+    The order is defined here. From the inside out: expressions, ranks, windows (`Visits.aspects`); then the trigger and
+    the choice of an edge, which make a transition of a visit (`table`); around that timing, and on request the times of
+    nodes or the trace.
     """
 
     def wrap(self, bound: BoundNode, visit: Act) -> Act:
-        """The visit of a node with it; the visit itself where there is nothing to do."""
+        """The visit of a node with this aspect; the visit itself if it has nothing to do."""
 
 
 def nothing() -> None:
@@ -42,7 +42,7 @@ class Visits:
     """The visits of the nodes of one program, as calls without arguments.
 
     Attributes:
-        aspects: what is done around the call of a node, from the inside out.
+        aspects: those around the call of a node, from the inside out.
     """
 
     def __init__(self, program: Program, cells: Cells) -> None:
@@ -55,7 +55,7 @@ class Visits:
         self.windows = GradientWindows(program, cells, self.rounds)
         self.aspects: list[Aspect] = [cells, *filter(None, [self.rounds]), self.windows]
         self.step_requests = StepRequests(program, agreement)
-        # What the engine itself provides where a node is set up: name -> the value for a node.
+        # Values that the engine provides at set-up: name -> the value for a node.
         self._provided: dict[str, Callable[[BoundNode], Any]] = {
             "asks": self.step_requests.of,
             "current_loader": self._current_loader,
@@ -72,10 +72,10 @@ class Visits:
     # ---- entering a graph
 
     def enter(self, scope: BoundGraph, *, reset: bool, ready: Collection[BoundNode]) -> None:
-        """Set up the nodes of a graph but for those that are `ready`, with fresh progress if `reset`.
+        """Set up the nodes of a graph except those in `ready`, with fresh progress if `reset`.
 
-        The order is that of names: where a node stands in a file makes no difference, not even to the random numbers
-        that a `setup` draws.
+        The order is that of names: the place of a node in a file has no effect, not even on the random numbers that a
+        `setup` draws.
         """
         for bound in scope.nodes.values():
             if reset:
@@ -86,13 +86,13 @@ class Visits:
                 self.setups[bound.index]()
         self.windows.rewired(bound for bound in scope.nodes.values() if bound in ready)
         if reset:
-            # What may be absent when a graph ends is what an earlier run of it has left otherwise.
+            # Outputs that may be absent would otherwise keep values of an earlier run of the graph.
             maybe = {*outputs_of(scope.graph)} - {*outputs_of(scope.graph, optional=False)} if scope.outer else ()
             self.forget(path for bound in scope.nodes.values() for path in bound.planned.returned.values())
             self.forget(f"{scope.prefix}{name}" for name in maybe)
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Let slots be as they were before anything was written."""
+        """Set slots to their state before anything was written."""
         for path in paths:
             self._slots[self.program.slot_index(path)] = None
 
@@ -105,7 +105,7 @@ class Visits:
         return lambda: setup(*(get() for get in getters))
 
     def _setup_getter(self, bound: BoundNode, read: Read, target: Target) -> Act:
-        """A call that returns what a node is set up with; data that nodes write is looked up when it is opened."""
+        """A call that returns the setup arguments of a node; data written by nodes is read when it is opened."""
         if read.name in self._provided:
             return constant(self._provided[read.name](bound)).read
         get = self.cells.of(bound, read, target).read
@@ -113,7 +113,7 @@ class Visits:
         return constant(WrittenBatches(get)).read if is_written else get
 
     def _step_names(self, bound: BoundNode) -> Mapping[str, str]:
-        """What the step functions that a node calls are called by whoever wrote them, by its name for them."""
+        """The user's names of the step functions that a node calls, by its name for them."""
         names = {}
         for read, target in bound.planned.reads:
             call = self.program.resources.get(target.name) if isinstance(target, ResourceTarget) else None
@@ -123,14 +123,14 @@ class Visits:
         return names
 
     def _current_loader(self, bound: BoundNode) -> Act | None:
-        """A call that returns which of several loaders batches are of, as step functions are told of their `loader`."""
+        """A call that returns the loader of the present batch, for step functions that take `loader`."""
         target = self.program.step_input(bound, Read("loader"))
         return self.cells.at(target.node, target.field).read if isinstance(target, FieldTarget) else None
 
     # ---- visits
 
     def of(self, bound: BoundNode) -> Act:
-        """What a visit of a node does where it is due."""
+        """The visit of a node that is due."""
         visit = self.call(bound)
         for aspect in self.aspects:
             visit = aspect.wrap(bound, visit)
@@ -142,7 +142,7 @@ class Visits:
             function: Callable[..., Any] = bound.kind.implementation
             if passed := bound.kind.passed(bound.parameters):
                 function = functools.partial(function, **passed)
-                bound.arguments = function.keywords  # not a copy: what an expression puts there is passed
+                bound.arguments = function.keywords  # not a copy: values set by expressions are passed
         else:
             function = bound.instance.__call__
         call, writes = self._with_slots(function, bound), self.indices(bound)
@@ -153,7 +153,7 @@ class Visits:
         return then(call, functools.partial(self.forget, sorted(bound.planned.kills))) if bound.planned.kills else call
 
     def at_end(self, scope: BoundGraph) -> list[Act]:
-        """What nodes do at the end of a graph, those that end it last: they see what others did."""
+        """The calls of nodes at the end of a graph, those that end it last, so that they see the others' effects."""
         is_main, acts = scope.outer is None, []
         nodes = sorted(scope.nodes.values(), key=lambda bound: (None in self.program.targets(bound), bound.path))
         for bound in nodes:
@@ -165,15 +165,15 @@ class Visits:
         return acts
 
     def indices(self, bound: BoundNode) -> list[int]:
-        """The slots to which what a visit of a node returns is written."""
+        """The slots to which the results of a visit are written."""
         return [self.program.slot_index(path) for path in bound.planned.own_writes]
 
     def _with_slots(self, function: Callable[..., Any], bound: BoundNode) -> Act:
-        """A call without arguments, specialised by their number: a general one costs 0.12 us more."""
+        """A call without arguments, specialised by the number of inputs: a general one costs 0.12 us more."""
         slots, reads, program = self._slots, bound.planned.reads, self.program
 
         def is_at_default(read: Read, target: Target) -> bool:
-            """True for a resource that nobody supplies, and that is read with a default."""
+            """True for a resource that is not supplied, and that is read with a default."""
             if read.required or not isinstance(target, ResourceTarget):
                 return False
             return program.resource(target.name, read, bound.path) is read.default
@@ -227,7 +227,7 @@ def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
 
 
 def _storing_reported(call: Act, slots: list[Any], writes: list[int], report: Report) -> Act:
-    """The call of a node that returns, behind what it writes, whether it ran backward."""
+    """The call of a node that returns, after what it writes, whether it ran backward."""
 
     def store() -> None:
         returned = call()

@@ -1,4 +1,4 @@
-"""How often the nodes of a graph run from its start to its end, counted ahead; and what a `setup` is told of it."""
+"""How often the nodes of a graph run from start to end, counted ahead; and the argument `run` of a `setup`."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from graphtrain.program.counting import CountedRanks, CountedRun, EndlessError, 
 from graphtrain.ranks import current_ranks
 
 LengthOf = Callable[[str], EpochLength | Mapping[str, EpochLength | None] | None]
-"""The length of an epoch of the data that a resource is; None where it has none. KeyError: nobody says.
+"""The length of an epoch of the data in a resource; None if it has none. KeyError: it is not given.
 
-Of a mapping of loaders, that of each.
+    For a mapping of loaders, that of each.
 """
 
 
 @final
 class WholeRun:
-    """What one whole run of a graph comes to: no data is fetched, and nothing is trained.
+    """The counts of one whole run of a graph, without fetching data or training.
 
     Arguments:
         length_of: the length of data, by the name of the resource.
         window_ranks: the ranks with which the run begins: a window has the micro-batches of all of them. Steps are the
-            same for any number of ranks that goes through these windows. Default: 1.
-        ranks: those that fetch batches, each its own: what is asked after each of them, such as how often a node runs,
-            is asked after a round. Default: 1.
+            same for any number of ranks that continues with these windows. Default: 1.
+        ranks: those that fetch batches, each its own: counts such as the runs of a node are then of rounds. Default: 1.
 
     >>> from graphtrain import Graph
     >>> plan = Plan(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs"))
@@ -63,7 +62,7 @@ class WholeRun:
             if counted.is_uncertain(planned):
                 raise UsageError(
                     f"how often `{planned.path}` runs is not known ahead: time or a metric makes it due "
-                    f"({' or '.join((str(planned.trigger), *planned.also_due))})",
+                    f"({' or '.join((str(planned.trigger), *planned.extra_due_fields))})",
                     f'count steps or epochs, as in {planned.path}.every = "1 epochs"',
                 )
             total *= self._run(scope, counted).by_path[planned.path].fields["runs"]
@@ -80,10 +79,10 @@ class WholeRun:
         return self._length(planned).batches
 
     def total(self, planned: PlanNode, field_name: str) -> int:
-        """What a field holds when the graph that its node is in has run once.
+        """The value of a field when the graph of its node has run once.
 
         Raises:
-            UsageError: as of `visits`; or that depends on this number itself.
+            UsageError: as for `visits`; or it depends on this number itself.
         """
         text = f"{planned.path}.{field_name}"
         if text in self._asked:
@@ -172,14 +171,14 @@ class WholeRun:
 
 @final
 class PlannedRun:
-    """A run of a graph, before it begins: what `setup` is given as its argument `run`.
+    """A run of a graph, before it begins: the argument `run` of `setup`.
 
     Arguments:
         graph: a sound graph, with the parameters that the run has.
 
     Attributes:
         rank: the number of this process among those of the run, from 0.
-        world_size: how many there are; 1 where it is alone.
+        world_size: the number of processes.
 
     >>> run = PlannedRun(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs"))
     >>> run.steps([0] * 10), run.steps([0] * 10, node="train_batch")
@@ -194,14 +193,14 @@ class PlannedRun:
         self.rank, self.world_size = ranks.rank, ranks.world_size
 
     def steps(self, train_data: Any, /, node: str = "step", **data: Any) -> int:
-        """How often a node will run in the whole run, from its start: of `step`, the steps of the optimizer.
+        """How often a node will run in the whole run, from its start; for `step`, the number of optimizer steps.
 
-        The graph is run on its counters alone. A guard that reads anything else, such as a metric, counts as not taken,
-        so where metrics decide the number is an upper bound. It is that of the whole run at a resume too, as long as
-        it is resumed with as many processes as it began with.
+        Only the counters of the graph are run. A guard that reads anything else, such as a metric, counts as false, so
+        if metrics decide the number is an upper bound. At a resume it is also that of the whole run, if the number of
+        processes is the same as at the start.
 
         Arguments:
-            train_data: the data, of which only the length is asked, and of a loader the size of its batches.
+            train_data: the data, of which only the length is read, and for a loader the batch size.
             node: the path of the node, in a body as ``"fit/step"``. Default: "step".
             data: other data that nodes fetch, by the name of the resource.
 

@@ -16,7 +16,7 @@ from graphtrain.printable import one_line, shorten
 from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.run_directory import METRICS_FILE
 
-# In this order the first difference is the likely cause, such as a counter that was lost, and the rest follows from it.
+# In this order the first difference is the likely cause, such as a lost counter, and the rest follows from it.
 _SECTIONS = (
     *("progress", "random", "reachable", "renewed", "slots"),
     *("modules", "resources", "optimizers", "gradients", "metrics"),
@@ -35,19 +35,19 @@ class StateDifference:
 
 
 def first_lines(differences: Sequence[StateDifference], most: int = 8) -> Iterator[str]:
-    """Lines about the first differences, and how many more there are.
+    """Lines about the first differences, and the number of others.
 
-    The row of metrics that differs is always among them: it tells when two runs began to differ.
+    The row of metrics that differs is always among them: it shows when two runs began to differ.
     """
-    told = [*differences[:most], *(row for row in differences[most:] if row.path.startswith(METRICS_FILE))]
-    yield from (f"  {one_line(str(difference))}" for difference in told)
-    if (more := len(differences) - len(told)) > 0:
+    shown = [*differences[:most], *(row for row in differences[most:] if row.path.startswith(METRICS_FILE))]
+    yield from (f"  {one_line(str(difference))}" for difference in shown)
+    if (more := len(differences) - len(shown)) > 0:
         yield f"  ... and {more} more"
 
 
 @dataclass
 class StateComparison:
-    """What was compared, and what differs.
+    """The result of a comparison.
 
     Attributes:
         tensors: tensors and arrays compared.

@@ -1,7 +1,7 @@
-"""A run that is cut at many places, and whether a resume from there comes to the same end.
+"""Cuts a run at many places, and compares the end of each resume with that of the run.
 
-The run is trained in one process, which saves and copies its directory at each cut. Each copy is resumed in a process
-of its own, as after a kill, and what both leave on disk at the end is compared.
+The run is trained in one process, which saves and copies its directory at each cut. Each copy is resumed in a separate
+process, as after a kill, and the results on disk are compared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, METRICS_FILE
 from graphtrain.trainer.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
-# What a manifest has of the end of a run, and equal runs have in common.
+# The entries of a manifest about the end of a run that equal runs have in common.
 _FACTS_OF_THE_END = ("position", "ended", "step", "epoch", "metrics", "graph_hash", "hyper_parameters_in_force")
 
 
@@ -42,8 +42,7 @@ class Cut:
     """Where a run was cut.
 
     Attributes:
-        transition: the number of transitions before it. A run is cut at the first save point from the one that was
-            asked for.
+        transition: the number of transitions before it. A run is cut at the first save point from the requested one on.
         place: in steps, epochs and batches: ``"step 3, epoch 0.75, batch 6/8"``.
         node: the path of the node that runs next.
     """
@@ -63,15 +62,15 @@ class Cut:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run that was trained to its end, and what is to know of it in order to compare it with others.
+    """A run that was trained to its end, with the facts needed to compare it with others.
 
     Attributes:
-        transitions: how many there were.
-        seconds: how long they took, without the start of the process.
+        transitions: their number.
+        seconds: their time, without the start of the process.
         progress: node -> the fields that the continuation depends on, `fired` with its units: no clocks, no observers.
-        notes: what makes two such runs differ, one sentence each.
+        notes: the reasons why two such runs differ, one sentence each.
         has_timed_rows: True if rows of metrics are recorded by wall-clock time.
-        cuts: where it was cut.
+        cuts: its cuts.
     """
 
     transitions: int
@@ -94,12 +93,12 @@ class TrainedRun:
 
 @final
 class CutTraining:
-    """Trains to the end and cuts on the way: the state is saved at a cut, and the run directory copied.
+    """Trains to the end with cuts: at each, the state is saved and the run directory copied.
 
     Arguments:
-        run_dir: of the trainer.
-        transitions: after how many of them the run is cut. At a position that is no save point the next one is taken.
-        folder: takes the copies.
+        run_dir: that of the trainer.
+        transitions: the numbers after which the run is cut, at the next save point.
+        folder: for the copies.
         until: an amount at which the run stops, as in `Trainer.run`. Default: its own end.
     """
 
@@ -111,10 +110,10 @@ class CutTraining:
         self._cuts: list[Cut] = []
 
     def run(self, trainer: Trainer) -> tuple[Outcome, TrainedRun]:
-        """Train; the outcome, and what is to know of the run.
+        """Train; returns the outcome and the facts about the run.
 
         Raises:
-            UsageError: the run ends at a position that is no save point, or at an amount of wall-clock time.
+            UsageError: the run ends at a position that is not a save point, or at an amount of wall-clock time.
         """
         outcome = trainer.run_to(self._transitions)
         compiled, loop = self._compiled, self._loop
@@ -131,8 +130,8 @@ class CutTraining:
         saved = _progress(newest_checkpoint(self._run_dir), trained) if has_saved else {}
         if compare({"progress": saved}, essential).differences:
             raise UsageError(
-                f"the run stops before the node `{trainer.position}`, which is no save point, so that nothing can be "
-                "compared there",
+                f"the run stops before the node `{trainer.position}`, which is not a save point, so that nothing can "
+                "be compared there",
                 "stop it elsewhere, as in --until '10 batches'",
             )
         return outcome, trained
@@ -154,7 +153,7 @@ class CutTraining:
                 self._copy()
             position = transition()
             self._count += 1
-            # A save that the graph asked for comes first: it may be written in the background.
+            # A save requested by the graph comes first: it may be written in the background.
             if self._remaining and self._count >= self._remaining[-1] and "save" not in requests:
                 requests.save(replace(requests.policy, mode="sync", if_failed="stop"))
                 self._is_asked = True
@@ -213,11 +212,11 @@ def newest_checkpoint(run_dir: Path) -> Checkpoint:
     return read_checkpoint(paths[-1])
 
 
-# ---- where to cut, and how long it takes
+# ---- the choice of cuts, and the time they take
 
 
 def sampled_transitions(transitions: int, number: int, seed: int) -> list[int]:
-    """Where to cut a run with so many transitions: at so many of them, in order; at all if there are no more.
+    """The transitions at which to cut a run: this many of them, in order; all if there are no more.
 
     >>> sampled_transitions(1000, 4, seed=1) == sampled_transitions(1000, 4, seed=1)
     True
@@ -229,11 +228,11 @@ def sampled_transitions(transitions: int, number: int, seed: int) -> list[int]:
 
 
 def expected_seconds(whole: float, training: float, transitions: int, cuts: Sequence[int]) -> float:
-    """How long it takes to resume from each cut to the end, one after the other.
+    """The time to resume from each cut to the end, one after the other.
 
     Arguments:
         whole: seconds that a process took to train once.
-        training: those of them that were not spent on its start.
+        training: those of them without its start.
 
     >>> expected_seconds(5.0, 3.0, 100, [50, 100])
     5.5
@@ -272,7 +271,7 @@ def compare_runs(expected: Path, actual: Path, run: TrainedRun) -> StateComparis
 
 
 def _comparable(checkpoint: Checkpoint, run: TrainedRun) -> dict[str, Any]:
-    """What the continuation depends on."""
+    """The fields that the continuation depends on."""
     sections = {**checkpoint.sections, "progress": _progress(checkpoint, run)}
     if run.has_timed_rows:
         return {name: part for name, part in sections.items() if name not in OF_TIMED_ROWS}

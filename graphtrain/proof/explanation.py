@@ -1,4 +1,4 @@
-"""Why a run went the way it did: a transition as plain data, which prints itself."""
+"""Why a run took an edge: a transition as plain data, which prints itself."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _EXACT_DENOMINATOR = 10**6
 
 @dataclass(frozen=True)
 class ClockReading:
-    """One amount of a trigger, when it was asked; all in the unit that the trigger is written in.
+    """One amount of a trigger when it was evaluated, in the unit of the trigger.
 
     Attributes:
         amount: as in the graph: ``"10 minutes"``.
-        now: what the clock said.
-        last: what it said at the last firing, or at the start; 0 where it began again since. None for an `after`.
-        due_at: from where on the trigger is due.
+        now: the value of the clock.
+        last: its value at the last firing, or at the start; 0 if it restarted since. None for an `after`.
+        due_at: the value from which on the trigger is due.
     """
 
     amount: str
@@ -38,16 +38,16 @@ class ClockReading:
 
 @dataclass(frozen=True)
 class TriggerReading:
-    """A trigger, when it was asked.
+    """A trigger when it was evaluated.
 
     Attributes:
         verb: "every" or "after".
         amount: as in the graph: ``"1 epochs or 10 minutes"``.
         clocks: one for each amount; any of them makes it due.
-        also: the fields that make it due too, and what they held.
-        start: before whose amounts it is not due, if it has such: one for each of them.
-        has_run: of one that is due once, whether it has run; else None.
-        is_ending: of one that is due at the end, whether that is asked for; else None.
+        also: the fields that also make it due, with their values.
+        start: the amounts before which it is not due, if there are any.
+        has_run: for one that is due once, whether it has run; else None.
+        is_ending: for one that is due at the end, whether that is requested; else None.
     """
 
     verb: str
@@ -80,9 +80,9 @@ class Reading:
     """A name in a guard, ``node.field`` or a slot, and the value that it had when it was read.
 
     Attributes:
-        trigger: of a field `due`, what it was computed from; None where it is due always, or never for want of work.
+        trigger: for a field `due`, its trigger; None if it is always due, or never because it has nothing to do.
         is_bypassed: True for the field `due` of a node that is bypassed.
-        note: of a parameter, the expression that gives it its value: ``from "..."``; of a full window, how full it is:
+        note: for a parameter, its expression: ``from "..."``; for `full` of a window, the count:
             ``3 of 4``. Empty for anything else.
     """
 
@@ -99,14 +99,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class GuardReading:
-    """A guard that was asked.
+    """A guard that was evaluated.
 
     Attributes:
         expression: as in the graph.
-        value: what it answered; None where it raised.
-        reads: what it read, in order; guards that it names among them.
-        not_read: the names in it that were not looked at, because the answer was clear before.
-        error: what it raised; empty where it did not.
+        value: its value; None if it raised.
+        reads: what it read, in order, including guards that it names.
+        not_read: the names in it that were not read, because the value was already decided.
+        error: what it raised; empty if it did not.
         overlays: those that define or widen it.
     """
 
@@ -119,7 +119,7 @@ class GuardReading:
     overlays: tuple[str, ...] = ()
 
     def readings(self) -> Iterator[Reading]:
-        """What was read, in order, in the guards that it names too."""
+        """What was read, in order, also in the guards that it names."""
         for reading in self.reads:
             if isinstance(reading, Reading):
                 yield reading
@@ -129,14 +129,14 @@ class GuardReading:
 
 @dataclass(frozen=True)
 class EdgeReading:
-    """An edge, and what became of it.
+    """An edge, and its part in the transition.
 
     Attributes:
         target: the name of a node of the same graph, or "end".
-        when: the name of its guard; None where it has none.
-        answer: "taken"; "refused" by its guard; "not asked", because an edge before it was taken or none was to be;
+        when: the name of its guard; None if it has none.
+        answer: "taken"; "refused" by its guard; "not asked", because an edge before it was taken or none was chosen;
             "raised", its guard did.
-        guard: what its guard read, if it was asked.
+        guard: its guard, if it was evaluated.
     """
 
     target: str
@@ -147,14 +147,14 @@ class EdgeReading:
 
 @dataclass(frozen=True)
 class Choice:
-    """The edges that leave a node, asked in order.
+    """The edges of a node, evaluated in order.
 
     Attributes:
         node: its path.
-        event: what came before: the node "ran"; it was "not due" or is "bypassed", and did nothing; it "entered" its
-            body, so no edge was asked yet; its "body ended"; the run "failed" there; or it was "asked again", once the
-            run stood still.
-        trigger: of a node with `every`, when it was visited.
+        event: the preceding event: the node "ran"; it was "not due" or is "bypassed", and did nothing; it "entered" its
+            body, so no edge was evaluated yet; its "body ended"; the run "failed" there; or it was "asked again", after
+            the run had stopped.
+        trigger: that of a node with `every`, at the visit.
         edges: all of them, in order.
     """
 
@@ -172,20 +172,20 @@ class Choice:
 @final
 @dataclass(frozen=True)
 class Explanation:
-    """Why a run went where it went: the last transition, in full.
+    """Why a run took its last transition, in full.
 
-    It prints as a text; `line` says it on one line; everything in it is plain data (`dataclasses.asdict`).
+    It prints as a text, and `line` is one line; everything in it is plain data (`dataclasses.asdict`).
 
     Attributes:
-        choices: the node that ran, and the edges that leave it. Where its edge ended a nested graph, the choice of the
-            node around it follows. Empty where nothing is known; `note` then says why.
+        choices: the node that ran, and the edges that leave it. If its edge ended a nested graph, the choice of the
+            enclosing node follows. Empty if nothing is known; `note` then says why.
         next: the path of the node that runs next, or "end".
         where: the moment, in the words of the clock, after the node had run: ``"step 12, epoch 1.50, batch 5/10"``.
-        step: steps of the optimizer; None where the graph does not count them.
-        epoch: epochs, as a fraction where their length is known; None where they are not counted.
-        batch: batches in this epoch; None where they are not counted.
-        note: a sentence on what cannot be seen from the choices.
-        error: what the node raised; empty where it did not.
+        step: steps of the optimizer; None if the graph does not count them.
+        epoch: epochs, as a fraction if their length is known; None if they are not counted.
+        batch: batches in this epoch; None if they are not counted.
+        note: a sentence with what the choices do not show.
+        error: what the node raised; empty if it did not.
     """
 
     choices: tuple[Choice, ...]
@@ -206,7 +206,7 @@ class Explanation:
 
     @property
     def target(self) -> str:
-        """Where the node that ran was left to, in its own graph or its body; "?" where it failed."""
+        """The next node after the one that ran, in its graph or its body; "?" if it failed."""
         if self.choices and (taken := self.choices[0].taken) is not None:
             return taken.target
         is_stuck = self.error or any(edge.answer == "raised" for choice in self.choices for edge in choice.edges)
@@ -214,7 +214,7 @@ class Explanation:
 
     @property
     def reasons(self) -> str:
-        """The second half of the line: guards with what they read, in the order in which they were asked."""
+        """The second half of the line: guards with what they read, in the order of evaluation."""
         if not self.choices:
             return self.note
         words = [_reasons_of(self.choices[0])]
@@ -229,7 +229,7 @@ class Explanation:
 
     @property
     def _bypassed_target(self) -> str | None:
-        """The target of the edge taken, if that has nothing to do and one way out: the run is already past it."""
+        """The target of the edge taken, if it is bypassed and has one edge: the run is already past it."""
         taken = self.choices[-1].taken if self.choices else None
         is_passed = taken is not None and taken.target not in ("end", self.next.rpartition("/")[2])
         return taken.target if taken is not None and is_passed else None
@@ -257,7 +257,7 @@ class Explanation:
 
 
 def _lines_of_choice(choice: Choice, following: str) -> list[str]:
-    """What happened to a node, and its edges by priority with what their guards read, unless none was asked."""
+    """What happened to a node, and its edges by priority with what their guards read, if any was evaluated."""
     node = f"`{choice.node}`"
     trigger = f" ({choice.trigger})" if choice.trigger is not None else ""
     headlines: dict[Event, str] = {
@@ -282,7 +282,7 @@ def _lines_of_choice(choice: Choice, following: str) -> list[str]:
 
 
 def _lines_of_guard(guard: GuardReading, indent: str) -> list[str]:
-    """The expression, and under it what was read."""
+    """The expression, and below it what was read."""
     overlays = f" ({overlays_text(guard.overlays)})" if guard.overlays else ""
     lines = [f'{indent}{guard.name} = {_answer(guard)}, from "{_on_one_line(guard.expression)}"{overlays}']
     indent += "  "
@@ -292,7 +292,7 @@ def _lines_of_guard(guard: GuardReading, indent: str) -> list[str]:
 
 
 def _reasons_of(choice: Choice) -> str:
-    """Why a node did nothing, and guards on a part of a line: ``reached=False(accumulate.count=1)``."""
+    """Why a node did nothing, and guards, as part of a line: ``reached=False(accumulate.count=1)``."""
     words: list[str] = []
     if choice.event == "not due":
         words.append(f"not due ({choice.trigger})")
@@ -301,14 +301,14 @@ def _reasons_of(choice: Choice) -> str:
     for guard in (edge.guard for edge in choice.edges if edge.guard is not None):
         values = dict.fromkeys(f"{reading.name}={shown(reading.value)}{_due(reading)}" for reading in guard.readings())
         if not guard.error and guard.expression.strip() in [reading.name for reading in guard.reads]:
-            # A guard that is only another name of what it reads has its value; what is left is why that is due.
+            # A guard that only renames what it reads has its value; the rest is why that is due.
             values = dict.fromkeys(filter(None, (_due(reading).strip("()") for reading in guard.readings())))
         words.append(f"{guard.name}={_answer(guard)}" + (f"({' '.join(values)})" if values else ""))
     return " ".join(words)
 
 
 def _due(reading: Reading) -> str:
-    """What a field was computed from, in parentheses: the numbers of a trigger, an expression, a count."""
+    """The source of a field, in parentheses: the numbers of a trigger, an expression, a count."""
     why = reading.note or ("" if reading.trigger is None or reading.is_bypassed else str(reading.trigger))
     return f"({why})" if why else ""
 
@@ -318,7 +318,7 @@ def _answer(guard: GuardReading) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it is read: exact fractions as decimals, text in quotes.
+    """A value for messages: exact fractions as decimals, text in quotes.
 
     >>> shown(Fraction(1, 4)), shown(Fraction(1, 3)), shown(3), shown(0.1), shown("a"), shown(True)
     ('0.25', '1/3', '3', '0.1', "'a'", 'True')

@@ -25,11 +25,11 @@ from graphtrain.storage.store import FolderStore
 
 @dataclass(frozen=True)
 class Segment:
-    """What was trained between two checkpoints.
+    """The training between two checkpoints.
 
     Attributes:
         start: None for the beginning of the run.
-        change: what a person changed in between, so that nothing can be compared; empty for nothing.
+        change: a change by the user in between, so that nothing can be compared; empty if none.
     """
 
     start: SavedCheckpoint | None
@@ -66,13 +66,13 @@ class RunHistory:
         self._starts = [start["checkpoint"] for start in read_starts(run_dir) if "checkpoint" in start]
 
     def lineage(self, spans: int | None = None) -> list[SavedCheckpoint]:
-        """The newest checkpoint and those that led to it, the oldest first.
+        """The newest checkpoint and its predecessors, the oldest first.
 
         Arguments:
-            spans: only as many of the newest as have this many spans with batches between them. Default: all.
+            spans: only the newest, with this many spans with batches between them. Default: all.
         """
         metrics = self.path / METRICS_FILE
-        # Whoever resumes from an earlier checkpoint cuts the metrics back: what was saved beyond was abandoned.
+        # A resume from an earlier checkpoint cuts the metrics back: later checkpoints were abandoned.
         metrics_bytes = metrics.lstat().st_size if os.path.lexists(metrics) else 0
         newest_first: list[SavedCheckpoint] = []
         skipped = SkippedCheckpoints(self._notify)
@@ -97,14 +97,14 @@ class RunHistory:
         """The spans between neighbouring checkpoints, the oldest first, with that from the beginning where possible.
 
         Arguments:
-            last: how many of the newest that have batches in them. Default: all.
+            last: the number of newest ones with batches. Default: all.
         """
         lineage = self.lineage(last)
         segments = [Segment(start, goal, self._change(start, goal)) for start, goal in itertools.pairwise(lineage)]
         if not lineage or (last is not None and _trained_spans(lineage) >= last):
             return segments
         oldest = lineage[0]
-        # The first checkpoints were deleted, other than by one that took their place.
+        # The first checkpoints were deleted, not replaced.
         if oldest.manifest.first_number(oldest.path) != 1:
             return segments
         if reason := self.why_not_from_the_beginning(oldest):
@@ -118,7 +118,7 @@ class RunHistory:
         if start.manifest.in_force != goal.manifest.in_force:
             return "hyper-parameters were changed in between"
         if start.returns != goal.returns:
-            return "the run went back to an earlier checkpoint in between"
+            return "the run returned to an earlier checkpoint in between"
         # A graph that was changed when the run resumed from `start` is replayed from there; one that was changed
         # later, at a node that no checkpoint tells, is not.
         if start.manifest.graph_hash != goal.manifest.graph_hash and start.path.name not in self._starts:
@@ -128,20 +128,20 @@ class RunHistory:
     def why_not_from_the_beginning(self, oldest: SavedCheckpoint) -> str:
         """Why the run cannot be replayed from its beginning; empty if it can."""
         if not self._starts:
-            return f"how the run started is not known, for its {STARTS_FILE} cannot be read"
+            return f"how the run started is not known, because its {STARTS_FILE} cannot be read"
         if self._starts[0] is not None:
             return f"the run started from {self._starts[0]} of another run"
         if reason := _why_not_by_as_many(oldest):
             return reason
         if oldest.returns:
-            return "the run went back to an earlier checkpoint in it"
+            return "the run returned to an earlier checkpoint in it"
         if not oldest.manifest.about.get("command"):
             return "the run was not started by the command, so that the seed of its setup is not known"
         return ""
 
 
 def _why_not_by_as_many(goal: SavedCheckpoint) -> str:
-    """Why as many processes as there are now cannot repeat what led to a checkpoint; empty if they can."""
+    """Why the present number of processes cannot repeat the training to a checkpoint; empty if it can."""
     now = current_ranks().world_size
     return "" if goal.ranks == now else f"it was trained by {_processes(goal.ranks)}, whose bits {now} cannot repeat"
 
@@ -151,6 +151,6 @@ def _processes(number: int) -> str:
 
 
 def _trained_spans(lineage: list[SavedCheckpoint]) -> int:
-    """How many of the spans between checkpoints have batches in them: the one at the very end of a run has none."""
+    """The number of spans between checkpoints with batches: the one at the very end of a run has none."""
     moments = [(checkpoint.trained, checkpoint.manifest.clock_of, checkpoint.manifest.clocks) for checkpoint in lineage]
     return sum(start != goal for start, goal in itertools.pairwise(moments))

@@ -43,10 +43,10 @@ class Replay:
         return self._run_to(lambda compiled: after_amount(compiled, term))
 
     def to_node(self, path: str, runs: int | None = None) -> bool:
-        """Run until a node is the next to run; False if the run ends before.
+        """Run until a node is next; False if the run ends before.
 
         Arguments:
-            runs: and has run so often, in a nested graph since that began. Default: the first time.
+            runs: and has run this often, in a nested graph since that began. Default: the first time.
 
         Raises:
             UsageError: there is no such node.
@@ -65,17 +65,17 @@ class Replay:
 
     @property
     def moment(self) -> str:
-        """Where the replay is, in the units of the clock."""
+        """The position of the replay, in the units of the clock."""
         return self.compiled.run_clock.describe()
 
     @property
     def slots(self) -> dict[str, Any]:
-        """The values that nodes have written, by path; of an earlier batch only those that are still read."""
+        """The values that nodes have written, by path; for earlier batches only those that are still read."""
         program = self.compiled.program
         return {name: program.slots[program.slot_index(name)] for name in program.slot_names}
 
     def slots_in_scope(self) -> dict[str, Any]:
-        """The slots that the next node sees, by their names there: its own graph's hide those of the graphs around."""
+        """The slots visible to the next node, by name: those of its graph hide those of enclosing graphs."""
         scope = self.compiled.program.by_path[self.trainer.position].scope
         return {
             path.removeprefix(graph.prefix): value
@@ -86,7 +86,7 @@ class Replay:
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Every parameter by its name; with the name of its module before it where there are several modules."""
+        """Every parameter by its name, prefixed by its module if there are several."""
         modules = {
             name: resource for name, resource in self.trainer.resources.items() if isinstance(resource, torch.nn.Module)
         }
@@ -98,15 +98,14 @@ class Replay:
 
     @property
     def gradients(self) -> dict[str, torch.Tensor]:
-        """The gradients that parameters have now, by the same names."""
+        """The present gradients of parameters, by the same names."""
         return {name: parameter.grad for name, parameter in self.parameters.items() if parameter.grad is not None}
 
 
 def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> list[Transition]:
-    """The transitions, in which fetching a batch clears every slot that is not read any more.
+    """The transitions, where fetching a batch clears every slot that is no longer read.
 
-    A run leaves such values where they are. Whoever looks at a replay would take the loss of the batch before for that
-    of the batch just fetched.
+    A run keeps such values, but in a replay the loss of the previous batch could be taken for that of the new one.
     """
     fetching = compiled.program.main.counter("batches")[0] if "batches" in compiled.graph.units else None
     if fetching is None:

@@ -1,6 +1,6 @@
-"""Why the last transition went the way it did: asked once it is made, of the state that it left behind.
+"""Why the last transition took its edge, determined afterwards from the resulting state.
 
-A guard is a pure function of saved state, so it answers after a transition what it answered during it.
+A guard is a pure function of saved state, so after a transition it has the same value as during it.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Explainer:
 
     Attributes:
         trace: called with each explanation. One that raises does not end the run: it is not called again.
-        last: why the last transition that it has seen went the way it did; None before.
+        last: the explanation of the last transition seen; None before.
     """
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self._notify = notify
         self.trace: Trace | None = None
-        self._compiled: CompiledGraph | None = None  # the graph whose transitions those are: making them takes 0.1 ms
+        self._compiled: CompiledGraph | None = None  # the graph of these transitions: making them takes 0.1 ms
         self._transitions: list[Transition] = []
         self.last: Explanation | None = None
 
@@ -97,21 +97,21 @@ class Explainer:
             self.trace(explanation)
         except Exception as error:
             self.trace = None
-            if not isinstance(error, OSError):  # a terminal that has gone away
-                self._notify(f"transitions are not traced any more: that raised {type(error).__name__}: {error}")
+            if not isinstance(error, OSError):  # a closed terminal
+                self._notify(f"transitions are no longer traced: that raised {type(error).__name__}: {error}")
 
 
 def explain_untraced(
     compiled: CompiledGraph, loop: Loop, failure: BaseException | None, *, has_run: bool, is_rewired: bool
 ) -> Explanation:
-    """What is known of a transition that nothing has traced.
+    """What is known about a transition that was not traced.
 
-    Guards are asked again at the end of a run and where one raised: nothing has changed there since.
+        Guards are evaluated again at the end of a run and where one raised: nothing has changed since.
 
     Arguments:
-        failure: by which the run has failed; None if it has not.
+        failure: the failure of the run; None if it has not failed.
         has_run: False if nothing has run yet in this process.
-        is_rewired: True if the run came here in another graph.
+        is_rewired: True if the run got here in another graph.
     """
     bound, error = compiled.program.nodes[loop.position], ""
     event: Event | None = None
@@ -130,11 +130,11 @@ def explain_untraced(
 
 @final
 class _Observation:
-    """A transition of one node: what it changes is noted before it, and what its guards read is asked after it."""
+    """A transition of one node: values that it changes are noted before, reads of its guards are evaluated after."""
 
     def __init__(self, compiled: CompiledGraph, bound: BoundNode) -> None:
         self._compiled = compiled
-        # The transition that ends a body chooses among the edges of the node around it too.
+        # The transition that ends a body also chooses among the edges of the enclosing node.
         self._nodes = [bound]
         self._due = compiled.compiler.cells.due(bound)
         while (outer := self._nodes[-1].scope.outer) is not None:
@@ -146,13 +146,13 @@ class _Observation:
         }
 
     def begin(self) -> None:
-        """Note what the transition may change."""
+        """Note the values that the transition may change."""
         bound = self._nodes[0]
         is_triggered = isinstance(bound.trigger, Every)
         self._trigger = trigger_reading(self._compiled.compiler, bound) if is_triggered else None
         self._is_due = not is_triggered or bool(self._due())
         self._runs = [node.instance.runs for node in self._nodes]
-        # The end of a body changes what its guards read of the graph around it: `runs`, `due` and what it writes there.
+        # The end of a body changes values of the enclosing graph that its guards read: `runs`, `due` and its outputs.
         self._outside: Outside = {key: _value_or_error(read) for key, read in self._outside_reads.items()}
 
     def explain(self, position: int, error: BaseException | None = None) -> Explanation:
@@ -202,7 +202,7 @@ def _explanation(
 
 
 def _names_of_outside(bound: BoundNode) -> set[str]:
-    """The names in the guards on the edges of a node that mean something in the graph around its own."""
+    """The names in the guards on the edges of a node that belong to the enclosing graph."""
     scope = bound.scope
     guards = [scope.names.guards[edge.when] for edge in scope.graph.edges[bound.node.name] if edge.when is not None]
     names = {part.name for guard in guards for part in walk(guard) if isinstance(part, Name)}
@@ -216,9 +216,9 @@ def _value_or_error(read: Read) -> Any:
         return error
 
 
-# ---- the edges of a node asked again, with everything that their guards read
+# ---- the edges of a node evaluated again, with everything that their guards read
 
-# By the prefix of a body and a name in its guards: what the name read before the body ended, be it an error.
+# By the prefix of a body and a name in its guards: the value, or error, of the name before the body ended.
 Outside = Mapping[tuple[str, str], Any]
 
 
@@ -229,7 +229,7 @@ def choice_at(
     outside: Outside = MappingProxyType({}),
     trigger: TriggerReading | None = None,
 ) -> Choice:
-    """The edges of a node, asked in order until one is taken; none is asked where its body began, or it failed."""
+    """The edges of a node, evaluated in order until one is taken; none if its body began, or it failed."""
     scope = RecordingScope(compiler, bound.scope, outside)
     edges = []
     is_open = event not in ("entered", "failed")
@@ -245,7 +245,7 @@ def choice_at(
 
 @final
 class RecordingScope:
-    """What names in the guards of a bound graph stand for; every value read is kept.
+    """The cells of names in the guards of a bound graph; every value read is kept.
 
     The closures of a guard are made as for the transition table, so they read the same names in the same order.
     """
@@ -256,7 +256,7 @@ class RecordingScope:
         self._raised = Exception()  # the last error of a guard
 
     def ask(self, name: str) -> GuardReading:
-        """Evaluate a guard; what it raises is part of the reading, which joins those of the guard that names it."""
+        """Evaluate a guard; an error is part of the reading, which joins those of the guard that names it."""
         text = self._scope.graph.guards[name]
         expression = self._scope.names.parse(text)
         around, self._reads = self._reads, []
@@ -274,7 +274,7 @@ class RecordingScope:
         return reading
 
     def _cell(self, expression: Name | FieldOf) -> Cell:
-        """A name, whose value is kept when it is read; that of a parameter too, which explains as well as any."""
+        """A name, whose value is kept when it is read; also for a parameter."""
         name = _text(expression)
         read = None if name in self._scope.graph.guards else self._compiler.cells.named(self._scope, expression).read
 
@@ -304,7 +304,7 @@ class RecordingScope:
 
 
 def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | None:
-    """What the trigger of a node is computed from; None for a node without one."""
+    """The trigger of a node with its clocks; None for a node without one."""
     verb = bound.kind.trigger
     trigger = bound.parameters.get(verb) if verb is not None else None
     if verb is None or not isinstance(trigger, Trigger) or bound.bypassed:
@@ -318,7 +318,7 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
             numerator, denominator, count = fired or (now.numerator, now.denominator, clock.count())
             last = Fraction(numerator, denominator) if count == clock.count() else Fraction(0)
             due_at = Fraction(next_multiple(last, base.amount))
-        factor = base.amount / term.amount  # to the unit that the trigger is written in
+        factor = base.amount / term.amount  # to the unit of the trigger
         last = last / factor if last is not None else None
         unit = base.unit if term.unit == AT_END else term.unit
         clocks.append(ClockReading(str(term), unit, now / factor, last, due_at / factor))
@@ -328,14 +328,14 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
             compiler.triggers.clocks(bound, bound.planned.start) if bound.planned.start is not None else ()
         )
     ]
-    also = tuple((field, compiler.cells.field(bound, field).read()) for field in bound.planned.also_due)
+    also = tuple((field, compiler.cells.field(bound, field).read()) for field in bound.planned.extra_due_fields)
     has_run = bool(bound.instance.runs) if trigger.once else None
     ending = bool(compiler.cells.ending(bound.scope)()) if trigger.at_end else None
     return TriggerReading(verb, str(trigger), tuple(clocks), also, tuple(start), has_run, ending)
 
 
 def _note(bound: BoundNode, field: str) -> str:
-    """What the value of a field comes from, where its name does not tell."""
+    """The source of the value of a field, if its name does not tell."""
     if (target := bound.planned.expressions.get(field)) is not None:
         return f'from "{" ".join(target.text.split())}"'
     counter = bound.kind.counter(field)
@@ -345,7 +345,7 @@ def _note(bound: BoundNode, field: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """An error as the last line of its traceback has it."""
+    """An error as in the last line of its traceback."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -355,13 +355,13 @@ def _text(expression: Name | FieldOf) -> str:
 
 # ---- a line for each transition: `--trace`
 
-# A column is no wider than this; a longer name takes the room it needs.
+# The most characters of a column; a longer name exceeds it.
 _WIDEST = 32
 
 
 @final
 class TraceLines:
-    """Writes the transitions of a graph as lines whose columns stand below one another.
+    """Writes the transitions of a graph as lines with aligned columns.
 
     Arguments:
         write: takes a line.
@@ -389,7 +389,7 @@ class TraceLines:
 
 
 def _moment(explanation: Explanation) -> list[str]:
-    """Step, epoch and batch, as far as the graph counts them."""
+    """Step, epoch and batch, if the graph counts them."""
     words = []
     if explanation.step is not None:
         words.append(f"step {explanation.step:>5}")

@@ -1,14 +1,14 @@
-"""Whether a run is exact: each span between two checkpoints is replayed, and compared with what was saved, bit by bit.
+"""Verifies that a run is exact: replays each span between two checkpoints, and compares it bit by bit with the second.
 
-Where two replays disagree with each other, the computation itself is not repeatable. Where they agree with each other
-and not with the run, something that the run had in memory was not in the checkpoint that the span begins with.
+If two replays disagree with each other, the computation itself is not repeatable. If they agree with each other but
+not with the run, the first checkpoint of the span lacked something that the run had in memory.
 
 The node before which a checkpoint was made is passed many times on the way. A replay stops at the pass whose state
-equals the checkpoint. If there is none, it stops where the run had trained as many batches as it had then, and the pass
-nearest to the checkpoint is the one that is reported.
+equals the checkpoint. If there is none, it stops at the number of batches of the checkpoint, and the nearest pass is
+reported.
 
-Several ranks replay together, each compares its own state, and all of them have the verdict: what one of them decides
-alone would part them.
+Several ranks replay together, each compares its own state, and all of them share the verdict, so that they never
+diverge.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _SPARE_RUNS = 100
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is known of a span, from one replay or several.
+    """The result for a span, from one replay or several.
 
     Attributes:
-        comparison: of the first replay with the checkpoint, at the pass nearest to it; empty if it failed.
+        comparison: that of the first replay with the checkpoint, at the nearest pass; empty if it failed.
         batches: batches trained.
-        notes: what to know of the comparison, one sentence each.
+        notes: remarks about the comparison, one sentence each.
         cause: why it differs: `lost` state, or `unrepeatable`; empty if nothing differs, or if it failed.
-        divergence: the first node after which two replays disagree, and when; empty where none is known.
+        divergence: the first node after which two replays disagree, and when; empty if not known.
         failure: why the span could not be replayed; empty if it could.
     """
 
@@ -75,7 +75,7 @@ class Verifier:
     """Replays spans, one after the other, and compares each with the run.
 
     Arguments:
-        make: returns a new trainer, set up as the run was in a span. What it raises is wrong with every span.
+        make: returns a new trainer, set up as the run was in a span. An error that it raises concerns every span.
     """
 
     def __init__(self, make: Callable[[Segment], Trainer]) -> None:
@@ -83,7 +83,7 @@ class Verifier:
         self._goal: Checkpoint | None = None  # of the last span; the next one may begin with it
 
     def verify(self, segment: Segment) -> Verdict:
-        """Replay a span; where it differs from the run, replay it twice more to find out why."""
+        """Replay a span; if it differs from the run, replay it twice more to find the cause."""
         try:
             ranks = current_ranks()
             goal = read_checkpoint(segment.goal.path, rank=ranks.rank, world_size=ranks.world_size)
@@ -97,7 +97,7 @@ class Verifier:
         first = self._replay(segment, goal)
         if first.failure or first.is_equal:
             return first
-        # Hashing the state after every node is slow, so the first replay, which is mostly equal, goes without.
+        # Hashing the state after every node is slow, so the first replay, which is mostly equal, does not.
         digests: _Digests = []
         verdicts = [first, self._replay(segment, goal, digests), self._replay(segment, goal, [], digests)]
         for verdict in verdicts:
@@ -125,7 +125,7 @@ class Verifier:
         return verdict
 
     def _read(self, path: str | Path) -> Checkpoint:
-        """The checkpoint that a span begins with. It is given away: what is restored from it is trained on."""
+        """The checkpoint at the start of a span, for one use: the objects restored from it are trained."""
         goal, self._goal = self._goal, None
         return goal if goal is not None and goal.path == path else named_checkpoint(path)
 
@@ -135,7 +135,7 @@ class _Reexecution:
     """A replay towards a checkpoint.
 
     Arguments:
-        gather: what every rank passes, in the order of ranks.
+        gather: returns the values of all ranks, in the order of ranks.
         digests: takes a digest after every transition, which is slow. Default: none is made.
         expected: the digests of an earlier replay; the replay of one process stops where they diverge.
     """
@@ -149,7 +149,7 @@ class _Reexecution:
     ) -> None:
         self._goal, self._gather, self._digests = goal, gather, digests
         self._expected_digests = iter(expected) if expected is not None else None
-        self._divergence: tuple[int, str] | None = None  # after how many transitions, and after which node
+        self._divergence: tuple[int, str] | None = None  # the number of transitions, and the last node
         self._start_time: float | None = None
         self._goal_path = goal.manifest.position
         self._goal_ended = goal.manifest.ended
@@ -157,7 +157,7 @@ class _Reexecution:
         self._nearness: tuple[float, float] = math.inf, math.inf  # its counters that differ, and all its differences
 
     def begin(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
-        """The transitions, with breakpoints where the replay stops; the loop is where the span begins."""
+        """The transitions, with breakpoints where the replay stops; the loop is at the start of the span."""
         self._compiled, self._loop = compiled, loop
         if self._start_time is None:  # called again where a resource was renewed
             self._start_time, self._batches = time.monotonic(), 0
@@ -165,7 +165,7 @@ class _Reexecution:
         self._timed = timed_nodes(compiled.program)
         self._has_timed_rows = records_by_time(self._timed)
         self._expected = self._essential(self._goal.sections)
-        # A full comparison looks at every tensor, so a pass is judged by the numbers of progress first.
+        # A full comparison reads every tensor, so a pass is first judged by the numbers of progress.
         self._counters = [
             (bound.instance, name, value)
             for bound in compiled.program.nodes
@@ -173,13 +173,13 @@ class _Reexecution:
             if is_scalar(value)
         ]
         counter, spare = self._counting_node()
-        # A body begins to count again, so how often it has run comes first.
+        # A body restarts its counts, so its number of runs comes first.
         outer = [scope.outer for scope in counter.scope.around() if scope.outer is not None]
         self._counting = [*outer, counter]
         self._goal_runs = [self._goal.sections["progress"][bound.path]["runs"] for bound in self._counting]
         most_runs = [*self._goal_runs[:-1], self._goal_runs[-1] + spare]
         breakpoints = [Breakpoint(counter.index, lambda: self._runs() >= most_runs)]
-        if not self._goal_ended:  # the end stops a run by itself
+        if not self._goal_ended:  # a run stops at the end by itself
             breakpoints.append(Breakpoint(self._goal_index, self._is_there))
         transitions = [*compiled.compiler.transitions]
         for bound, field_name in self._batch_counters():
@@ -201,24 +201,24 @@ class _Reexecution:
             if (path, self._loop.ended) != (self._goal_path, self._goal_ended):
                 if self._timed:
                     notes.append(
-                        f"`{self._goal_path}` was not reached, for wall-clock time decides when; compared at `{path}`"
+                        f"`{self._goal_path}` was not reached: that depends on wall-clock time; compared at `{path}`"
                     )
                 else:
                     how = f"{self._goal_path} -> not reached, stopped at {path}"
                     comparison.differences.insert(0, StateDifference("position", how))
         comparison = _of_all_ranks(comparison, self._gather)
         if self._has_timed_rows:
-            notes.append("means of metrics are not compared, for wall-clock time decides when a row is logged")
+            notes.append("means of metrics are not compared, because wall-clock time decides when a row is logged")
         if comparison.differences:
             notes += self._compiled.program.timed()
-        divergences = [tuple(told) for told in self._gather(self._divergence) if told is not None]
+        divergences = [tuple(each) for each in self._gather(self._divergence) if each is not None]
         _, divergence = min(divergences, default=(0, ""))
         return Verdict(segment, comparison, int(self._batches), seconds, tuple(notes), divergence=divergence)
 
     # ---- the place
 
     def _is_there(self) -> bool:
-        """True where the state equals the checkpoint; otherwise the comparison is kept if no other is nearer."""
+        """True if the state equals the checkpoint; otherwise the comparison is kept if it is the nearest."""
         own_misses = sum(not is_same(getattr(record, name), value) for record, name, value in self._counters)
         misses = sum(self._gather(own_misses))
         # Earlier passes differ in their counters. With all batches trained this may be the pass, its state damaged.
@@ -231,16 +231,15 @@ class _Reexecution:
         return not differences
 
     def _runs(self) -> list[int]:
-        """How often the node that counts has run, behind how often each body around it has."""
+        """The number of runs of the node that counts, after those of each enclosing body."""
         return [bound.instance.runs for bound in self._counting]
 
     def _counting_node(self) -> tuple[BoundNode, int]:
-        """The node whose runs tell how far the replay is, and how many more of them it may take than the run.
+        """The node whose runs measure the replay, and how many more of them it may take than the run.
 
         It is the one that counts batches in the innermost graph around the goal that trains, so that a replay never
         trains on more than the run did; where only a body trains, the one with that body. A graph that counts nothing
-        is held to the runs of the node itself: those of a junction differ by some where observers fire by wall-clock
-        time.
+        uses the runs of the node itself: those of a junction differ slightly if observers fire by wall-clock time.
         """
         program = self._compiled.program
         around = [*program.nodes[self._goal_index].scope.around()]
@@ -281,7 +280,7 @@ class _Reexecution:
         return compare(self._expected, self._essential(self._compiled.state.capture(alive).sections()))
 
     def _essential(self, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-        """What the continuation depends on, as in `Trainer.digest`: no clocks, no progress of observers."""
+        """The state that the continuation depends on, as in `Trainer.digest`: no clocks, no progress of observers."""
         try:
             state = RunState.of(sections)
             essential = {**state.sections(), **self._compiled.state.essential_parts(state)}
@@ -311,13 +310,13 @@ class _Reexecution:
 
 
 def _of_all_ranks(comparison: StateComparison, gather: Callable[[Any], list[Any]]) -> StateComparison:
-    """The comparison that all ranks have: what differs on any of them."""
+    """The common comparison of all ranks, with the differences on any of them."""
     of_ranks = gather([[difference.path, difference.how] for difference in comparison.differences])
     if len(of_ranks) == 1:
         return comparison
     differences: dict[tuple[str, str], StateDifference] = {}
-    for rank, told in enumerate(of_ranks):
-        for path, how in told:
+    for rank, lines in enumerate(of_ranks):
+        for path, how in lines:
             differences.setdefault((path, how), StateDifference(path, f"{how} (rank {rank})"))
     return replace(comparison, differences=[*differences.values()])
 
@@ -328,7 +327,7 @@ def records_by_time(timed: Iterable[BoundNode]) -> bool:
 
 
 def timed_nodes(program: Program) -> list[BoundNode]:
-    """The nodes that fire by wall-clock time, and so at other moments in every replay."""
+    """The nodes that fire by wall-clock time, and so at different moments in every replay."""
     timed = []
     for bound in program.nodes:
         terms = [term for trigger in bound.planned.triggers for term in program.terms(bound, trigger)]

@@ -1,7 +1,7 @@
 """The processes of a run: how they are started, what they agree on, and how they exchange gradients.
 
 Nothing outside of this package imports `torch.distributed`. What the rest needs is `Ranks`: records gathered from all
-ranks, tensors summed over them, and a store for what one of them has to say when it fails.
+ranks, tensors summed over them, and a store in which a rank that fails leaves the reason.
 """
 
 from graphtrain.ranks.current import Failure as Failure

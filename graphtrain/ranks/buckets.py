@@ -1,8 +1,8 @@
 """Gradients summed over ranks in buckets that depend on nothing but the parameters, and buffers given to all ranks.
 
-A sum over more than two ranks depends, in its last bits, on where in a buffer a number stands. So buckets follow the
-order of the parameters, and not that in which gradients arrive: DistributedDataParallel arranges its buckets again
-after the first exchange, which a resume cannot repeat.
+The last bits of a sum over more than two ranks depend on the position of a number in the buffer. So buckets follow the
+order of the parameters, not that in which gradients arrive: DistributedDataParallel rebuilds its buckets after the
+first exchange, which a resume cannot repeat.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from graphtrain.ranks.ranks import Ranks
 
 # As in DistributedDataParallel: large enough that a call costs little, small enough that copying and sending overlap.
 BUCKET_BYTES = 25 * 2**20
-# What is larger is summed where it is: 0.8 ms of 4.5 for four megabytes were spent on copying.
+# Larger tensors are summed in place: 0.8 ms of 4.5 for four megabytes were spent on copying.
 LARGE_BYTES = 2**20
 
 
@@ -27,8 +27,8 @@ def exchange_tensors(
     """Replace the gradient of every parameter by its sum over ranks, and every buffer by that of rank 0.
 
     Arguments:
-        parameters: the same on all ranks, in one order: those that have a gradient on any of them. One that this rank
-            has not counts as zeros.
+        parameters: the same on all ranks, in one order: those that have a gradient on any of them. A gradient
+            that this rank lacks counts as zeros.
         buffers: of the same shapes and types on all ranks, in one order.
         averages: True replaces buffers of floating-point numbers by their means.
 
@@ -42,7 +42,7 @@ def exchange_tensors(
             parameter.grad = torch.zeros_like(parameter)
         if parameter.grad.layout is not torch.strided:
             raise UsageError(
-                f"a parameter of shape {list(parameter.shape)} has a sparse gradient, and several ranks sum dense ones",
+                f"a parameter of shape {list(parameter.shape)} has a sparse gradient; ranks sum only dense ones",
                 "make it dense, as with Embedding(..., sparse=False)",
             )
         # By the parameter, which is the same on all ranks.
@@ -62,7 +62,7 @@ def exchange_tensors(
 
 
 def _share(ranks: Ranks, values: torch.Tensor, averages: bool) -> torch.Tensor:
-    """What to sum over ranks so that `values` become their means, or those of rank 0: bytes, which keep all bits."""
+    """The summands by which `values` become their means, or those of rank 0: then bytes, which keep all bits."""
     if averages and values.is_floating_point():
         return values.div_(ranks.world_size)
     return (values.zero_() if ranks.rank else values).view(torch.uint8)

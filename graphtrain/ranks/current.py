@@ -1,4 +1,4 @@
-"""The ranks that this process is one of: started by torchrun or a launcher like it, or alone; and how they are left."""
+"""The ranks of this process: joining them, where torchrun or another launcher started it, and leaving them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def current_ranks() -> Ranks:
     Processes are started by torchrun, or by ``graphtrain run --processes``: both set ``RANK`` and ``WORLD_SIZE``.
 
     Raises:
-        UsageError: these are set, and there is no way to the other processes.
+        UsageError: these are set, and the other processes cannot be reached.
     """
     global _of_process
     used = _USED.get()
@@ -47,13 +47,13 @@ def current_ranks() -> Ranks:
 
 
 def prints(text: str, *, is_of_all: bool = False) -> bool:
-    """True for the rank that prints a message which several of them have: the first that asks.
+    """True for the rank that prints a message which several of them have: the first that calls this.
 
-    Ranks that have not joined each other yet cannot agree on one; then it is rank 0. Where the rank is gone that has
-    the store, they cannot any more; then each prints.
+    Ranks that have not joined yet cannot agree on one; then it is rank 0. Nor can they once the rank with the store is
+    gone; then each prints.
 
     Arguments:
-        is_of_all: True for a message that all ranks have which are left: then the first of them prints it.
+        is_of_all: True for a message that all remaining ranks have: then the first of them prints it.
     """
     ranks = _USED.get() or _of_process
     if ranks is not None:
@@ -67,7 +67,7 @@ def prints(text: str, *, is_of_all: bool = False) -> bool:
 
 @contextmanager
 def using_ranks(ranks: Ranks) -> Iterator[None]:
-    """While the block runs, and in it alone, the ranks are these: those of another launcher, or threads."""
+    """Use these ranks, those of another launcher or threads, within the block only."""
     token = _USED.set(ranks)
     try:
         yield
@@ -75,7 +75,7 @@ def using_ranks(ranks: Ranks) -> Iterator[None]:
         _USED.reset(token)
 
 
-# ---- why a rank does not come: what it tells the others before it leaves
+# ---- why a rank is missing: what it publishes before it leaves
 
 
 @final
@@ -87,8 +87,8 @@ class Failure:
         rank: which one.
         place: where: ``"in `train_batch` at step 10"``.
         reason: the type of the error and its message.
-        kind: "failed"; "stopped" by a signal before anything was trained; or "lost", where it was another rank that
-            did not come, as `reason` says.
+        kind: "failed"; "stopped" by a signal before anything was trained; or "lost", where another rank was missing,
+            as `reason` says.
     """
 
     rank: int
@@ -97,9 +97,9 @@ class Failure:
     kind: str = "failed"
 
     def publish(self, ranks: Ranks) -> None:
-        """Tell the other ranks, unless one of them has told of another failure before: the first one is the cause."""
+        """Publish the failure, unless another one was published before: the first one is the cause."""
         if ranks.read(FAILURE) is None:
-            with suppress(LostRankError):  # nobody is there to read it
+            with suppress(LostRankError):  # no rank is left to read it
                 ranks.publish(FAILURE, json.dumps(asdict(self)).encode())
 
     @classmethod
@@ -110,7 +110,7 @@ class Failure:
 
     @classmethod
     def of(cls, rank: int, place: str, error: BaseException) -> Failure:
-        """The failure that an error is."""
+        """The failure that an error describes."""
         if isinstance(error, RankFailedError):
             return cls(rank, place, error.message, "lost")
         if isinstance(error, SystemExit) and error.code == STOPPED:
@@ -120,9 +120,9 @@ class Failure:
 
 @contextmanager
 def on_all_ranks(place: str) -> Iterator[None]:
-    """A span outside of a run: what fails in it on one rank, such as `setup`, fails the others as soon as they wait.
+    """A span outside of a run, such as `setup`: if it fails on one rank, the others fail as soon as they wait.
 
-    It decorates a function too, each call of which is such a span.
+    It also decorates a function, each call of which is such a span.
 
     Arguments:
         place: for the message on the others: ``"in setup"``.
@@ -136,7 +136,7 @@ def on_all_ranks(place: str) -> Iterator[None]:
 
 
 def leave(ranks: Ranks, place: str, error: BaseException) -> None:
-    """Tell the other ranks of an error, and leave them, so that they learn it at once."""
+    """Publish an error to the other ranks, and leave them, so that they fail at once."""
     if ranks.world_size > 1 and not getattr(error, _LEFT, False):
         if isinstance(error, RankFailedError) or not isinstance(error, RanksError):  # those are raised on all of them
             Failure.of(ranks.rank, place, error).publish(ranks)

@@ -1,4 +1,4 @@
-"""Several processes of one command on this host, as one: signals go to all of them, and there is one exit code."""
+"""Run one command as several processes on this host: signals go to all of them, and there is one exit code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from graphtrain.errors import UsageError
 from graphtrain.outcome import STOPPED
 from graphtrain.ranks.current import is_one_of_several
 
-# Set in the processes that a launcher has started: their number, which the command line says as well.
+# Set in the processes that a launcher has started: their number, which the command line contains as well.
 LAUNCHED = "GRAPHTRAIN_PROCESSES"
 
-# For so long the others may still end by themselves once one has failed, as under torchrun.
+# How long the others may take to end by themselves once one has failed, as under torchrun.
 _GRACE_SECONDS = 30.0
 _POLLING_SECONDS = 0.05
 _FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
@@ -29,12 +29,12 @@ _SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 
 
 def launched(count: int | None) -> int | None:
-    """Start the command line of this process as often as ``--processes`` says; the exit code of all of them.
+    """Start the command line of this process ``--processes`` times; returns the exit code of all of them.
 
-    None where this process is to train itself: no number is given, or 1, or it is one of those that were started.
+    None where this process trains itself: no number is given, or 1, or it is one of the processes started.
 
     Raises:
-        UsageError: the number is less than 1, or this process is one of several that something else has started.
+        UsageError: the number is less than 1, or another launcher has started this process.
     """
     if count is None or LAUNCHED in os.environ:
         return None
@@ -46,7 +46,7 @@ def launched(count: int | None) -> int | None:
         raise UsageError(
             f"--processes {count}: this process is one of {os.environ['WORLD_SIZE']}, which torchrun or another "
             "launcher has started",
-            "leave --processes out; torchrun --nproc-per-node says how many there are",
+            "leave --processes out; torchrun --nproc-per-node sets their number",
         )
     return launch(count) if count > 1 else None
 
@@ -54,11 +54,11 @@ def launched(count: int | None) -> int | None:
 def launch(count: int, grace_seconds: float = _GRACE_SECONDS) -> int:
     """Start the command line of this process several times, and wait for all of them; returns the exit code.
 
-    That is 0 where all have finished, 75 where they were stopped, 2 where one was used wrongly, and else 1. SIGINT,
+    That is 0 if all have finished, 75 if they were stopped, 2 after a usage error in one, else 1. SIGINT,
     SIGTERM, SIGUSR1 and SIGHUP go to all of them. On Linux they get SIGTERM if this process is killed.
 
     Arguments:
-        grace_seconds: once one has failed, so long the others have to end by themselves; then they are killed.
+        grace_seconds: once one has failed, how long the others may take to end by themselves before they are killed.
     """
     processes = _Processes([sys.executable, *_command()], count)
     previous = {number: signal.getsignal(number) for number in _FORWARDED}
@@ -76,7 +76,7 @@ def launch(count: int, grace_seconds: float = _GRACE_SECONDS) -> int:
 
 
 def _command() -> list[str]:
-    """The words behind the interpreter, with its own options."""
+    """The arguments after the interpreter, with its own options."""
     return sys.orig_argv[1:]
 
 
@@ -93,7 +93,7 @@ class _Processes:
         environment = {
             # As under torchrun: as many threads as cores in each process would be slower than one.
             "OMP_NUM_THREADS": "1",
-            # Where the rank is killed that has the store, torch warns of each call to it by a page of addresses.
+            # If the rank with the store is killed, torch prints a page of addresses for each call to it.
             "TORCH_CPP_LOG_LEVEL": "ERROR",
             **os.environ,
             "WORLD_SIZE": str(self._count),
@@ -107,16 +107,16 @@ class _Processes:
                 self._command,
                 env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdin=subprocess.DEVNULL,
-                # Ctrl-C would reach a process of the terminal twice: from there, and from here.
+                # Ctrl-C would reach a process of the terminal twice: from the terminal, and from here.
                 start_new_session=True,
                 preexec_fn=_end_with_parent(os.getpid()),
             )
             self._processes.append(process)
-        for number in list(self._asked):  # those that came before all of them were there
+        for number in list(self._asked):  # those that arrived before all had started
             self._send(number)
 
     def forward(self, number: int, frame: FrameType | None) -> None:
-        """A handler of signals: all processes get it."""
+        """A signal handler that passes the signal on to all processes."""
         self._asked.append(number)
         self._send(number)
 
@@ -133,7 +133,7 @@ class _Processes:
             codes = [self._code(process) for process in self._processes]
             if None not in codes:
                 return self._code_of_all([code for code in codes if code is not None])
-            if STOPPED in codes and not is_stopping:  # all of them stop, also those that are about to begin
+            if STOPPED in codes and not is_stopping:  # also those that are about to begin
                 is_stopping = True
                 self.forward(signal.SIGTERM, None)
             if killed_at is None and any(code not in (None, 0, STOPPED) for code in codes):
@@ -144,12 +144,12 @@ class _Processes:
 
     def _code(self, process: subprocess.Popen[Any]) -> int | None:
         code = process.poll()
-        # A process that has no handlers yet has done nothing, so a signal that we passed on has stopped it.
+        # A process without handlers yet has done nothing, so a signal that we passed on has stopped it.
         return STOPPED if code is not None and -code in self._asked and -code != signal.SIGHUP else code
 
     @staticmethod
     def _code_of_all(codes: list[int]) -> int:
-        """The most telling one: those of processes that another one has failed are 1.
+        """The most informative code: processes that fail because another one failed have 1.
 
         >>> [_Processes._code_of_all(codes) for codes in ([0, 0], [0, 75], [75, 1], [1, 2], [0, -9], [1, 130])]
         [0, 75, 1, 2, 1, 130]
@@ -160,7 +160,7 @@ class _Processes:
         return _FAILED if set(codes) - {0, STOPPED} else max(codes)
 
     def kill(self) -> None:
-        """End those that are left at once."""
+        """Kill the remaining ones."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()
@@ -168,14 +168,14 @@ class _Processes:
 
 
 def _end_with_parent(parent: int) -> Any:
-    """What a process does first: ask the system for SIGTERM when its parent ends. None where that is not possible."""
+    """A first call of the process that requests SIGTERM when its parent ends; None where that is not possible."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl
 
     def ask() -> None:
         prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-        if os.getppid() != parent:  # it has ended meanwhile
+        if os.getppid() != parent:  # it has already ended
             os.kill(os.getpid(), signal.SIGTERM)
 
     return ask

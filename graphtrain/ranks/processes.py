@@ -21,24 +21,24 @@ from graphtrain.alive import is_alive
 from graphtrain.errors import UsageError
 from graphtrain.ranks.ranks import FAILURE, LostRankError, Ranks
 
-# How long a rank waits for another by default: setup may download, and the first batch may start workers.
+# How long a rank waits for another by default: setup may download, the first batch may start workers.
 _TIMEOUT_SECONDS = 1800.0
 TIMEOUT = "GRAPHTRAIN_TIMEOUT_SECONDS"
 _PROCESS_BYTES = 256
 _POLLING_SECONDS = 0.02
-_SECONDS_TO_READ = 5.0  # for which the rank that has the store stays, after it has failed
-_SECONDS_TO_JOIN = 0.5  # after which a rank that waits for another looks whether one has failed
-# What is smaller is gathered and added where there are two ranks: 0.4 ms in place of 1.1 for 20 kB, over gloo, and
-# 2.2 for 2.4 at 1.2 MB. A sum of two numbers has the same bits in either order.
+_SECONDS_TO_READ = 5.0  # how long the rank with the store stays after it has failed
+_SECONDS_TO_JOIN = 0.5  # after which a waiting rank checks whether another has failed
+# Two ranks gather and add anything smaller: over gloo, 0.4 ms instead of 1.1 for 20 kB, and 2.2 instead of 2.4 for
+# 1.2 MB. A sum of two numbers has the same bits in either order.
 _GATHERED_BYTES = 2**18
 
 
 @final
 class Processes(Ranks):
-    """Processes that torchrun has started, or whatever else sets its variables of the environment.
+    """Processes started by torchrun, or by another launcher that sets its environment variables.
 
     Records are gathered by gloo, gradients are exchanged by NCCL where they are on CUDA devices, and by gloo elsewhere.
-    The groups are made by the first collective call, so that a rank which fails before it can say so in the store.
+    The first collective call makes the groups, so that a rank which fails before it can report that in the store.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class Processes(Ranks):
 
     @classmethod
     def join(cls) -> Processes:
-        """Join the other processes, as the environment says.
+        """Join the other processes, as given by the environment.
 
         Raises:
-            UsageError: a script has begun another process group, a variable is missing or is no number, or the other
-                processes cannot be reached.
+            UsageError: the script has initialized another process group, a variable is missing or not a number, or the
+                other processes cannot be reached.
         """
         if dist.is_initialized():
             raise _has_begun()
         rank, world_size = _number("RANK"), _number("WORLD_SIZE")
         seconds = _timeout_seconds()
         address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT")
-        # The agent of torchrun has the store, and tells so; without one, rank 0 has it.
+        # The agent of torchrun may have the store, and sets a variable then; otherwise rank 0 has it.
         is_master = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and rank == 0
         try:
             store = TCPStore(
@@ -84,7 +84,7 @@ class Processes(Ranks):
                 is_master,
                 timedelta(seconds=seconds),
                 wait_for_workers=False,
-                multi_tenant=True,  # so that a script which begins a group of its own comes as far as our message
+                multi_tenant=True,  # so that a script which initializes its own group gets as far as our message
             )
         except (RuntimeError, ValueError) as error:
             raise UsageError(
@@ -126,7 +126,7 @@ class Processes(Ranks):
         return tensor, dist.all_reduce(tensor, group=group, async_op=True), None
 
     def _join_groups(self) -> None:
-        """Make the groups, and learn which ranks are processes of this host."""
+        """Make the groups, and determine which ranks are processes of this host."""
         if self._records is not None:
             return
         if dist.is_initialized():
@@ -150,7 +150,7 @@ class Processes(Ranks):
                 self._processes[rank] = int(number)
 
     def _wait_for_all(self) -> None:
-        """Wait until every rank joins, by the store: unlike the groups, it tells of one that has failed before."""
+        """Wait in the store until every rank joins: unlike the groups, it reports a rank that has already failed."""
         self.publish(f"joins/{self.rank}", b"")
         deadline = time.monotonic() + self._timeout.total_seconds()
         for rank in range(self.world_size):
@@ -167,7 +167,7 @@ class Processes(Ranks):
     def leave(self) -> None:
         self._leave_groups()
         self.times_left += 1
-        with suppress(RuntimeError):  # whoever has the store is gone
+        with suppress(RuntimeError):  # the rank with the store is gone
             self._store.set(self._left(self.rank), "")
         self._connections = threading.local()
 
@@ -175,9 +175,9 @@ class Processes(Ranks):
         return f"left/{self.times_left}/{rank}"
 
     def _end(self) -> None:
-        """The interpreter ends: a group that it ends with aborts the process.
+        """Leave when the interpreter ends: a process group that still exists then aborts the process.
 
-        Where this rank has the store, the others read in it why it has failed, before it ends.
+        If this rank has the store, the others read there why it has failed, before it ends.
         """
         self._leave_groups()
         deadline = time.monotonic() + _SECONDS_TO_READ
@@ -194,11 +194,11 @@ class Processes(Ranks):
             dist.destroy_process_group()
 
     def _keys(self, store: Any) -> Any:
-        """The store, for the time until ranks leave."""
+        """The store, until ranks leave."""
         return PrefixStore(str(self.times_left), store)
 
     def _connection(self) -> Any:
-        """The store, for this thread: calls on one connection wait for each other, also for one that waits long."""
+        """The store, for this thread: calls on one connection wait for each other, even for a long wait."""
         if not hasattr(self._connections, "store"):
             self._connections.store = self._keys(self._store.clone())
         return self._connections.store
@@ -213,12 +213,12 @@ class Processes(Ranks):
         deadline = time.monotonic() + timeout_seconds
         try:
             store = self._connection()
-            while not store.check([key]):  # its own way to wait prints a warning when the time is over
+            while not store.check([key]):  # its own wait prints a warning on a timeout
                 if time.monotonic() > deadline:
                     return None
                 time.sleep(_POLLING_SECONDS)
             return bytes(store.get(key))
-        except RuntimeError:  # whoever has the store is gone: its process is about to end
+        except RuntimeError:  # the rank with the store is gone: its process is about to end
             time.sleep(min(timeout_seconds, _SECONDS_TO_JOIN))
             return None
 
@@ -236,8 +236,7 @@ class Processes(Ranks):
 def _together(call: Callable[[], Any]) -> None:
     """Make a collective call.
 
-    An error that is kept, as the context of another for instance, keeps the connections open that its frames hold, and
-    ranks that wait for this one would wait on: so it is dropped.
+    The original error is dropped: its frames would keep the connections open, and other ranks waiting for this one.
 
     Raises:
         LostRankError: a rank does not take part.
@@ -273,7 +272,9 @@ def _number(name: str) -> int:
     value = os.environ.get(name, "")
     if not value.isdecimal():
         raise UsageError(
-            f"{name} is {value!r}, which is no number" if value else f"RANK and WORLD_SIZE are set, and {name} is not",
+            f"{name} is {value!r}, which is not a number"
+            if value
+            else f"RANK and WORLD_SIZE are set, but {name} is not",
             "start the processes with torchrun, or with graphtrain run --processes",
         )
     return int(value)

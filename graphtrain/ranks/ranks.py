@@ -1,4 +1,4 @@
-"""What a process needs of the others: two collective calls, and a store; and the record by which they synchronise."""
+"""The interface between processes: two collective calls and a store; and the record by which they synchronise."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     import torch
 
 
-FAILURE = "failure"  # the key of the store under which a rank tells why it does not come
+FAILURE = "failure"  # the key of the store under which a rank publishes why it is missing
 
 
 class LostRankError(Exception):
-    """A collective call that can never complete: a rank has ended, or has not come to it in time."""
+    """A collective call that can never complete: a rank has ended, or has not called it in time."""
 
 
 class Ranks(ABC):
-    """One process, the rank, among as many as the world size.
+    """One process, the rank, of a world of `world_size`.
 
     Every rank makes the same collective calls in the same order: `gather` with as many bytes, `exchange` with tensors
-    of the same shapes and types. Whoever calls `exchange` has gathered records before that say so; the store may be
-    used at any time, and from any thread.
+    of the same shapes and types. An `exchange` follows a `gather` of records that announce it; the store may be used
+    at any time, and from any thread.
 
     Attributes:
         rank: the number of this process, from 0.
@@ -69,7 +69,7 @@ class Ranks(ABC):
 
     @abstractmethod
     def claim(self, key: str) -> bool:
-        """True for the first rank that asks for a key, which then does for all what is to be done once.
+        """True for the first rank that claims a key, which then does for all what is to be done once.
 
         Raises:
             LostRankError: the rank that has the store is gone.
@@ -77,14 +77,14 @@ class Ranks(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """End the part of this rank: the collective calls of the others fail as soon as they need it.
+        """Leave the others: their collective calls fail as soon as they need this rank.
 
-        What was published is forgotten. A later collective call joins the ranks again, once all of them have left.
+        Published values are deleted. A later collective call joins the ranks again, once all of them have left.
         """
 
     @abstractmethod
     def ended(self) -> list[int]:
-        """The other ranks of which this one can tell that they have ended, such as processes of its host."""
+        """The other ranks that this one knows to have ended, such as processes of its host."""
 
 
 @final
@@ -108,7 +108,7 @@ class Alone(Ranks):
         """Nothing: a sum over one rank."""
 
     def publish(self, key: str, value: bytes) -> None:
-        """Nothing: there is nobody to read it."""
+        """Nothing: there is no rank to read it."""
 
     def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
         return None
@@ -117,7 +117,7 @@ class Alone(Ranks):
         return True
 
     def leave(self) -> None:
-        """Nothing: there is nobody to leave."""
+        """Nothing: there is no rank to leave."""
 
     def ended(self) -> list[int]:
         return []
@@ -126,26 +126,26 @@ class Alone(Ranks):
 @final
 @dataclass(frozen=True)
 class Record:
-    """What every rank tells the others when ranks synchronise: where it is, and what may differ between ranks.
+    """What every rank sends to the others when they synchronise: where it is, and what may differ between ranks.
 
     Attributes:
         call: how many times this rank has synchronised.
-        purpose: what for: a number that the caller gives meaning.
+        purpose: the reason for the call, a number defined by the caller.
         position: the node that is running, or is next.
         choices: a hash of the edges taken since ranks last synchronised, at nodes with several.
-        digest: 8 bytes, a hash of what has to be equal, such as which parameters have a gradient; zeros for nothing.
+        digest: 8 bytes, a hash of what must be equal, such as which parameters have a gradient; zeros for nothing.
         payload_bytes: the length of what this rank passes next; 0 for nothing.
         stops: how many times this rank was asked to stop since it last synchronised, by signals.
         saves: how many times it was asked for a checkpoint.
         seconds: for how long this rank has trained, by its own clock.
         is_busy: True while it writes a checkpoint.
-        has_failed: True if what it was to do, such as copying its state, failed; why is in the store.
+        has_failed: True if its task, such as copying its state, failed; the reason is in the store.
         saves_done: how many saves of the run are over, written or failed, as far as this rank knows.
         saves_failed: how many of those have failed.
         has_batch: False where the data of this rank has no further batch.
         length: the batches in the epoch of this rank's data; -1 where it is not known.
         samples: the samples in the batch that this rank has fetched.
-        asked: what step functions of this rank have asked for: bits to which the caller gives meaning.
+        asked: what step functions of this rank have requested, as bits defined by the caller.
 
     >>> record = Record(call=3, position=5, seconds=1.5)
     >>> Record.of(record.packed()) == record, len(record.packed()) == Record.size

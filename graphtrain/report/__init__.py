@@ -1,1 +1,1 @@
-"""What is reported of a run: rows of metrics, loggers, and the snapshots that `display/` shows."""
+"""Reports of a run: rows of metrics, loggers, and the snapshots that `display/` shows."""

@@ -1,4 +1,4 @@
-"""The rows of a run as a table of comma-separated values, with one row for what one step has."""
+"""The rows of a run as a table of comma-separated values, with one row per step."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _NAME = "metrics.csv"
 class CSV(RunLogger):
     """A logger that writes a table, for spreadsheets and other programs.
 
-    The row of a step has all of its metrics, such as `epoch/loss` and `val/loss`; what a row does not have is empty. A
-    metric that comes later is a further column. After a resume the table has every row once.
+    The row of a step has all of its metrics, such as `epoch/loss` and `val/loss`; missing values are empty. A new
+    metric adds a column. After a resume the table has every row once.
 
     Arguments:
         path: the file. Default: `metrics.csv` in the run directory.
 
     Raises:
         UsageError: when a run begins, there is neither a path nor a run directory.
-        CheckpointError: the disk does not take it.
+        CheckpointError: it cannot be written.
 
     >>> logger = CSV("metrics.csv")  # Trainer(..., loggers=[logger])
     """
@@ -43,7 +43,7 @@ class CSV(RunLogger):
         self._bytes_before_last = 0
 
     def begin(self, beginning: Beginning) -> None:
-        """Write the table as it is so far."""
+        """Write the table so far."""
         self._path = self._given or (beginning.run_dir / _NAME if beginning.run_dir else None)
         if self._path is None:
             raise UsageError("CSV has no file to write to", "pass run_dir to Trainer, or path to CSV")

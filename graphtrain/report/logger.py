@@ -15,14 +15,14 @@ Logger = Callable[[Mapping[str, float], int], None]
 
 @dataclass(frozen=True)
 class Text:
-    """A text for loggers that take it: ``recorder.show({"sample": Text("once upon")})``."""
+    """A text for loggers that accept it: ``recorder.show({"sample": Text("once upon")})``."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image for loggers that take it.
+    """An image for loggers that accept it.
 
     Arguments:
         pixels: a tensor of shape (height, width), (1, height, width) or (3, height, width): whole numbers from 0 to
@@ -34,7 +34,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Histogram:
-    """The values of a tensor of any shape, for loggers that draw how they are distributed."""
+    """The values of a tensor of any shape, for loggers that draw their distribution."""
 
     values: Any
 
@@ -54,8 +54,8 @@ class Beginning:
         run_dir: the run directory. Default: None, the run has none.
         picture: returns the picture of the graph, as the content of a file of the format ``"svg"`` or ``"png"``, or
             None if it cannot be drawn. Default: always returns None.
-        clocks: the columns of rows that tell which round of an outer graph they are of, such as `fold`; in each of them
-            `step` begins again. Default: none.
+        clocks: the columns of rows with the round of an outer graph, such as `fold`; in each round `step` restarts.
+            Default: none.
 
     >>> beginning = Beginning(Graph.load("fit"), rows=[{"step": 10, "epoch": 0.5, "loss": 0.25}])
     >>> beginning.rows[-1]["step"], beginning.picture("png")
@@ -98,13 +98,13 @@ class RunLogger(ABC):
     def close(self) -> None:
         """Called when the run stops: close files. A later row opens them again."""
 
-    # What a logger need not do.
+    # Optional methods.
 
     def show(self, name: str, value: Shown, step: int) -> None:  # noqa: B027
-        """Called with texts, images and histograms, as kinds give them to ``recorder.show``. They are in no row."""
+        """Called with the texts, images and histograms that kinds pass to ``recorder.show``. They are in no row."""
 
     def flush(self) -> None:  # noqa: B027
-        """Called at every checkpoint, with all rows that it counts: bring them to where they survive."""
+        """Called at every checkpoint, with all rows that it counts: flush them to permanent storage."""
 
     def ended(self, state: str, error: BaseException | None) -> None:  # noqa: B027
         """Called when the run stops, before `close`.

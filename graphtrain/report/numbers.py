@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers for people to read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def duration(seconds: float) -> str:
 
 
 def counted(value: float) -> str:
-    """A finite count, of which there may be parts.
+    """A finite count, whole or fractional.
 
     >>> counted(3), counted(3.0), counted(1.5)
     ('3', '3', '1.50')
@@ -69,7 +69,7 @@ def scaled(value: float) -> str:
 
 
 def rate(per_second: float, unit: str = "") -> str:
-    """How many a second.
+    """A number per second.
 
     >>> rate(812), rate(26_000), rate(26_000, "samples"), rate(3.5, "batches")
     ('812/s', '26.0 k/s', '26.0 k samples/s', '3.50 batches/s')
@@ -78,7 +78,7 @@ def rate(per_second: float, unit: str = "") -> str:
 
 
 def count(number: int) -> str:
-    """How many there are, exact below a thousand.
+    """A count, exact below a thousand.
 
     >>> count(7), count(812), count(1_240_000), count(7_000_000_000)
     ('7', '812', '1.24 M', '7.00 G')

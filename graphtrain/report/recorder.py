@@ -27,7 +27,7 @@ from graphtrain.report.values import (
 
 Place = float | list[float]
 Sums = dict[str, list[Any]]
-"""Name -> the sum of value * samples, and the sum of samples; or what it is reduced to, and how."""
+"""Name -> the sum of value * samples, and the sum of samples; or the reduced value, and the reduction."""
 
 _MEAN, _TOTAL = "mean", "total"  # a total is divided as a mean is
 _OPEN, _WINDOW = "open", "window"  # before the metric: the horizon of its open window; before a number, of another
@@ -45,7 +45,7 @@ class Means:
 
     Arguments:
         horizons: the names of the intervals that means are taken over, such as ``("log", "epoch")``.
-        gather: passes the sums of a horizon to all ranks, and returns those of each. Default: there is one process.
+        gather: sends the sums of a horizon to all ranks, and returns those of each. Default: there is one process.
 
     >>> means = Means(("log", "epoch"))
     >>> means.add({"loss": 1.0}, samples=1); means.add({"loss": 4.0}, samples=2)
@@ -57,24 +57,26 @@ class Means:
 
     def __init__(self, horizons: tuple[str, ...], gather: Callable[[Sums], list[Sums]] | None = None) -> None:
         self._gather = gather
-        # Of values by name; a loss alone; names and a vector; or the number of a window that ends, and its metric.
+        # Values by name; a loss alone; names and a vector; or the number of a window that ends, and its metric.
         self._waiting: list[tuple[Any, Any, Collection[str]]] = []
         self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
         self._windows: dict[str, Sums] = {}  # those that have ended
-        self._followed: dict[str, tuple[int, Any]] = {}  # metric -> over how many windows it is averaged, and for whom
+        self._followed: dict[
+            str, tuple[int, Any]
+        ] = {}  # metric -> the number of windows it is averaged over, and the nodes that read it
         self._reports: dict[str, Callable[[set[str]], None]] = {}  # of metrics that are followed
 
     def follow(self, metric: str, windows: int, node: Any, report: Callable[[set[str]], None]) -> None:
         """Keep the last windows of a metric, which `end_window` ends, for `running`, while the graph has this node.
 
         Arguments:
-            report: is told once what those windows have, if it is not this metric.
+            report: called once with the metrics of those windows, if this one is not among them.
         """
         self._sums.setdefault(f"{_OPEN} {metric}", {})
         self._followed[metric], self._reports[metric] = (windows, node), report
 
     def keep_followers(self, nodes: Collection[Any]) -> None:
-        """Follow metrics for these nodes alone."""
+        """Follow metrics only for these nodes."""
         gone = [name for name, (_, node) in self._followed.items() if all(node is not kept for kept in nodes)]
         for metric in gone:
             del self._followed[metric]
@@ -82,11 +84,11 @@ class Means:
             self._windows = {name: sums for name, sums in self._windows.items() if name.split(" ", 2)[2:] != [metric]}
 
     def end_window(self, metric: str, number: int) -> None:
-        """End a window of a metric: it takes the place of the one with this number. Nothing is transferred here."""
+        """End a window of a metric: it replaces the one with this number. Nothing is transferred here."""
         self._waiting.append((number, metric, ()))
 
     def running(self) -> dict[str, float]:
-        """The mean of each metric that is followed over the last windows, of which each counts alike."""
+        """The mean of each followed metric over the last windows, with equal weights."""
         running = {}
         for metric, (windows, _) in self._followed.items():
             self.settle()
@@ -110,8 +112,8 @@ class Means:
 
         Arguments:
             values: by name; or only the loss, or names and a vector, detached, in memory that nothing else writes to.
-            samples: how many; or how many of what else the means are over, a number or a tensor with one.
-            sums: the names of those that are sums over them. Default: all are means.
+            samples: their number, or that of other units that the means are over: a number or a tensor with one.
+            sums: the names of values that are sums over them. Default: all are means.
         """
         if not isinstance(values, _DETACHED):
             values = {name: detached(value) for name, value in values.items()}
@@ -169,7 +171,7 @@ class Means:
                 part = [number, how]
             elif weight:
                 part = [number if how == _TOTAL else number * weight, weight]
-            else:  # a mean over nothing is no number
+            else:  # a mean over nothing is not a number
                 if how is _WINDOW:
                     horizon = f"{_OPEN} {name.partition(' ')[2]}"
                     self._windows[f"{_WINDOW} {name}"], self._sums[horizon] = self._sums.get(horizon, {}), {}
@@ -197,7 +199,7 @@ class Means:
 
 
 def added(parts: Iterable[Sums]) -> Sums:
-    """The sums of all ranks, added in their order; what only some of them have counts as well.
+    """The sums of all ranks, added in order; metrics of only some ranks count as well.
 
     >>> added([{"loss": [3.0, 2]}, {"loss": [1.0, 1], "accuracy": [1.0, 1]}])
     {'loss': [4.0, 3], 'accuracy': [1.0, 1]}
@@ -210,7 +212,7 @@ def added(parts: Iterable[Sums]) -> Sums:
 
 
 def _joined(name: str, whole: list[Any] | None, part: list[Any]) -> list[Any]:
-    """The sum, or what else a metric is reduced to, with a further part.
+    """The sum, or another reduction, with a further part.
 
     Raises:
         UsageError: it is reduced in another way than before.
@@ -257,7 +259,7 @@ class Recorder:
         self.loggers: list[Logger] = []
 
     def means(self, name: str, horizons: tuple[str, ...] = ()) -> Means:
-        """The running means called `name`, created if missing; the caller that adds to them gives the `horizons`."""
+        """The running means called `name`, created if missing; a caller that adds to them passes `horizons`."""
         if name not in self._means:
             self._means[name] = Means(horizons, self._gather)
         means = self._means[name]
@@ -266,11 +268,11 @@ class Recorder:
         return means
 
     def forget_means(self) -> None:
-        """Drop all running means; the nodes that are set up again ask for theirs."""
+        """Drop all running means; nodes that are set up again recreate theirs."""
         self._means = {}
 
     def keep_followers(self, nodes: Collection[Any]) -> None:
-        """Follow no metrics any more for other nodes than these: the graph is another one."""
+        """Follow metrics only for these nodes from now on: the graph has changed."""
         for means in self._means.values():
             means.keep_followers(nodes)
 
@@ -284,26 +286,26 @@ class Recorder:
 
     @property
     def place(self) -> Place:
-        """The place of a row recorded now, as `place_of` has it."""
+        """The place of a row recorded now, as for `place_of`."""
         return self.place_of(self._row({}))
 
     def place_of(self, row: Mapping[str, float]) -> Place:
-        """What the rows of one moment have in common: the step, behind the clocks of outer graphs if there are any.
+        """The common place of the rows of one moment: the clocks of outer graphs, if any, then the step.
 
-        As these grow with each of their bodies, a later place of a run is not less.
+        Since these clocks grow with each of their bodies, places never decrease during a run.
         """
         outer = [row.get(name, 0) for name in self._columns()]
         return [*outer, row["step"]] if outer else row["step"]
 
     def metrics_in(self, names: Iterable[str]) -> list[str]:
-        """Those of the names in rows that are no part of a row's position."""
+        """The names in rows that are not part of a row's position."""
         position = {*ROW_POSITION, *self._columns()}
         return [name for name in names if name not in position]
 
     def row(self, values: Mapping[str, float]) -> None:
         """Record a row of step, epoch, the clocks of outer graphs and these values, and call every logger with it.
 
-        A value that has the name of such a clock takes its place.
+        A value with the name of such a clock replaces it.
 
         Raises:
             UsageError: a name is not a string, or is `step` or `epoch`; or a value is not a number or scalar tensor.
@@ -319,7 +321,7 @@ class Recorder:
             logger(row, step)
 
     def show(self, values: Mapping[str, Shown]) -> None:
-        """Give texts, images and histograms to the loggers that take them, such as `TensorBoard`; they are in no row.
+        """Pass texts, images and histograms to the loggers that accept them, such as `TensorBoard`; they are in no row.
 
         >>> from graphtrain import Histogram
         >>> Recorder(lambda: (3, 0.5)).show({"weights": Histogram(torch.zeros(4))})

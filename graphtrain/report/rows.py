@@ -66,7 +66,7 @@ class Rows(Sequence[Row]):
 
 
 def joined(rows: Iterable[Mapping[str, float]], clocks: Sequence[str] = ()) -> list[dict[str, float]]:
-    """Rows of which those of one step are one, with all of its metrics.
+    """Rows in which those of one step are joined, with all of its metrics.
 
     Arguments:
         rows: such as those of `Trainer.metrics`.

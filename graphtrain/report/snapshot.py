@@ -13,34 +13,34 @@ from graphtrain.plain import json_value
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A run at one moment. A unit that the graph does not count is None, and so are epochs that do not move in the run.
+    """A run at one moment. Units that the graph does not count are None, and so are epochs that never change.
 
-    In nested graphs steps, epochs, batches and the window are those of the innermost graph that trains around the
-    position; or, where none is around it, of the one that trained last.
+    In nested graphs steps, epochs, batches and the window are those of the innermost training graph around the
+    position, or else of the one that trained last.
 
     Attributes:
         state: ready, running, stopping, stopped, finished, failed or interrupted.
-        graph: the file of the graph, or its name where it has none.
+        graph: the file of the graph, or its name if it has none.
         position: the path of the node that runs next, or is running.
         step: steps of the optimizer.
         epoch: epochs, as a fraction.
-        clocks: what the graphs around the one that trains count, the outermost first: ``{"fold": 2}``.
+        clocks: the clocks of the graphs around the one that trains, the outermost first: ``{"fold": 2}``.
         end: the amounts that end the graph that trains and those around it: ``("10 epochs",)``.
-        done: the share of the run that is done, 0 to 1; None where its end is not known.
-        until: the amounts at which the run is to stop before its end, as given to `run`: ``("500 steps",)``.
-        until_done: the share of that which is done, 0 to 1; None where it is not known.
+        done: the share of the run that is done, 0 to 1; None if its end is not known.
+        until: the amounts at which the run stops before its end, as given to `run`: ``("500 steps",)``.
+        until_done: the share of that which is done, 0 to 1; None if not known.
         batch: batches fetched in the current epoch.
-        epoch_batches: batches that the epoch will have, where the length of the data is known.
-        evaluation: the name of the evaluation that the run is inside of: ``"val"``.
-        evaluation_batch, evaluation_batches: batches fetched in that, and how many it will have, where that is known.
-        window: backward passes in the open window, and how many it will have; None between two windows.
+        epoch_batches: batches of the whole epoch, if the length of the data is known.
+        evaluation: the name of the evaluation that the run is inside: ``"val"``.
+        evaluation_batch, evaluation_batches: batches fetched in it, and its total, if known.
+        window: backward passes in the open window, and its size; None between two windows.
         metrics: the latest value of each metric, by name, the latest row's last.
-        rates: for each unit of things trained on (`batches`, `samples`, `tokens`): how many per second, lately.
-        elapsed_seconds: how long the run has run, summed over interruptions, without pauses.
-        earlier_seconds: how much of that was before this process resumed the run.
-        seconds_left: until the end, at the average pace of this process; evaluations that are to come included.
-        memory_bytes: memory in use where the model is.
-        device: where the model is: ``"cpu"``, ``"cuda:0"``.
+        rates: for each unit of things trained on (`batches`, `samples`, `tokens`): the recent number per second.
+        elapsed_seconds: the running time, summed over interruptions, without pauses.
+        earlier_seconds: the part of it before this process resumed the run.
+        seconds_left: the time until the end, at the average pace of this process, including evaluations.
+        memory_bytes: memory in use on the device of the model.
+        device: the device of the model: ``"cpu"``, ``"cuda:0"``.
         seconds: host time by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ...
     """
 
@@ -71,7 +71,7 @@ class Snapshot:
 
     @property
     def measured(self) -> dict[str, float]:
-        """The metrics without what rows have beside them: step, epoch and the clocks of outer graphs.
+        """The metrics without the other columns of rows: step, epoch and the clocks of outer graphs.
 
         >>> Snapshot("running", "fit", "step", clocks={"fold": 2}, metrics={"step": 1, "fold": 2, "loss": 0.5}).measured
         {'loss': 0.5}
@@ -90,7 +90,7 @@ class Snapshot:
         return {name: value / total for name, value in self.seconds.items() if value} if total else {}
 
     def as_plain(self) -> dict[str, Any]:
-        """This snapshot as JSON has it; NaN and infinities are the strings "nan", "inf" and "-inf".
+        """This snapshot as plain JSON data; NaN and infinities are the strings "nan", "inf" and "-inf".
 
         >>> Snapshot("running", "fit", "step", metrics={"loss": math.inf}).as_plain()["metrics"]
         {'loss': 'inf'}
@@ -99,7 +99,7 @@ class Snapshot:
 
     @staticmethod
     def from_plain(mapping: Mapping[str, Any]) -> Snapshot:
-        """A snapshot out of what `as_plain` made, or of anything else: what does not fit is left out.
+        """A snapshot from the data of `as_plain`, or from any other: entries that do not fit are left out.
 
         At most the last 200 entries of a mapping are taken, and 200 characters of a text.
 
@@ -131,7 +131,7 @@ class Display(ABC):
 
     @abstractmethod
     def end(self, snapshot: Snapshot) -> None:
-        """The run has stopped, for whatever reason. What was shown last stays visible."""
+        """The run has stopped, for any reason. The last display stays visible."""
 
 
 _UNKNOWN = "?"
@@ -160,7 +160,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _read(entry: Field[Any], value: Any) -> Any:
-    """A value of JSON as the type that a field is declared with; None where it does not fit."""
+    """A JSON value as the declared type of a field; None if it does not fit."""
     match str(entry.type).removesuffix(" | None"), value:
         case "str", str():
             return value[:_MOST_CHARACTERS]

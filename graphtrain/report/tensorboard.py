@@ -37,15 +37,15 @@ class TensorBoard(RunLogger):
 
     A resume purges the rows that will be repeated, and no others. A row is on disk when the call returns, so the rows
     that a checkpoint counts survive a killed process. TensorBoard shows one value per name and step: where several rows
-    of one step share a name, it shows the last. Where rows have a column for a graph around the training, such as
-    `fold`, each of its values has a curve of its own: ``val/loss/fold 2``.
+    of one step share a name, it shows the last. If rows have a column for a graph around the training, such as `fold`,
+    each of its values has a separate curve: ``val/loss/fold 2``.
 
     Arguments:
         folder: the folder of the event files, for one run only. Default: `tensorboard` inside the run directory.
 
     Attributes:
-        writer: torch's `SummaryWriter`, for what `show` does not take; None while the run is not running. A resume
-            purges what you wrote to it from the step of the last row on, and does not write it again.
+        writer: torch's `SummaryWriter`, for data that `show` does not accept; None while the run is not running. A
+            resume purges your data from the step of the last row on, and does not write it again.
 
     Raises:
         UsageError: TensorBoard is not installed; or, when a run begins, there is no folder or it cannot be written to.
@@ -78,16 +78,16 @@ class TensorBoard(RunLogger):
             )
         if self._given_folder is None and self._folder.is_symlink():
             raise UsageError(
-                f"TensorBoard cannot write to `{self._folder}`: it is a link, which a run directory must not hold",
-                "pass the folder that it leads to: TensorBoard(folder)",
+                f"TensorBoard cannot write to `{self._folder}`: it is a link, which a run directory must not contain",
+                "pass its target: TensorBoard(folder)",
             )
         # Several rows may share a step, and a purge knows steps only: rows of the last step are written again below.
-        # Steps that begin again in each round of an outer graph do not tell what will be repeated.
+        # Steps that restart in each round of an outer graph do not show what will be repeated.
         self._clocks = beginning.clocks
         purge_step = int(beginning.rows[-1]["step"]) if beginning.rows and not self._clocks else 0
         with _readable_failure(self._folder):
             # The first session sets purge_step too, though nothing is purged: TensorBoard ignores the first it reads.
-            # Its fast loader never purges, but there a value replaces those of its name at this and at later steps.
+            # Its fast loader never purges, but a value replaces those of its name at this and at later steps.
             self._open(self._folder, purge_step)
             self._describe(self._folder, beginning, purge_step)
             for row in beginning.rows:
@@ -122,7 +122,7 @@ class TensorBoard(RunLogger):
             yield
 
     def flush(self) -> None:
-        """Bring everything to the disk."""
+        """Flush everything to disk."""
         if self.writer is not None and self._folder is not None:
             with _readable_failure(self._folder):
                 self.writer.flush()
@@ -240,13 +240,13 @@ def _image_summary(tag: str, png: bytes) -> Any:
 
 
 def png_of(image: Image) -> bytes:
-    """An image as the bytes of a PNG, without a further library.
+    """An image as the bytes of a PNG, without another library.
 
     >>> png_of(Image(torch.zeros(2, 3)))[:4]
     b'\\x89PNG'
 
     Raises:
-        UsageError: its pixels have no such shape or type.
+        UsageError: its pixels do not have such a shape or type.
     """
     pixels = image.pixels
     if isinstance(pixels, torch.Tensor) and pixels.ndim == 2:

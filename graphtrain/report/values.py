@@ -19,13 +19,13 @@ else:
     torch = lazy_import("torch")
 
 
-# What every row has besides its metrics.
+# The columns of every row besides its metrics.
 ROW_POSITION = ("step", "epoch")
 
 
 @dataclass(frozen=True)
 class Reduced(ABC):
-    """A metric of which a row has something else than the mean over samples."""
+    """A metric that a row does not average over samples."""
 
     value: Any
     how: ClassVar[str]
@@ -35,7 +35,7 @@ class Reduced(ABC):
 class Sum(Reduced):
     """A metric whose values are added up: ``{"loss": loss, "mistakes": Sum(mistakes)}``.
 
-    A row has the sum since the last one; of an epoch or a validation the sum over it, of all ranks.
+    A row has the sum since the last one; that of an epoch or a validation has the sum over it, of all ranks.
 
     Arguments:
         value: a number, or a tensor with one.
@@ -49,7 +49,7 @@ class Sum(Reduced):
 
 @final
 class Max(Reduced):
-    """A metric of which a row has the greatest value; NaN where one of them is. As `Sum` otherwise.
+    """A metric of which a row has the greatest value; NaN if one value is NaN. Otherwise like `Sum`.
 
     >>> Max(0.5)
     Max(value=0.5)
@@ -60,7 +60,7 @@ class Max(Reduced):
 
 @final
 class Min(Reduced):
-    """A metric of which a row has the least value; NaN where one of them is. As `Sum` otherwise.
+    """A metric of which a row has the least value; NaN if one value is NaN. Otherwise like `Sum`.
 
     >>> Min(0.5)
     Min(value=0.5)
@@ -76,14 +76,14 @@ def _extreme(choose: Callable[[float, float], float]) -> Callable[[float, float]
 REDUCTIONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {"sum": lambda first, second: first + second, "max": _extreme(max), "min": _extreme(min)}
 )
-"""What makes one value of two, by `how`."""
+"""The function that reduces two values to one, by `how`."""
 
 
 def check_metric(name: Any, value: Any, source: str) -> None:
     """Raise if this is not a valid metric.
 
     Arguments:
-        source: where it comes from, as the beginning of the message.
+        source: the beginning of the message, which names its source.
 
     Raises:
         UsageError: the name is not a string, or the value is neither a real number nor a tensor of one element.
@@ -109,7 +109,7 @@ def check_names(names: Iterable[str], source: str) -> None:
 
 
 def loss_that_is_not_finite(row: Mapping[str, float]) -> str:
-    """The first loss of a row that is infinite or no number, in words; empty if there is none.
+    """The first loss of a row that is infinite or NaN, in words; empty if there is none.
 
     >>> loss_that_is_not_finite({"loss": 0.5, "val/loss": float("nan"), "ratio": float("inf")})
     '`val/loss` is nan'

@@ -1,1 +1,1 @@
-"""Everything a continuation depends on: captured, compared, put back."""
+"""Everything a continuation depends on: captured, compared, restored."""

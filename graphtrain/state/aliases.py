@@ -1,8 +1,7 @@
-"""What values in transit share with what is saved otherwise: a batch is an item of a list, a row a view of a tensor.
+"""Sharing between values in transit and other saved state: a batch is an item of a list, a row a view of a tensor.
 
-Values in transit are saved with their contents. So that what changes one in place changes the others as well after a
-resume, the places in it that hold objects of others are saved beside it, and those whose memory is another's. What is
-shared and cannot be put back is reported.
+Values in transit are saved with their contents, and also the places in them that hold shared objects or shared memory,
+so that a change in place still reaches all holders after a resume. Sharing that cannot be restored is reported.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from graphtrain.state.contents import MOST_COMPARED, at, replaced
 from graphtrain.state.memory import Lie, Spans, lie_of, overlapping, view_beside, view_within
 
 Reference = Any
-"""As a manifest has it: ["at", path], ["new", part, number], ["place", place], ["item", path, keys], or ["memory", one
-of these, how it lies there].
+"""The form in a manifest: ["at", path], ["new", part, number], ["place", place], ["item", path, keys], or
+["memory", one of these, the view of it].
 """
 
 _MOST_SHOWN = 100
 _UNKNOWN = "{} shares memory with {}, which a resume cannot restore: clone it"
 _MALFORMED = "what values in transit share is described as {}, which no checkpoint has"
-# In an item of a large container, levels at which a value in transit may be.
+# Levels within an item of a large container at which a value in transit may be.
 _MOST_LEVELS = 3
 
 Place = tuple[str, tuple[Any, ...]]
@@ -47,11 +46,11 @@ Place = tuple[str, tuple[Any, ...]]
 
 @dataclass
 class Aliases:
-    """What values in transit share.
+    """The sharing of values in transit.
 
     Attributes:
-        places: by the name of a value: keys and reference of each part in nested containers that is another's as well.
-        unknown: a line for each part that shares memory which a resume cannot let it share again.
+        places: by the name of a value: keys and reference of each shared part in nested containers.
+        unknown: a line for each part whose sharing of memory a resume cannot restore.
     """
 
     places: dict[str, list[list[Any]]] = field(default_factory=dict)
@@ -70,16 +69,15 @@ class _Part:
 def aliases_of(
     values: Mapping[str, Any], writer: StateWriter, others: Iterable[tuple[str, Any]] = (), quiet: Collection[str] = ()
 ) -> Aliases:
-    """What values in transit share with what is saved beside them; and memory that they share with each other.
+    """The sharing of values in transit with other saved state, and memory that they share with each other.
 
-    What is inside of a part that is another's is not looked into.
+    The inside of a shared part is not examined.
 
     Arguments:
-        values: those in transit, by name.
+        values: the values in transit, by name.
         writer: has encoded what is reachable and has changed.
-        others: path and value of what is saved in a way of its own, and in which nothing can be found again. Default:
-            there is none.
-        quiet: the names of values of which nothing is reported. Default: none.
+        others: path and value of state saved separately, to whose parts nothing can refer. Default: none.
+        quiet: the names of values that are not reported. Default: none.
     """
     references: dict[int, Reference] = {}
     places: dict[int, list[Place]] = {}
@@ -94,7 +92,7 @@ def aliases_of(
             met[id(part)] = part
             if not is_again and (reference := writer.identity(part)) is not None:
                 references[id(part)] = reference
-            return None if is_again or id(part) in references else part  # what is None is not looked into
+            return None if is_again or id(part) in references else part  # None is not examined
 
         replaced(value, note)
     for identity, reference in _found_elsewhere(writer, {key: met[key] for key in met.keys() - references.keys()}):
@@ -116,7 +114,7 @@ def aliases_of(
 
 
 def _found_elsewhere(writer: StateWriter, wanted: Mapping[int, Any]) -> Iterator[tuple[int, Reference]]:
-    """What large containers of data hold, and containers that objects with a `state_dict` do."""
+    """The contents of large containers of data, and of containers in objects with a `state_dict`."""
     if wanted:
         for reached in writer.large():
             if len(reached.value) <= MOST_COMPARED:
@@ -129,7 +127,7 @@ def _found_elsewhere(writer: StateWriter, wanted: Mapping[int, Any]) -> Iterator
 
 
 def _parts_among(value: Any, wanted: Mapping[int, Any], keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any, Any]]:
-    """The parts of nested containers that are wanted, with the keys that lead to each."""
+    """The wanted parts of nested containers, with the keys that lead to each."""
     for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
         if id(part) in wanted and is_plain_key(key):
             yield (*keys, key), part
@@ -171,7 +169,7 @@ def _sharing_memory(
 
 
 def _plain_keys(value: Any, keys: tuple[Any, ...]) -> list[Any]:
-    """Keys as a manifest can have them: instead of one that it cannot, its number."""
+    """Keys in the form of a manifest: a key that it cannot hold is replaced by its number."""
     plain: list[Any] = []
     for key in keys:
         plain.append(key if is_plain_key(key) else ["nth", next(n for n, other in enumerate(value) if other is key)])
@@ -180,7 +178,7 @@ def _plain_keys(value: Any, keys: tuple[Any, ...]) -> list[Any]:
 
 
 def _keys_in(value: Any, plain: Any) -> tuple[Any, ...]:
-    """The keys that `_plain_keys` gave for a value; as they are where there is no such place."""
+    """The keys of which `_plain_keys` made these; unchanged if there is no such place."""
     keys: list[Any] = []
     for key in plain:
         match key:
@@ -199,20 +197,20 @@ def _shown(place: Place) -> str:
 
 
 def share(values: dict[str, Any], aliases: Any, reader: StateReader, name_now: Callable[[str], str] = str) -> list[str]:
-    """Put what values in transit share into its places in them again.
+    """Restore the sharing of values in transit.
 
-    A part stays where there is no such object any more, or one of another form.
+    A part stays unshared if its object no longer exists, or has another form.
 
     Arguments:
         values: by name; they are changed.
-        aliases: by the name of a value, as `aliases_of` gave them.
-        name_now: gives the name of a value now. Default: they have the same names.
+        aliases: by the name of a value, from `aliases_of`.
+        name_now: returns the present name of a value. Default: the same.
 
     Returns:
-        A line for each part that stays.
+        A line for each part that stays unshared.
 
     Raises:
-        CheckpointError: they are not of the form that `aliases_of` gives them.
+        CheckpointError: they do not have the form of `aliases_of`.
     """
     if not isinstance(aliases, Mapping):
         raise CheckpointError(_MALFORMED.format(shorten(repr(aliases), _MOST_SHOWN)))
@@ -231,7 +229,7 @@ def share(values: dict[str, Any], aliases: Any, reader: StateReader, name_now: C
 def _share(
     values: dict[str, Any], name: str, aliases: Iterable[tuple[list[Any], Reference]], reader: StateReader
 ) -> list[str]:
-    """Put what it shares into one value; a line for each part that stays."""
+    """Restore the sharing of one value; returns a line for each part that stays unshared."""
     value, stay = values[name], []
     places: dict[tuple[Any, ...], Any] = {}
     for plain, reference in aliases:
@@ -245,9 +243,9 @@ def _share(
         if is_found:
             places[keys] = other
         else:
-            stay.append(f"{_shown((name, keys))} does not share any more what it shared when it was saved")
-    # Containers stay the same ones, which nodes may have been set up with; a tuple cannot. Looked up before
-    # anything is put there: what a stranger has written must not lead into what is found.
+            stay.append(f"{_shown((name, keys))} no longer shares what it shared when it was saved")
+    # Containers keep their identity, since nodes may hold them; a tuple cannot. Looked up before anything is replaced:
+    # an untrusted file must not lead into what is found.
     holders = {keys: at(value, keys[:-1]) for keys in places if keys}
     for keys, holder in holders.items():
         if isinstance(holder, list | dict | collections.deque):

@@ -1,7 +1,7 @@
-"""The state beside the resources: what was reachable when a run began, what has changed since, and putting it back.
+"""The state outside the resources: what was reachable when a run began, its changes since, and restoring it.
 
-A baseline lists what is reachable when a run begins (`InitialState`). At a save it is compared with what is there then
-(`DriftFinder`); a resume puts the drift over what another process set up.
+A baseline lists what is reachable when a run begins (`InitialState`). At a save it is compared with the present state
+(`DriftFinder`); a resume applies the drift to the set-up of another process.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from graphtrain.state.initial import InitialState, States
 from graphtrain.state.reachable import Reached, parts_of
 from graphtrain.storage.strides import placement_of, without_repeats
 
-# How a change of what is changed where it is, is described.
+# The descriptions of changes in place.
 _VALUES = ("tensor", "array", "bytes", "state")
 
 
 @final
 class Baseline(InitialState):
-    """The state that is reachable when a run begins, compared and put back.
+    """The state that is reachable when a run begins, compared and restored.
 
     Arguments: those of `InitialState`.
 
     Attributes:
-        not_restored: a line for everything that was saved and has no place now.
+        not_restored: a line for everything that was saved and no longer has a place.
     """
 
     not_restored: tuple[str, ...] = ()
-    # What was put there last, until it was looked at once: objects that `setup` makes in this process as they were then
-    # have drifted nevertheless, by the account of the process that saved them.
+    # What was restored last, until it was examined once: it counts as drift, as in the process that saved it, even if
+    # this `setup` makes equal objects.
     _restored: Mapping[str, Mapping[str, Any]] = NO_DRIFT
     _redrawn: frozenset[int] = frozenset()
 
     def is_redrawn(self, data: str) -> None:
-        """Note that a resume draws all batches of an epoch again: what data has bound since is bound again by that.
+        """Note that a resume draws all batches of an epoch again, which also binds again what data has bound since.
 
         Arguments:
             data: the name of a root.
@@ -54,11 +54,11 @@ class Baseline(InitialState):
         self._redrawn |= {id(reached.value) for reached in self._of_data[data]}
 
     def drift(self, data: str | None = None, states: Mapping[str, Any] | None = None) -> Drift:
-        """What has changed until now.
+        """The changes so far.
 
         Arguments:
             data: the name of a root; only what is reachable from it. Default: everything.
-            states: path -> the `state_dict` that an object has now. Default: they are asked for where they are needed.
+            states: path -> the present `state_dict` of an object. Default: read where needed.
         """
         restored = NO_DRIFT
         if data is None:
@@ -67,19 +67,19 @@ class Baseline(InitialState):
         return DriftFinder(self, known, restored, self._redrawn).drift(data)
 
     def restore(self, section: Mapping[str, Any], data: str | None = None) -> StateReader:
-        """Put what is not covered back to the baseline, and a drift over it.
+        """Restore the uncovered state to the baseline, and apply a drift.
 
         Arguments:
-            section: of a `Drift`.
-            data: the name that the drift was restricted to.
+            section: that of a `Drift`.
+            data: the name to which the drift was restricted.
 
         Returns:
-            What has found or made the objects that the drift refers to.
+            The reader that has found or made the objects of the drift.
 
         Raises:
-            CheckpointError: something that had changed does not exist now, or cannot be made.
+            CheckpointError: something that had changed no longer exists, or cannot be made.
         """
-        with _naming("the state beside the resources"):
+        with _naming("the state outside the resources"):
             changed, reader = dict(section), StateReader(self.reachable, self.stateful, section)
         self._back_to_the_beginning(data)
         for path, change in changed.items():
@@ -104,7 +104,7 @@ class Baseline(InitialState):
         return {"set": described, "removed": removed}
 
     def _is_missing(self, path: str) -> None:
-        """Note what has no object to be restored into because `setup` put a plain value, such as None, in its place.
+        """Note a change without its object, because `setup` put a plain value, such as None, in its place.
 
         Raises:
             CheckpointError: not even the place exists.
@@ -123,7 +123,7 @@ class Baseline(InitialState):
         )
 
     def _back_to_the_beginning(self, data: str | None) -> None:
-        """Undo what loading and setting up have changed beside what is saved: what had not drifted is as it was."""
+        """Undo other changes by loading and set-up: what had not drifted is as it was."""
         states: States = {}
         for reached in self.listed(data):
             if _holds(reached) and reached.is_entered:
@@ -133,7 +133,7 @@ class Baseline(InitialState):
             self._put_globals(module, names, held)
 
     def _put_globals(self, module: str, names: Collection[str], held: Mapping[str, Any]) -> None:
-        """Let the globals of some names be what they were; those that were not there are removed."""
+        """Restore the globals of these names; those that did not exist are removed."""
         namespace = self.reachable.globals[module][0]
         namespace.update({name: part for name, part in held.items() if namespace.get(name) is not part})
         for name in (names & namespace.keys()) - held.keys():
@@ -141,9 +141,9 @@ class Baseline(InitialState):
                 del namespace[name]
 
     def _put_contents(self, reached: Reached, keys: tuple[Any, ...], parts: tuple[Any, ...], states: States) -> None:
-        """Let an object hold what it held before: the very same objects.
+        """Restore the contents of an object: the very same objects.
 
-        What data holds that has no plain form, such as an iterator over itself, stays: it is where drawing has left it.
+        Contents of data without a plain form, such as an iterator over itself, stay where drawing has left them.
         """
         form = FORMS[reached.category]
         keys_now, parts_now = form.contents(reached.value)
@@ -177,7 +177,7 @@ class Baseline(InitialState):
 
     @contextmanager
     def kept(self, data: str) -> Iterator[None]:
-        """A span after which data holds the same objects, with the same values, as before it.
+        """A context in which changes of data are undone at the end: same objects, same values.
 
         Arguments:
             data: the name of a root.
@@ -209,7 +209,7 @@ class Baseline(InitialState):
 
     def _restore_globals(self, module: str, change: Mapping[str, Any], reader: StateReader) -> None:
         if module not in self.reachable.globals:
-            raise CheckpointError(f"no function of the module `{module}` is reached now")
+            raise CheckpointError(f"no function of the module `{module}` is reachable now")
         namespace, names = self.reachable.globals[module]
         for name, described in change["set"].items():
             if self.is_excluded(f"{module}:{name}"):
@@ -220,14 +220,14 @@ class Baseline(InitialState):
 
 
 def _holds(reached: Reached) -> bool:
-    """True for what can be made to hold what it held before."""
+    """True for an object whose contents can be restored."""
     if reached.category not in FORMS or isinstance(reached.value, tuple | frozenset) or reached.length > MOST_COMPARED:
         return False
     return not reached.is_covered or reached.category == "module"
 
 
 def _overwrite(reached: Reached, change: Mapping[str, Any], reader: StateReader) -> None:
-    """Put one change over an object."""
+    """Apply one change to an object."""
     value, category = reached.value, reached.category
     match change:
         case {"state": state} if category == "generator":
@@ -266,13 +266,13 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
         tensor.requires_grad_(change["requires_grad"])
     saved_gradient = change.get("grad")
     if saved_gradient is not None and tensor.grad is not None and tensor.grad.shape == saved_gradient.shape:
-        tensor.grad.copy_(saved_gradient)  # which may be a part of a buffer of all gradients
+        tensor.grad.copy_(saved_gradient)  # which may be part of a buffer of all gradients
     elif "requires_grad" in change:
         tensor.grad = saved_gradient
 
 
 def _has_form(tensor: torch.Tensor, saved: torch.Tensor) -> bool:
-    """True if values can be put where a tensor has its own, which others may share."""
+    """True if values can be copied into a tensor in place, whose memory others may share."""
     if (tensor.shape, tensor.dtype, tensor.layout) != (saved.shape, saved.dtype, saved.layout):
         return False
     # Not every stride is saved: not that of a narrow column of a wide matrix, for instance.
@@ -285,7 +285,7 @@ def _fill(tensor: torch.Tensor, saved: torch.Tensor) -> None:
         target, values = tensor.detach(), saved
     try:
         target.copy_(values)
-    except RuntimeError:  # windows that overlap: element by element, some of them more than once
+    except RuntimeError:  # overlapping windows: element by element, some more than once
         storage = tensor.untyped_storage()
         memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         memory.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
@@ -296,7 +296,7 @@ def _fill(tensor: torch.Tensor, saved: torch.Tensor) -> None:
 
 @contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """A span in which anything that goes wrong is an error that names what is restored."""
+    """A context in which any failure is an error that names what is restored."""
     try:
         yield
     except CheckpointError as error:

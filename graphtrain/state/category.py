@@ -1,4 +1,4 @@
-"""What an object is to the search for the state of a run; told by its type alone, once for every type."""
+"""The category of an object in the search for the state of a run, by its type alone, once for every type."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _VALUES = (
 
 _WEAK_MAPPINGS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
 
-# No state of the training: whoever makes one when it is needed makes it again after a resume.
+# Not state of the training: code that makes one when needed makes it again after a resume.
 _LEFT_ALONE = (
     types.ModuleType, logging.Logger, logging.Handler, threading.Thread, threading.local, threading.Event,
     threading.Condition, threading.Semaphore, threading.Barrier, type(threading.Lock()), type(threading.RLock()),
     torch.utils.hooks.RemovableHandle,
 )  # fmt: skip
-# Not entered: what they hold is of Python, of the system, or of another thread.
+# Not entered: their contents belong to Python, the system, or another thread.
 _SKIPPED = (
     *(kind for kind in _LEFT_ALONE if kind is not threading.local), types.BuiltinFunctionType, types.CodeType,
     types.MethodWrapperType, types.MethodDescriptorType, types.FrameType, types.TracebackType, weakref.ReferenceType,
@@ -73,7 +73,7 @@ _BY_BASE: tuple[tuple[Any, Category], ...] = (
     (functools.partial, "partial"),
     (types.CellType, "cell"),
     (bytearray, "buffer"),
-    # Compared as a whole, and reported where they have changed.
+    # Compared as a whole, and reported if they have changed.
     ((contextvars.ContextVar, threading.local, SynchronizedBase), "watched"),
     ((array.array, mmap.mmap, sqlite3.Connection), "watched"),
     (type, "class"),
@@ -81,46 +81,46 @@ _BY_BASE: tuple[tuple[Any, Category], ...] = (
     (io.IOBase, "file"),
 )
 
-# Libraries whose objects wrap memory, files or connections of their own: their attributes tell nothing.
+# Libraries whose objects wrap memory, files or connections, which their attributes do not show.
 _OPAQUE_PACKAGES = frozenset(
     {"PIL", "asyncio", "concurrent", "datasets", "h5py", "lmdb", "multiprocessing", "pandas", "pyarrow", "sqlite3"}
     | {"tensorboard", "tqdm", "wandb", "zarr"}
 )
 _OF_PANDAS = frozenset({"DataFrame", "Series"})
-# Of these, classes written in C hold nothing that training changes: what they have compiled, or settings.
+# Of these, classes written in C hold nothing that training changes: compiled code, or settings.
 _HARMLESS = frozenset({
     "_cffi_backend", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack", "numpy", "onnxruntime",
     "orjson", "pybind11_builtins", "pydantic_core", "regex", "_regex", "rpds", "safetensors", "scipy", "sentencepiece",
     "sklearn", "tiktoken", "_tiktoken", "tokenizers", "torch", "torchaudio", "torchvision", "triton", "xxhash",
 })  # fmt: skip
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made, or a module of C when it was imported
-# The codes of numbers and characters: no addresses, which are others in another process.
+# The codes of numbers and characters, not of addresses, which differ between processes.
 _CODES_OF_C = frozenset("cbBhHiIlLqQfdg?u")
-# A trainer saves itself; of graphtrain only what is data is looked into.
+# A trainer saves itself; of graphtrain's classes only data is examined.
 _OPAQUE_MODULES = (
     "graphtrain.", "torch._", "torch.autograd", "torch.cuda", "torch.fx", "torch.jit", "torch.profiler",
     "torch.utils.hooks", "torch.utils.tensorboard",
 )  # fmt: skip
-# Of Python's own library these are data; others are of files, processes and connections.
+# Of the standard library these are data; others are files, processes and connections.
 _DATA_OF_PYTHON = frozenset({"argparse", "builtins", "collections", "configparser", "queue", "types"})
 
-# Asked of every object at every save.
+# Called for every object at every save.
 _KNOWN: dict[type, Category] = {}
 _SLOTS: dict[type, tuple[str, ...]] = {}
 
-# An attribute that a class lists here is no state of the run: it is made again when it is needed.
+# The attributes that a class lists here are not state of the run: they are made again when needed.
 NOT_STATE = "_graphtrain_not_state"
-# The method of what runs a training of its own: it gives what that holds, by name, and a text that is another one once
-# it has trained.
+# The method of an object that runs another training: returns its contents, by name, and a text that changes once it has
+# trained.
 OF_A_RUN = "_held_and_position"
 
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-# Those of a user, or of the Python beneath a virtual environment, are elsewhere.
+# The user's modules, and those of the Python below a virtual environment, are elsewhere.
 _INSTALLS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 def category_of(kind: type) -> Category:
-    """What objects of a type are.
+    """The category of objects of a type.
 
     >>> category_of(int), category_of(torch.nn.Parameter), category_of(type(iter([])))
     ('value', 'tensor', 'iterator')
@@ -152,7 +152,7 @@ def _category_of(kind: type) -> Category:
     if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith("graphtrain.data."):
         return "opaque"
     is_of_files = package in sys.stdlib_module_names and package not in _DATA_OF_PYTHON
-    # A folder `datasets` of the user's own is no library.
+    # A folder `datasets` of the user is not a library.
     if (package in _OPAQUE_PACKAGES or is_of_files) and not is_users(kind.__module__):
         return "opaque"
     if has_attributes:
@@ -161,7 +161,7 @@ def _category_of(kind: type) -> Category:
 
 
 def _hides_state(kind: type, package: str) -> bool:
-    """True for a class written in C whose objects hold something that no attribute shows."""
+    """True for a class written in C whose objects have contents that no attribute shows."""
     is_of_python = package in sys.stdlib_module_names and not kind.__flags__ & HEAP_TYPE
     size_of_nothing = object.__basicsize__ + bool(kind.__weakrefoffset__) * tuple.__itemsize__
     return kind.__basicsize__ > size_of_nothing and not is_of_python and package not in _HARMLESS
@@ -204,7 +204,7 @@ def is_left_alone(value: Any) -> bool:
 
 
 def is_users(module_name: str | None) -> bool:
-    """True for a module of the user's own, such as a script or a notebook; not of an installed package, nor Python's.
+    """True for a module of the user, such as a script or a notebook; not of an installed package, nor Python's.
 
     >>> is_users("__main__"), is_users("torch"), is_users("graphtrain.graph")
     (True, False, False)
@@ -219,10 +219,10 @@ def is_users(module_name: str | None) -> bool:
 
 
 def is_reopened(value: Any, *, seeks: bool) -> bool:
-    """True for what data opens again when it has none: a file, an archive or a memory map that is only read.
+    """True for what data reopens when needed: a file, an archive or a memory map that is only read.
 
     Arguments:
-        seeks: False for data that may read on in a file, wherever it is.
+        seeks: False for data that may continue to read a file at its position.
     """
     if isinstance(value, io.IOBase):
         return value.closed or (seeks and not value.writable())
@@ -237,7 +237,7 @@ def is_value(value: Any) -> bool:
 
 
 def is_constant(value: Any) -> bool:
-    """True for a value, and for tuples and frozen sets of constants; also for classes and what is not entered."""
+    """True for a value, and for tuples and frozen sets of constants; also for classes and unentered objects."""
     category = category_of(type(value))
     if category == "tuple" or isinstance(value, frozenset):
         return all(map(is_constant, value))

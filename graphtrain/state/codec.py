@@ -1,10 +1,10 @@
-"""Values with what they refer to: encoded as data that other objects are found by, and decoded in another process.
+"""Values with references: encoded as plain data, and decoded in another process.
 
-An object that was reached from the roots is referred to by its path, a tensor in a `state_dict` by its place there, and
-what is met again by its number. So two places that held one object hold one again. What only overlaps is reported.
+An object reachable from the roots is referred to by its path, a tensor in a `state_dict` by its place there, and a
+repeated object by its number. So two places that held one object hold one again. Memory that only overlaps is reported.
 
-What is decoded may come from a stranger. Nothing is imported and nothing is called: classes and functions are those
-that modules of the user's own, imported already, define themselves; objects are their attributes.
+Decoded data may come from a stranger. Nothing is imported and nothing is called: classes and functions are those
+defined in modules of the user that are already imported; objects are their attributes.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _SHARES = "shares memory with {}, which a resume cannot restore: clone it"
 _NEW = (list, collections.deque, set, frozenset, dict, collections.OrderedDict, collections.Counter, bytearray)
 _MOST_SHOWN = 120
 
-# What can be changed in place, and be found again where others hold it too.
+# Objects that can be changed in place, and be found where others hold them too.
 CHANGED_IN_PLACE = frozenset({"tensor", "array", "list", "mapping", "deque", "set", "object", "buffer"})
 
-# What goes wrong where a description is not one that a `StateWriter` has made.
+# Errors from a description that no `StateWriter` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 
 TUPLES_OF_TORCH: Mapping[str, Any] = {
@@ -51,12 +51,12 @@ TUPLES_OF_TORCH: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Owner:
-    """A tensor or an array whose memory others may share.
+    """A tensor or an array whose memory may be shared.
 
     Attributes:
-        reference: how it is found again.
+        reference: the reference to it.
         path: for messages.
-        is_as_set_up: True for one that `setup` made, with all that shares its memory.
+        is_as_set_up: True if `setup` made it, with all that shares its memory.
     """
 
     value: Any
@@ -67,10 +67,10 @@ class Owner:
 
 @final
 class StateWriter:
-    """Encodes values in terms of what was reached.
+    """Encodes values in terms of reachable objects.
 
     Attributes:
-        graphs: the paths of tensors of which more is kept than their values, the first of them.
+        graphs: the first paths of tensors that keep a graph in addition to their values.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class StateWriter:
         """A value, encoded.
 
         Arguments:
-            path: where it is, for messages.
-            part: a name that no other has. Default: the path.
+            path: its path, for messages.
+            part: a unique name. Default: the path.
 
         Raises:
             UnknownStateError: it, or something in it, cannot be encoded.
@@ -110,31 +110,31 @@ class StateWriter:
 
     @contextmanager
     def attempt(self, unknown: list[str]) -> Iterator[None]:
-        """A span in which something is encoded; if it cannot be, a line says why."""
+        """A context in which something is encoded; if it cannot be, the reason is reported."""
         try:
             yield
         except UnknownStateError as error:
             unknown.append(str(error))
 
     def count(self, size: int, path: str) -> None:
-        """Count bytes that are saved.
+        """Count saved bytes.
 
         Raises:
-            UnknownStateError: they are too many.
+            UnknownStateError: there are too many.
         """
         self._bytes += size
         if self._bytes > MOST_BYTES:
             raise UnknownStateError(path, f"is beyond the {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
 
     def note_graph(self, tensor: torch.Tensor, path: str) -> None:
-        """Note that a tensor is saved, of which the graph is not."""
+        """Note that a tensor is saved without its graph."""
         if not self.graphs and keeps_graph(tensor):
             self.graphs.append(path)
 
-    # ---- what is more than plain data
+    # ---- values other than plain data
 
     def describe(self, value: Any, path: str) -> Found | Instance | None:
-        """How the encoder has to take a value; None for plain data.
+        """The form of a value for the encoder; None for plain data.
 
         Raises:
             UnknownStateError: it cannot be encoded.
@@ -195,12 +195,12 @@ class StateWriter:
     def _tensor(self, tensor: torch.Tensor, path: str) -> Found | None:
         if self._places is None:
             self._places = {id(value): place for place, value in places(self._stateful)}
-        # What an object with a `state_dict` holds may be encoded right now.
+        # An object with a `state_dict` may be encoded at this moment.
         if (place := self._places.get(id(tensor))) is not None and place[1] != "attribute":
             return Found(("in", *place))
         if not is_saveable(tensor):
             raise UnknownStateError(path, f"is a new {type(tensor).__qualname__} ({tensor.layout}), which is not saved")
-        # With its graph it could not be saved; whoever keeps one, as old weight_norm does, computes it again.
+        # With its graph it could not be saved; code that keeps one, as old weight_norm does, computes it again.
         self.note_graph(tensor, path)
         self._note_new(tensor, tensor.numel() * tensor.element_size(), path)
         return None
@@ -210,7 +210,7 @@ class StateWriter:
         self._new[self._part].append((path, value))
 
     def lost_memory(self) -> list[str]:
-        """A line for each new tensor and array that shares memory which a resume cannot let it share again."""
+        """A line for each new tensor and array whose sharing of memory a resume cannot restore."""
         new = {path: value for pairs in self._new.values() for path, value in pairs}
         lies = {path: lie for path, value in new.items() if (lie := lie_of(value)) is not None}
         if not lies:
@@ -224,35 +224,35 @@ class StateWriter:
         pairs += [(other, first) for first, *others in overlapping(lies) for other in others]
         return [str(UnknownStateError(path, _SHARES.format(shown_path(other)))) for path, other in dict(pairs).items()]
 
-    # ---- what values in transit may share
+    # ---- possible sharing of values in transit
 
     def identity(self, value: Any) -> list[Any] | None:
-        """How the very same object is found again; None for one that is not known."""
+        """The reference to this very object; None if it is not known."""
         if (reached := self._reachable.find(value)) is not None:
             return None if self._leaves_out(reached) else ["at", reached.path]
         place = self._memo.place(value)
         return ["new", *place] if place is not None else None
 
     def containers(self) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """What objects with a `state_dict` hold, and its place there."""
+        """The contents of objects with a `state_dict`, with their places."""
         objects = {path: held for path, held in self._stateful.items() if category_of(type(held)) == "object"}
         yield from ((place, part) for place, part in places(objects) if all(map(is_plain_key, place)))
 
     def large(self) -> Iterator[Reached]:
-        """The containers of data that were too large to be looked into."""
+        """The containers of data that were too large to be examined."""
         for reached in self._reachable.by_path.values():
             if not reached.is_entered and reached.category != "set" and not self._leaves_out(reached):
                 yield reached
 
     def owners(self, spans: Spans, *, with_new: bool = True) -> Iterator[Owner]:
-        """Whatever is saved, or set up again, that may have a byte in some spans of memory.
+        """All state that is saved or set up again and may have a byte in some spans of memory.
 
-        What was set up comes first, then what is new, then what a `state_dict` has.
+        First what was set up, then what is new, then the contents of a `state_dict`.
         """
         listed = self._reachable.by_path.values()
         for category in ("tensor", "array"):
             reached = [each for each in listed if each.category == category and not self._leaves_out(each)]
-            if category == "array":  # what nobody can write to may be another's
+            if category == "array":  # read-only memory may be shared
                 reached = [each for each in reached if owner_of(each.value).flags.writeable]
             for number in spans.met_by([each.value for each in reached]):
                 each = reached[number]
@@ -262,7 +262,7 @@ class StateWriter:
             path, value = new[number]
             if (reference := self.identity(value)) is not None:
                 yield Owner(value, reference, path, is_as_set_up=False)
-        if not spans.met_by(self._unlisted()):  # their places take a hundred times as long
+        if not spans.met_by(self._unlisted()):  # finding their places takes a hundred times as long
             return
         held = [each for each in places(self._stateful) if isinstance(each[1], torch.Tensor | numpy.ndarray)]
         for number in spans.met_by([value for _, value in held]):
@@ -271,7 +271,7 @@ class StateWriter:
                 yield Owner(value, ["place", list(place)], shown_place(place), is_as_set_up=False)
 
     def _unlisted(self) -> list[Any]:
-        """The tensors and arrays that `places` gives, all but those that were reached."""
+        """The tensors and arrays of `places`, except those that are reachable."""
         unlisted: list[Any] = []
         for value in self._stateful.values():
             if isinstance(value, torch.nn.Module):
@@ -329,10 +329,10 @@ def _tuple(value: tuple[Any, ...], path: str) -> Found | None:
 
 @final
 class StateReader:
-    """Finds or makes the values that a `StateWriter` has encoded.
+    """Finds or makes the values encoded by a `StateWriter`.
 
     Arguments:
-        section: holds the parts that it has packed.
+        section: holds the packed parts.
     """
 
     def __init__(self, reachable: Reachable, stateful: Mapping[str, Any], section: Any) -> None:
@@ -346,7 +346,7 @@ class StateReader:
         """The value of a part.
 
         Raises:
-            CheckpointError: it refers to something that is not there, or that must not be made.
+            CheckpointError: it refers to something that does not exist, or that must not be made.
         """
         if not isinstance(packed, Packed):
             raise CheckpointError(f"a value described as {str(packed)[:100]} cannot be made")
@@ -355,7 +355,7 @@ class StateReader:
         return self._values[packed.part]
 
     def look_again(self) -> None:
-        """Look for what objects with a `state_dict` hold where it is now."""
+        """Index the present contents of objects with a `state_dict`."""
         self._places = None
 
     def at(self, path: str) -> Any:
@@ -553,7 +553,7 @@ def found_by_name(module: str, name: str, *, is_enum: bool = False) -> Any:
         value = vars(value).get(part)
         if not isinstance(value, type | types.FunctionType):
             raise CheckpointError(f"there is no `{name[:100]}` in the module `{module[:100]}`")
-    # Not what the module has only imported, as `from subprocess import run`.
+    # Not what the module has only imported, as with `from subprocess import run`.
     if (value.__module__, value.__qualname__) != (module, name) or (is_enum and not issubclass(value, enum.Enum)):
         raise CheckpointError(f"the module `{module[:100]}` does not define `{name[:100]}` itself")
     return value

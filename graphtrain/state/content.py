@@ -30,30 +30,31 @@ from graphtrain.storage.strides import is_usual
 MOST_BYTES = 2**30
 MOST_ITEMS = 1_000_000
 
-# Hashed at once: so long other threads wait for the interpreter.
+# Hashed at once: other threads wait for the interpreter that long.
 _MOST_AT_ONCE = 4_096
 _ITEMS_BETWEEN_LOOKS = 16
 _SECONDS_AT_ONCE = 0.0005
-# Smaller tensors are read wherever they are.
+# Smaller tensors are read on any device.
 _MAPPED = 2**20
 _BY_NAME = frozenset({"function", "class", "skipped", "iterator", "file", "run", "opaque", "hidden"})
 
 
 @final
 class ContentHash:
-    """A hash of everything that some values hold, however deep; beyond its bounds of a sample.
+    """A hash of the contents of values at any depth; of a sample beyond its bounds.
 
-    Functions and classes count by their names; locks, files, iterators and what hides its state by their types.
+    Functions and classes count by their names; locks, files, iterators and hidden state by their types.
 
     Arguments:
-        place_of: where an object is that is compared by itself: the place counts in its stead; None for all others.
-        most_bytes, most_items: of tensors and arrays, and of everything else. Of what is beyond, 1,024 elements of each
-            tensor and items of each container count.
-        pauses: True lets other threads run now and then.
+        place_of: returns the place of an object that is compared separately, which counts instead of it; None for all
+            others.
+        most_bytes, most_items: the bounds for tensors and arrays, and for everything else. Beyond them, 1,024 elements
+            of each tensor and items of each container count.
+        pauses: True lets other threads run at intervals.
 
     Attributes:
-        bytes: of all tensors and arrays so far.
-        is_whole: True as long as nothing was beyond the bounds.
+        bytes: the size of all tensors and arrays so far.
+        is_whole: True until something is beyond the bounds.
 
     >>> def hashed(value):
     ...     content = ContentHash(); content.add(value); return content.hexdigest()
@@ -71,7 +72,7 @@ class ContentHash:
     ) -> None:
         self._place_of, self._most_bytes, self._most_items, self._pauses = place_of, most_bytes, most_items, pauses
         self._hash = xxhash.xxh3_128()
-        self._met: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` is that of another one later
+        self._met: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` may be reused
         self._waiting: list[Any] = []
         self._items, self._until = 0, 0.0
         self.bytes = 0
@@ -87,7 +88,7 @@ class ContentHash:
         self._add_waiting()
 
     def of(self, place: str, value: Any) -> str:
-        """The hash of what is at a place that `place_of` knows, by itself; the bounds are those of all together."""
+        """The separate hash of an object at a place known to `place_of`; the bounds apply to all together."""
         self._hash = xxhash.xxh3_128()
         self._met.clear()
         self._text(place)
@@ -103,7 +104,7 @@ class ContentHash:
             self._add(self._waiting.pop())
 
     def _pause(self) -> None:
-        """Let other threads run: one that needs the interpreter would wait 5 ms for each operation that it begins."""
+        """Let other threads run: one that needs the interpreter would wait 5 ms for each operation."""
         if time.monotonic() > self._until:
             time.sleep(0)
             self._until = time.monotonic() + _SECONDS_AT_ONCE
@@ -158,7 +159,7 @@ class ContentHash:
                 self._add_watched(value)
             case "object" | "module" | "optimizer" | "cell":
                 keys, parts = FORMS[category].contents(value)
-                # Names that were set in another order are the same state.
+                # The order in which names were set is not state.
                 named = sorted(zip(keys, parts, strict=True), key=lambda pair: str(pair[0])) if keys else parts
                 self._add_parts(tuple(named))
             case _ if category in _BY_NAME:
@@ -167,7 +168,7 @@ class ContentHash:
                 self._hash.update(bytes(value))  # a bytearray
 
     def _chosen(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """All parts, or a sample where they are too many."""
+        """All parts, or a sample if there are too many."""
         if self._items + len(parts) <= self._most_items or len(parts) <= SAMPLES:
             return parts
         self.is_whole = False
@@ -191,7 +192,7 @@ class ContentHash:
 
     def _add_tensor(self, tensor: torch.Tensor) -> None:
         if type(tensor) is torch.Tensor and not tensor.requires_grad and is_usual(tensor) and tensor.nbytes < _MAPPED:
-            # Nearly all in data that has very many are of this form: 3 us instead of 12.
+            # Data with very many tensors has almost only this form: 3 us instead of 12.
             self._text(str(tensor.dtype), tuple(tensor.shape))
             self.bytes += tensor.nbytes
             if self.bytes <= self._most_bytes and tensor.dtype is not torch.bfloat16:
@@ -216,7 +217,7 @@ class ContentHash:
             tensor = torch.take(tensor, torch.arange(0, tensor.numel(), step, device=tensor.device))
         if tensor.numel():
             host = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-            # A single element may have any strides, which a view as bytes does not take.
+            # A single element may have any strides, which a view as bytes does not accept.
             host = host.as_strided((host.numel(),), (1,))
             self._hash.update(host.view(torch.uint8).numpy().data)
 
@@ -260,14 +261,14 @@ class ContentHash:
             case array.array() | mmap.mmap() | ctypes.Array() | ctypes._SimpleCData():
                 self._hash.update(bytes(value))
             case _:
-                # A frame or a series of pandas: its names, and the arrays of its columns, which are no copies.
+                # A frame or a series of pandas: its names, and the arrays of its columns, without copies.
                 columns = [value.iloc[:, number] for number in range(value.shape[1])] if value.ndim > 1 else [value]
                 self._waiting.append(list(map(str, getattr(value, "columns", ()))))
                 self._waiting += [each.to_numpy(copy=False) for each in [value.index, *columns]]
 
 
 def content_hash(value: Any, *, most_bytes: int = MOST_BYTES) -> str:
-    """A hash of everything that a value holds; of a tensor or an array beyond so many bytes, of a sample."""
+    """A hash of the contents of a value; of a sample of a tensor or an array above this many bytes."""
     content = ContentHash(most_bytes=most_bytes)
     content.add(value)
     return content.hexdigest()
@@ -284,7 +285,7 @@ def are_equal(now: Iterable[Any], before: Iterable[Any]) -> bool:
 
 
 def hold_the_same(one: Any, other: Any) -> bool:
-    """True for what `is_equal` holds of, and for two containers of such values: of them one may be a copy.
+    """True if `is_equal`, also for two containers of such values, one of which may be a copy.
 
     >>> hold_the_same({"names": {"a", "b"}}, {"names": {"b", "a"}}), hold_the_same([0.0], [-0.0])
     (True, False)
@@ -303,7 +304,7 @@ def hold_the_same(one: Any, other: Any) -> bool:
 
 
 def is_equal(before: Any, now: Any) -> bool:
-    """True for one object, and for plain values that are equal: 0.0 and -0.0 are not, and a NaN is itself."""
+    """True for the same object, and for equal plain values: 0.0 and -0.0 differ, a NaN equals itself."""
     if before is now:
         return True
     if type(before) is not type(now) or isinstance(before, enum.Enum):
@@ -321,9 +322,9 @@ def is_equal(before: Any, now: Any) -> bool:
 
 
 def _plain_form(parts: tuple[Any, ...]) -> Any:
-    """What identifies the content of constants, and of tuples, lists, dictionaries and objects of constants; or None.
+    """A key for the content of constants, and of tuples, lists, dictionaries and objects of constants; or None.
 
-    They are hashed together: a tenth of the time that one after the other takes.
+    They are hashed together, in a tenth of the time of one by one.
     """
     types = set(map(type, parts))
     if types <= CONSTANTS:
@@ -351,7 +352,7 @@ def _plain_form(parts: tuple[Any, ...]) -> Any:
 
 
 def _strided_parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
-    """Tensors of a usual form that have the content of this one."""
+    """Plain tensors with the content of this one."""
     if tensor.is_quantized:
         return (tensor.int_repr(),)
     if tensor.is_nested:
@@ -367,7 +368,7 @@ def _strided_parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
 
 
 def _file_of(array: Any) -> str | None:
-    """The file that the memory of an array is mapped from; None for other memory."""
+    """The file from which the memory of an array is mapped; None for other memory."""
     while isinstance(array, numpy.ndarray):
         if isinstance(array, numpy.memmap) and array.filename is not None:
             return str(array.filename)
@@ -376,7 +377,7 @@ def _file_of(array: Any) -> str | None:
 
 
 def _changes_of(connection: sqlite3.Connection) -> int:
-    """How many rows were changed through a connection; of one that is closed, or another thread's, none."""
+    """The number of rows changed through a connection; none if it is closed or belongs to another thread."""
     try:
         return connection.total_changes
     except sqlite3.Error:

@@ -1,4 +1,4 @@
-"""What an object holds, by name or in order, and putting that back; the parts of nested containers, by their keys."""
+"""The contents of an object, by name or in order, and restoring them; the parts of nested containers, by key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from graphtrain.state.category import Category, slots_of
 
 Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
-"""The keys, none for what is only in order, and the values."""
+"""The keys, none for a sequence, and the values."""
 
 MOST_COMPARED = 100_000
 SAMPLES = 1_024
@@ -33,12 +33,12 @@ CONTAINERS = (
 
 @dataclass(frozen=True)
 class Form:
-    """How objects of a category hold others.
+    """The access to the contents of objects of a category.
 
     Attributes:
-        contents: what is there now.
-        put: sets some keys, removes others; of what is only in order, sets everything.
-        is_named: True where each key is put by itself; else everything is put together.
+        contents: returns the present contents.
+        put: sets some keys and removes others; for a sequence, sets everything.
+        is_named: True if keys are set one by one, False if all contents are.
     """
 
     contents: Callable[[Any], Contents]
@@ -77,7 +77,7 @@ def _put_attributes(value: Any, parts: Any, removed: Sequence[Any]) -> None:
 
 @functools.cache
 def _base_of(kind: type) -> Any:
-    """The container that a class derives from: its methods are called, not those that the class has instead."""
+    """The container that a class derives from: its methods are called, not overriding ones."""
     return next(base for base in kind.__mro__ if base in CONTAINERS)
 
 
@@ -94,7 +94,7 @@ def _put_in_order(value: Any, parts: Any, removed: Sequence[Any]) -> None:
 
 
 def _put_members(value: Any, parts: Any, removed: Sequence[Any]) -> None:
-    """Take out and add what differs: so the order of the members, where it is not that of hashes, stays as it was."""
+    """Remove and add only what differs, which keeps the order of the members if it is not that of hashes."""
     kind: Any = type(value)
     members, base = tuple(parts), _base_of(kind)
     base.difference_update(value, set(value).difference(members))
@@ -139,7 +139,7 @@ def _of_function(value: Any) -> Contents:
 
 
 def _of_class(value: type) -> Contents:
-    is_enum = isinstance(value, enum.EnumMeta)  # its bookkeeping, such as `_value2member_map_`, is of Python
+    is_enum = isinstance(value, enum.EnumMeta)  # its bookkeeping, such as `_value2member_map_`, belongs to Python
     pairs = [
         (name, part)
         for name, part in vars(value).items()
@@ -166,7 +166,7 @@ def _put_in_class(value: type, parts: Any, removed: Sequence[Any]) -> None:
 
 
 def sample_of(value: Any, category: Category) -> Contents:
-    """What an object holds; of a container with very many items some, evenly spaced, and of such a set nothing."""
+    """The contents of an object; of a very large container some items, evenly spaced, of such a set nothing."""
     form = FORMS[category]
     if form.is_named or category == "cell" or len(value) <= MOST_COMPARED:
         return form.contents(value)
@@ -203,11 +203,11 @@ def replaced(
     keys: tuple[Any, ...] = (),
     kept: frozenset[type] = CONSTANTS,
 ) -> Any:
-    """A value with other parts where `replace` gives others; the very same where it gives none.
+    """A value with parts replaced by those that `replace` returns; the same object if it replaces none.
 
     Arguments:
-        replace: is given a part and the keys that lead to it.
-        kept: types of parts that it is not asked about.
+        replace: takes a part and the keys that lead to it.
+        kept: types of parts for which it is not called.
     """
     kind = type(value)
     if (other := replace(value, keys)) is not value or len(keys) > _MOST_DEPTH:
@@ -232,7 +232,7 @@ def replaced(
 
 
 def at(value: Any, keys: tuple[Any, ...]) -> Any:
-    """What is in a place of nested containers; None where there is no such place."""
+    """The part at a place of nested containers; None if there is no such place."""
     for key in keys:
         try:
             value = value.get(key) if isinstance(value, dict) else value[key]  # a `defaultdict` must not grow

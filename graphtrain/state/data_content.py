@@ -1,4 +1,4 @@
-"""What data holds and no checkpoint does, compared whole: with the start of the run, and with what was saved."""
+"""The contents of data that no checkpoint holds, compared whole: with the start of the run, and with a checkpoint."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _OTHER = (
 
 @dataclass(frozen=True)
 class ComparedData:
-    """What has become of data.
+    """The result of comparing data.
 
     Attributes:
-        changed: a line for each that holds something else.
-        sampled: those of which a sample was compared, in words; empty for none.
+        changed: a line for each data with other contents.
+        sampled: those that were compared by sample, in words; empty for none.
     """
 
     changed: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class ComparedData:
 
 @final
 class DataContent:
-    """What the data of a run holds; of what is too much to be compared at the start, only a resume tells of changes."""
+    """The contents of the data of a run; only a resume detects changes of data too large to compare at the start."""
 
     def __init__(self, baseline: Baseline) -> None:
         self._baseline, self._path_of = baseline, baseline.reachable.path_of
@@ -61,18 +61,18 @@ class DataContent:
         return contents
 
     def comparison(self, changed: Collection[str]) -> Callable[[], tuple[Contents, list[str]]]:
-        """A function, for another thread, that compares what data holds then with the start.
+        """A function, for another thread, that compares the contents of data with those at the start.
 
-        It gives what data holds, and a line for all that was changed and is not saved.
+        It returns the contents, and a line for each change that is not saved.
 
         Arguments:
-            changed: the paths of what is saved.
+            changed: the saved paths.
         """
 
         def compare() -> tuple[Contents, list[str]]:
             try:
                 now = self._now(changed, ContentHash(self._path_of, pauses=True))
-            except RuntimeError:  # a dictionary has changed its size, for instance
+            except RuntimeError:  # for instance, a dictionary has changed its size
                 return {}, [f"{name} was changed while it was compared" for name in self._baseline.listed_data()]
             return now, list(map(self._in_place, _differing(self._at_start, now)))
 
@@ -81,13 +81,13 @@ class DataContent:
     def compared(
         self, saved: Mapping[str, Any], unknown: Collection[str], changed: Collection[str], but: Collection[str]
     ) -> ComparedData:
-        """What data holds now, compared with what it held when a checkpoint was made.
+        """The present contents of data, compared with those when a checkpoint was made.
 
         Arguments:
-            saved: what it held then.
-            unknown: what the checkpoint reports, a line each.
-            changed: the paths of what it has saved.
-            but: the names of data that is reported already.
+            saved: the contents then.
+            unknown: the lines that the checkpoint reports.
+            changed: the paths that it has saved.
+            but: the names of data that is already reported.
         """
         if not saved:
             return ComparedData()
@@ -112,14 +112,14 @@ class DataContent:
 
 
 def _is_compared(reached: Reached) -> bool:
-    """True for what may change where it is and is not saved with every checkpoint."""
+    """True for objects that may change in place and are not saved with every checkpoint."""
     if not reached.is_data or reached.is_covered:
         return False
     return reached.category in ("tensor", "array", "buffer") or not reached.is_entered
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The paths of what differs; of what only one of them has, none."""
+    """The paths that differ, without those that only one of them has."""
     return [
         path
         for name in now

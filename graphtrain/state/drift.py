@@ -1,8 +1,8 @@
-"""What has changed of the reachable state since a run was set up.
+"""The changes of the reachable state since a run was set up.
 
 Every attribute, item, variable, class attribute and global that is bound to another object than then has drifted, and
-is described; values are compared as values. Tensors, arrays and generators are described whenever nothing else saves
-them: those of data, if they look changed.
+is described; values are compared by value. Tensors, arrays and generators are described whenever nothing else saves
+them; those of data, only if they look changed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Drift:
     """What has changed.
 
     Attributes:
-        section: as a checkpoint holds it: path -> change.
+        section: the form in a checkpoint: path -> change.
         unknown: a line for everything that has changed, or may have, and cannot be saved.
-        writer: what has encoded it; None if nothing was looked at.
+        writer: the writer that encoded it; None if nothing was examined.
     """
 
     section: Section
@@ -46,12 +46,12 @@ class Drift:
 
 @final
 class DriftFinder:
-    """Compares what is reachable now with what was when the run began, once.
+    """Compares the present reachable state with that at the start of the run, once.
 
     Arguments:
-        initial: what was reachable then.
-        states: path -> the `state_dict` that an object has now; others are added where they are needed.
-        restored: path -> what a restore has put there: it has drifted, even if this process has set up the very same.
+        initial: the state at the start.
+        states: path -> the present `state_dict` of an object; others are added when needed.
+        restored: path -> what a restore has put there: it counts as drift, even if this process set up the same.
         redrawn: the identities of objects that a resume makes again by drawing.
     """
 
@@ -95,7 +95,7 @@ class DriftFinder:
         return Drift(changed, self._unknown, self._writer)
 
     def _has_not_changed(self, reached: Reached) -> bool:
-        """A quick look at what most objects are: they hold the very same as before."""
+        """A quick check for the common case: the object holds the very same objects as before."""
         value, category = reached.value, reached.category
         if category == "tensor":
             return reached.is_covered and not value.__dict__
@@ -111,7 +111,7 @@ class DriftFinder:
         return is_identical(parts, reached.parts) and is_identical(keys, reached.keys)
 
     def _change(self, reached: Reached, restored: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """How an object differs from what it was; None where it does not."""
+        """The change of an object; None if there is none."""
         value, path = reached.value, reached.path
         match reached.category:
             case "tensor":
@@ -201,7 +201,7 @@ class DriftFinder:
 
     @functools.cached_property
     def _seeks(self) -> bool:
-        """True if a class of the data's objects calls `seek`: it reads files by position, wherever they are."""
+        """True if a class of the data's objects calls `seek`, so that it reads files by position."""
         listed = self._initial.reachable.by_path.values()
         return any(map(calls_seek, {type(each.value) for each in listed if each.is_data and each.category == "object"}))
 

@@ -1,7 +1,7 @@
 """One interface over random generators of any type: Python's, NumPy's two, torch's.
 
-Each has `get_state` (plain data that a checkpoint can hold), `set_state`, `seed`, and `draw`, which gives a number that
-another generator may be seeded from.
+Each has `get_state` (plain data that a checkpoint can hold), `set_state`, `seed`, and `draw`, which returns a number to
+seed another generator from.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from graphtrain.state.contents import CONSTANTS, at, replaced
 
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
-# The key of a generator's kind in a `state_dict` that is saved; beside it is "state".
+# The key of a generator's kind in a saved `state_dict`, next to "state".
 _KIND = "graphtrain.generator"
-# What `state_dict`s are full of.
+# The most frequent types in a `state_dict`.
 _NO_GENERATORS = CONSTANTS | {torch.Tensor, torch.nn.Parameter}
 
 
 @dataclass(frozen=True)
 class AnyGenerator:
-    """What can be done with a generator of any type; the numbers that `draw` gives are below 2**62."""
+    """The interface of a generator of any type; `draw` returns numbers below 2**62."""
 
     get_state: Callable[[], Any]
     set_state: Callable[[Any], object]
@@ -57,7 +57,7 @@ def _of_numpy(source: numpy.random.Generator) -> AnyGenerator:
 
 
 def _of_bits(bits: Any) -> AnyGenerator:
-    """Of a bit generator. Its state does not have how many children its seeds have, from which `spawn` makes others."""
+    """Of a bit generator. Its state lacks the number of children of its seed, from which `spawn` makes others."""
 
     def get_state() -> Any:
         children = _children_of(bits)
@@ -115,7 +115,7 @@ def _of_numpy_legacy(source: numpy.random.RandomState) -> AnyGenerator:
 
 
 def _expect_position(state: Any) -> None:
-    """Raise a ValueError for a state that is at a number beyond its last: NumPy would read whatever memory is there."""
+    """Raise a ValueError for a state with a position beyond its end: NumPy would read past its memory."""
     inner = {} if isinstance(state, tuple | list) else state["state"]
     twister = state[2] if isinstance(state, tuple | list) else inner.get("pos", 0)
     if not 0 <= twister <= _TWISTER_NUMBERS:
@@ -132,21 +132,21 @@ _PHILOX_NUMBERS = 4
 
 @final
 class NumpyGlobal:
-    """NumPy's global generator. Reading a state that has not changed, and putting it back, is cheap.
+    """NumPy's global generator. Reading and restoring an unchanged state is cheap.
 
     `get_state` and `set_state` of NumPy copy number by number, in 24 us each. Here the 2500 bytes of the generator are
-    looked at in place (0.5 us), and put back in place (2 us) where they are what was read last.
+    compared in place (0.5 us), and restored in place (2 us) if they equal those read last.
     """
 
     _bytes: bytes
-    _state: Any = None  # that the bytes are of; None if nothing is known
+    _state: Any = None  # the state of these bytes; None if unknown
 
     def get_state(self) -> Any:
         address = _twister_address()
         if address is None:
             return numpy.random.get_state(legacy=False)
         data = ctypes.string_at(address, _TWISTER_BYTES)
-        # The second half of a pair of normal numbers waits outside the bytes; taking it changes none of them.
+        # The second of a pair of normal numbers is kept outside the bytes; taking it changes none of them.
         if self._state is None or self._state["has_gauss"] or data != self._bytes:
             self._bytes, self._state = data, numpy.random.get_state(legacy=False)
         return self._state
@@ -156,14 +156,14 @@ class NumpyGlobal:
         if address is None or state is not self._state or state["has_gauss"]:
             _expect_position(state)
             numpy.random.set_state(state)
-            self._state = None  # the new one may differ from it in its half pair alone
+            self._state = None  # the new one may differ from it only in its half pair
         else:
-            numpy.random.seed(0)  # drops half a pair that was drawn meanwhile
+            numpy.random.seed(0)  # drops half a pair that was drawn since
             ctypes.memmove(address, self._bytes, _TWISTER_BYTES)
 
 
 def _twister_address() -> int | None:
-    """Where the numbers of the global generator are; None if somebody has put one of another type in its place."""
+    """The address of the numbers of the global generator; None if it was replaced by one of another type."""
     bits: Any = numpy.random.get_bit_generator()  # type: ignore[attr-defined]  # public, and not in NumPy's stubs
     return int(bits.ctypes.state_address) if type(bits) is numpy.random.MT19937 else None
 
@@ -183,7 +183,7 @@ HOST: Mapping[str, AnyGenerator] = {
 
 
 def generator_of(value: Any) -> AnyGenerator | None:
-    """A value as a generator; None if it is none, or one without a state, as `random.SystemRandom`.
+    """A value as a generator; None if it is not one, or one without a state, such as `random.SystemRandom`.
 
     >>> generator = generator_of(numpy.random.default_rng(3)); state = generator.get_state(); first = generator.draw()
     >>> generator.set_state(state); generator.draw() == first
@@ -206,14 +206,14 @@ def generator_of(value: Any) -> AnyGenerator | None:
 
 
 def any_generator(value: Any) -> AnyGenerator:
-    """The same, of a value that is known to be one."""
+    """As `generator_of`, for a value that is known to be a generator."""
     generator = generator_of(value)
     assert generator is not None, "its category is that of generators"
     return generator
 
 
 def kind_of_generator(value: Any) -> str | None:
-    """By what name another process can make a generator like this one; None where it cannot, as on a device.
+    """The name by which another process can make such a generator; None if it cannot, as on a device.
 
     >>> kind_of_generator(numpy.random.default_rng(3)), kind_of_generator(random.SystemRandom())
     ('PCG64', None)
@@ -233,7 +233,7 @@ def kind_of_generator(value: Any) -> str | None:
 
 
 def new_generator(kind: str) -> Any:
-    """A generator of a kind, whose state is set at once.
+    """A generator of a kind, whose state will be set immediately.
 
     Raises:
         CheckpointError: there is no such kind.
@@ -254,7 +254,7 @@ _NEW: Mapping[str, Callable[[], Any]] = {
 
 
 def without_generators(state: Any) -> Any:
-    """A `state_dict` in which every generator is described as plain data; the very same where it holds none.
+    """A `state_dict` in which every generator is described as plain data; the same object if it holds none.
 
     >>> described = without_generators({"steps": 3, "generator": random.Random(4)})
     >>> described["generator"]["graphtrain.generator"]
@@ -277,8 +277,8 @@ def with_generators(state: Any, state_now: Callable[[], Any]) -> Any:
     """A `state_dict` that `without_generators` gave, with generators again.
 
     Arguments:
-        state_now: gives the `state_dict` that the object has now. The generators in it, which others may hold too, are
-            given their saved states; in other places there are new ones.
+        state_now: returns the present `state_dict` of the object. Generators in it, which others may hold too, get
+            their saved states; elsewhere new ones are made.
 
     Raises:
         CheckpointError: a generator of such a kind cannot be made.

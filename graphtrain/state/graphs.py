@@ -1,4 +1,4 @@
-"""Graphs of operations that tensors keep: of them no checkpoint holds more than the values."""
+"""Autograd graphs kept by tensors, of which checkpoints hold only the values."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MOST_NODES = 1_000
 def keeps_graph(tensor: torch.Tensor) -> bool:
     """True for a tensor through which a backward pass can still reach a parameter.
 
-    Not so where an operation has given up what it had saved: whoever keeps that tensor uses its values only. Of a very
-    large graph the operations nearest to the tensor are looked at.
+    Not if an operation has freed its saved values: then the tensor is kept only for its values. In a very large graph
+    only the operations nearest to the tensor are examined.
 
     >>> weight = torch.ones(2, requires_grad=True)
     >>> kept = (weight * weight).sum()
@@ -42,7 +42,7 @@ def _has_been_freed(operation: Any) -> bool:
     try:
         for name, raw_name in _names_of_saved(operation.__class__):
             raw = getattr(operation, raw_name, None)
-            # A hook, such as that of activation checkpointing, would compute once more what is asked for.
+            # A hook, such as that of activation checkpointing, would recompute the value.
             tensors = raw if isinstance(raw, tuple) else (raw,)
             if all(getattr(saved, "unpack_hook", None) is None for saved in tensors):
                 getattr(operation, name)
@@ -53,7 +53,7 @@ def _has_been_freed(operation: Any) -> bool:
 
 @functools.cache
 def _names_of_saved(kind: type) -> tuple[tuple[str, str], ...]:
-    """The attributes with what an operation has saved for its backward pass, each as tensors and as it is kept."""
+    """The attributes with the values that an operation saved for its backward pass, as tensors and in raw form."""
     names = [name for name in dir(kind) if name.startswith("_saved_")]
     pairs = [(name, f"_raw{name}") for name in names if hasattr(kind, f"_raw{name}")]
     return (*pairs, ("saved_tensors", "_raw_saved_tensors")) if hasattr(kind, "saved_tensors") else tuple(pairs)

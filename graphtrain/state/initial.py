@@ -1,4 +1,4 @@
-"""What is reachable when a run begins, and what is remembered of it."""
+"""The state that is reachable when a run begins, and the records kept of it."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from graphtrain.state.contents import FORMS
 from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state, is_within, names_in, parts_of, state_of
 
 States = dict[str, Mapping[Any, Any]]
-"""Path -> the `state_dict` that an object has now: each is asked for once in a save, or a restore."""
+"""Path -> the present `state_dict` of an object, read once in a save or a restore."""
 
 _MOST_NAMED = 3
-# Of larger ones a sample is compared before a save, so that training does not wait; all of data is, after the copy.
+# Larger ones are compared by sample before a save, so that training does not wait; data is compared whole after the
+# copy.
 _MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20, "buffer": 2 * 2**20}
 
 
 class InitialState:
-    """The reachable objects, and what objects cannot tell by themselves once they have changed.
+    """The reachable objects, and records of properties that changed objects no longer show.
 
     Arguments:
         roots: name -> object: resources, step functions, functions of nodes.
-        data: the names of those that are data.
-        covered: the names of those that something else saves as a whole.
+        data: the names of those roots that are data.
+        covered: the names of those roots that something else saves as a whole.
         elsewhere: the identities of objects that something else saves.
-        left_out: paths that are no state, with all that is reached through them.
+        left_out: paths that are not state, with all that is reached through them.
         with_code: False leaves out classes, and the globals of functions. Default: they count too.
 
     Attributes:
         reachable: the objects, each with what it held.
         elsewhere, left_out: the same as the arguments.
-        replaced: paths of what another object has taken the place of since, with all that is reached through them.
-        marks: of tensors and arrays that are saved only if they have changed, by identity.
-        structures: of modules, by path.
-        globals: module -> name -> value, of those that functions of the user's own use.
-        graphs: what tensors were computed by, by the identity of the tensor.
+        replaced: paths of objects that were replaced since, with all that is reached through them.
+        marks: the marks of tensors and arrays that are saved only if changed, by identity.
+        structures: the structures of modules, by path.
+        globals: module -> name -> value, for those that functions of the user use.
+        graphs: the operations that computed tensors, by the identity of the tensor.
         imported: the names of all modules; None without code.
     """
 
@@ -75,7 +76,7 @@ class InitialState:
             module: {name: namespace[name] for name in names if name in namespace}
             for module, (namespace, names) in self.reachable.globals.items()
         }
-        # All that is reachable from data, whatever else it is reachable from.
+        # All that is reachable from data, also if it is reachable from elsewhere.
         within = {
             name: Reachable({"data": roots[name]}, ["data"], with_code=with_code)
             for name in data
@@ -96,17 +97,17 @@ class InitialState:
         return bool(self.left_out or self.replaced)
 
     def replace(self, values: Mapping[str, Any]) -> None:
-        """Note what other objects have taken the place of, and which."""
+        """Note which objects were replaced, and by which."""
         self.replaced, self._instead = tuple(values), values
 
     @property
     def stateful(self) -> dict[str, Any]:
-        """What is saved by its `state_dict`, by path: that which is in use."""
+        """The objects in use that are saved by their `state_dict`, by path."""
         listed = self.reachable.stateful.items()
         return {path: value for path, value in listed if not self.is_excluded(path)} | {**self._instead}
 
     def listed(self, data: str | None = None) -> Iterator[Reached]:
-        """What was reachable, all but what is left out.
+        """The objects that were reachable, except those left out.
 
         Arguments:
             data: the name of a root; only what is reachable from it. Default: everything.
@@ -125,11 +126,11 @@ class InitialState:
         return [(module, self.reachable.globals[module][1]) for module in sorted(self.globals)]
 
     def listed_data(self) -> dict[str, list[Reached]]:
-        """By the name of data that does not save itself: what was reachable from it, all but what is left out."""
+        """By the name of data that does not save itself: the objects reachable from it, except those left out."""
         return {name: list(self.listed(name)) for name in self._of_data}
 
     def places(self) -> Iterator[str]:
-        """The path of everything that is reachable, plain values included."""
+        """The paths of all reachable objects, including plain values."""
         for reached in self.reachable.by_path.values():
             yield reached.path
             if reached.is_entered:
@@ -138,7 +139,7 @@ class InitialState:
             yield from (f"{module}:{name}" for name in sorted(names & namespace.keys()))
 
     def globals_in_use(self) -> Iterator[tuple[str, str, Any, Any]]:
-        """Module and name of each global that functions of the user's own use: what it was, and what it is."""
+        """Module and name of each global that functions of the user use: its former and its present value."""
         for module, before in self.globals.items():
             namespace = self.reachable.globals[module][0]
             for name, value in before.items():
@@ -146,26 +147,26 @@ class InitialState:
                     yield module, name, value, namespace.get(name)
 
     def name_of_data(self, value: Any) -> str | None:
-        """The name of the root that is this data; None for data that came later, or that saves itself."""
+        """The name of the root that is this data; None for data added later, or that saves itself."""
         reached = self.reachable.find(value)
         return reached.path if reached is not None and reached.path in self._of_data else None
 
     def is_left_out(self, path: str) -> bool:
-        """True for what is declared to be no state, and for all that is reached through it."""
+        """True for a path that is declared not to be state, or is reached through one."""
         return is_within(path, self.left_out)
 
     def is_replaced(self, path: str) -> bool:
-        """True for what another object has taken the place of, and for all that was reached through it."""
+        """True for a path that was replaced, or is reached through one."""
         return is_within(path, self.replaced)
 
     def is_excluded(self, path: str) -> bool:
-        """True for what is left out, or was replaced."""
+        """True for a path that is left out or was replaced."""
         return self.is_left_out(path) or self.is_replaced(path)
 
     def ignored(self, reached: Reached, states: States) -> frozenset[str]:
-        """The attributes that are not compared: those whose very value the `state_dict` has now.
+        """The attributes that are not compared: those whose very value is in the present `state_dict`.
 
-        An entry of the same name may be another form of it, which loading does not always put back.
+        An entry of the same name may have another form, which loading does not always restore.
         """
         if not (reached.category == "object" and reached.path in self.reachable.stateful):
             return reached.ignored
@@ -178,7 +179,7 @@ class InitialState:
 
 
 def structure_of(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[Any, ...]]:
-    """The names and identities of what a module is made of; outside of data `ModuleForm` looks at its tensors."""
+    """The names and identities of the parts of a module; outside data, `ModuleForm` covers its tensors."""
     return {
         "parameters": tuple(module._parameters.keys()) if is_data else (),
         "buffers": tuple(module._buffers.keys()) if is_data else (),
@@ -187,16 +188,16 @@ def structure_of(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[A
             id(hook)
             for name in HOOKS
             for hook in getattr(module, name).values()
-            if getattr(hook, "__name__", "") != "_infer_parameters"  # of a lazy module, until its first batch
+            if getattr(hook, "__name__", "") != "_infer_parameters"  # as in a lazy module, until its first batch
         ),
     }
 
 
-# ---- marks: what shows that a tensor or an array has changed, where not all of them are saved
+# ---- marks: cheap change detection for tensors and arrays, where not all of them are saved
 
 
 def is_marked(reached: Reached) -> bool:
-    """True for what is saved only if it has changed: of data, or of a class that cannot be saved."""
+    """True for a tensor or array that is saved only if changed: of data, or of a class that cannot be saved."""
     if reached.is_covered or reached.category not in _MOST_BYTES:
         return False
     if reached.category == "tensor":
@@ -205,24 +206,24 @@ def is_marked(reached: Reached) -> bool:
 
 
 def mark_of(reached: Reached) -> tuple[Any, ...]:
-    """What changes when it does: a hash, and of a tensor the number of writes too, which tells of those beyond it."""
+    """Its mark: a hash, and for a tensor also the number of writes, which shows changes beyond a sample."""
     value = reached.value
     if reached.category != "tensor":
         return (content_hash(value, most_bytes=_MOST_BYTES[reached.category]),)
     try:
         content = content_hash(value, most_bytes=_MOST_BYTES["tensor"])
-    except (RuntimeError, NotImplementedError):  # of a class with other memory than torch's
+    except (RuntimeError, NotImplementedError):  # of a class whose memory is not torch's
         content = str(value.shape)
     return 0 if value.is_inference() else value._version, content
 
 
 def is_as_marked(reached: Reached, marks: Mapping[int, tuple[Any, ...]]) -> bool:
-    """True if it looks as it did when it was marked; False for what has no mark."""
+    """True if its mark has not changed; False if it has none."""
     before = marks.get(id(reached.value))
     return before is not None and before == mark_of(reached)
 
 
-# ---- modules of the user's own that are imported for the first time during a run: their variables were not listed
+# ---- modules of the user that are first imported during a run: their variables were not listed
 
 
 def lines_about_modules(known: Collection[str]) -> list[str]:
@@ -233,7 +234,7 @@ def lines_about_modules(known: Collection[str]) -> list[str]:
     """
     lines = []
     for name in sorted(sys.modules.keys() - known):
-        # What a compiler writes, as into a module of torch, is in files of its own.
+        # Code generated by a compiler, as into a module of torch, is in separate files.
         if not (is_users(name) and is_users(name.partition(".")[0])):
             continue
         module = sys.modules[name]
@@ -259,7 +260,7 @@ def variables_of(module: types.ModuleType) -> list[str]:
     return sorted(
         name
         for name, part in vars(module).items()
-        # Not functions, nor what a library has made, such as annotations: it is looked into nowhere.
+        # Not functions, nor objects made by a library, such as annotations, which are never examined.
         if not name.startswith("__")
         and (name in assigned or not (is_constant(part) or category_of(type(part)) in ("function", "opaque")))
     )

@@ -18,7 +18,7 @@ from graphtrain.storage.background import uncollected
 from graphtrain.storage.strides import without_repeats
 
 NO_RESUME = "so a resume is refused"
-"""In each line about what no resume can load."""
+"""A part of each line about state that no resume can load."""
 
 NameOf = Callable[[torch.Tensor], str]
 
@@ -37,16 +37,16 @@ _TensorForm = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
 
 @final
 class ModuleForm:
-    """What the parameters and buffers of a module were set up as, so that changes of that are known at a save.
+    """The form of the parameters and buffers of a module at set-up, so that a save detects changes of it.
 
-    A buffer in another form is put into that form before its values are loaded, and so is a parameter as long as it is
-    the same object. Another parameter than that of `setup` is not: an optimizer may have the former one.
+    A buffer gets its saved form before its values are loaded, and so does a parameter if it is the same object. A
+    parameter that replaced that of `setup` does not: an optimizer may have the former one.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._tensors = dict(_tensors(module))
         self._forms = {name: _form_of(tensor) for name, tensor in self._tensors.items()}
-        # What is asked at every save, for 335 modules in 0.4 ms; to walk through them takes 2 ms.
+        # Checked at every save, for 335 modules in 0.4 ms; walking through them takes 2 ms.
         self._held = [
             (held, tuple(held.values()), tuple(map(_form_of, held.values())))
             for inner in module.modules()
@@ -60,7 +60,7 @@ class ModuleForm:
         return all(len(now) == len(made) and all(map(operator.is_, now.values(), made)) for now, made in held)
 
     def changed(self, module: torch.nn.Module) -> dict[str, Any]:
-        """Name -> shape, dtype and strides of what has another form now and can be given it again; None if empty."""
+        """Name -> shape, dtype and strides of tensors whose form has changed and can be restored; None if empty."""
         changed: dict[str, Any] = {}
         has_same_forms = all(forms == tuple(map(_form_of, held.values())) for held, _, forms in self._held)
         if has_same_forms and self._has_same_tensors():
@@ -95,7 +95,7 @@ class ModuleForm:
         return lines + [_LOST_PARAMETERS[kind].format(path, quoted(names)) for kind, names in others.items()]
 
     def _lost_graphs(self, path: str, module: torch.nn.Module) -> list[str]:
-        """A line for the first buffer of which more is kept than its values."""
+        """A line for the first buffer that keeps a graph."""
         if all(_graphs_of(held) == made for (held, *_), made in zip(self._held, self._graphs, strict=True)):
             return []
         made = set(itertools.chain.from_iterable(self._graphs))
@@ -126,14 +126,14 @@ def _form_of(tensor: torch.Tensor | None) -> _TensorForm | None:
 
 
 def reshape_module(module: torch.nn.Module, forms: Mapping[str, Any], persistent: Collection[str]) -> None:
-    """Give parameters and buffers the form that they had when a state was saved, so that it can be loaded.
+    """Give parameters and buffers the form of a saved state, so that it can be loaded.
 
     Arguments:
-        forms: as `ModuleForm.changed` has them.
-        persistent: the names in the `state_dict` that was saved.
+        forms: from `ModuleForm.changed`.
+        persistent: the names in the saved `state_dict`.
 
     Raises:
-        CheckpointError: the module has no such parameter, or no such module in it, any more.
+        CheckpointError: the module no longer has such a parameter or submodule.
     """
     tensors = dict(_tensors(module))
     for name, form in forms.items():
@@ -146,7 +146,7 @@ def reshape_module(module: torch.nn.Module, forms: Mapping[str, Any], persistent
         try:
             owner = module.get_submodule(prefix)
         except AttributeError:
-            raise CheckpointError(f"the model has no module `{prefix}` any more") from None
+            raise CheckpointError(f"the model no longer has a module `{prefix}`") from None
         if key in owner._parameters:
             continue  # lazy: loading makes it
         device = next((other.device for other in tensors.values() if other is not None), None)
@@ -158,12 +158,12 @@ def reshape_module(module: torch.nn.Module, forms: Mapping[str, Any], persistent
 
 
 def is_lazy(module: torch.nn.Module) -> bool:
-    """True for a module with parameters or buffers that the first batch gives their shape."""
+    """True for a module with parameters or buffers whose shape is set by the first batch."""
     return any(tensor is not None and torch.nn.parameter.is_lazy(tensor) for _, tensor in _tensors(module))
 
 
 def settle_lazy(module: torch.nn.Module) -> None:
-    """Do what the first batch does to lazy modules beside giving them parameters, where those have been loaded."""
+    """Complete lazy modules whose parameters were loaded, as the first batch would."""
     for inner in module.modules():
         if isinstance(inner, LazyModuleMixin) and hasattr(inner, "_initialize_hook") and not is_lazy(inner):
             for name in ("_initialize_hook", "_load_hook"):
@@ -174,10 +174,10 @@ def settle_lazy(module: torch.nn.Module) -> None:
 
 
 def capture_module(module: torch.nn.Module, made: ModuleForm | None = None) -> dict[str, Any]:
-    """What `state_dict` leaves out of a module, all but the gradients.
+    """The state of a module that `state_dict` leaves out, except gradients.
 
     Arguments:
-        made: what it was set up as. Default: as it is.
+        made: its form at set-up. Default: the present form.
     """
     saved = module.state_dict(keep_vars=True)
     identities = {id(value) for value in saved.values()}
@@ -188,7 +188,7 @@ def capture_module(module: torch.nn.Module, made: ModuleForm | None = None) -> d
         "requires_grad": {name: parameter.requires_grad for name, parameter in parameters.items()},
         # None among them: a buffer may be filled, or emptied, during training.
         "buffers": {name: owner._buffers[key] for name, owner, key in _buffers(module) if name not in saved},
-        # A `state_dict` of the user's own may leave out what it takes to be frozen.
+        # A `state_dict` of the user may leave out parameters that it considers frozen.
         "parameters": {
             name: parameter.detach()
             for name, parameter in parameters.items()
@@ -201,7 +201,7 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     """Restore what `capture_module` took.
 
     Raises:
-        CheckpointError: the module has no such buffer or parameter any more.
+        CheckpointError: the module no longer has such a buffer or parameter.
     """
     for name, inner in module.named_modules():
         inner.training = state["training"].get(name, inner.training)
@@ -212,11 +212,11 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     with torch.no_grad():
         for name, saved in state["buffers"].items():
             if name not in buffers:
-                raise CheckpointError(f"the model has no buffer `{name}` any more")
+                raise CheckpointError(f"the model no longer has a buffer `{name}`")
             _put(*buffers[name], saved)
         for name, saved in state.get("parameters", {}).items():
             if name not in parameters or parameters[name].shape != saved.shape:
-                raise CheckpointError(f"the model has no parameter `{name}` of shape {tuple(saved.shape)} any more")
+                raise CheckpointError(f"the model no longer has a parameter `{name}` of shape {tuple(saved.shape)}")
             parameters[name].copy_(saved)
 
 
@@ -228,7 +228,7 @@ def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, st
 
 
 def _put(owner: torch.nn.Module, key: str, saved: torch.Tensor | None) -> None:
-    """Fill a buffer. It stays the same tensor, which others may refer to, where the values saved fit into it."""
+    """Fill a buffer. It stays the same tensor, which others may hold, if the saved values fit into it."""
     now = owner._buffers[key]
     if (
         saved is None
@@ -242,7 +242,7 @@ def _put(owner: torch.nn.Module, key: str, saved: torch.Tensor | None) -> None:
 
 @final
 class OptimizerForm:
-    """The groups of parameters that an optimizer was set up with, so that changes of them are known at a save."""
+    """The parameter groups that an optimizer was set up with, so that a save detects changes of them."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._groups = [list(group["params"]) for group in optimizer.param_groups]
@@ -250,22 +250,24 @@ class OptimizerForm:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def lost(self, path: str, optimizer: torch.optim.Optimizer, name_of: NameOf, told: Collection[int]) -> list[str]:
-        """A line where a resume with the same `setup` could not load the groups, or not add them again.
+    def lost(
+        self, path: str, optimizer: torch.optim.Optimizer, name_of: NameOf, reported: Collection[int]
+    ) -> list[str]:
+        """A line if a resume with the same `setup` could not load the groups, or not add them again.
 
         Arguments:
-            name_of: the path at which a parameter can be found again; empty where it cannot.
-            told: the identities of the parameters of modules, of which a line of the module tells that they are new.
+            name_of: returns the path at which a parameter can be found; empty if it cannot.
+            reported: the identities of parameters of modules that are already reported as new.
         """
         made, now = self._groups, [group["params"] for group in optimizer.param_groups]
         is_kept = len(now) >= len(made) and all(map(is_identical, now, made))
-        # What has not changed is not listed: an optimizer may have 150,000 parameters.
+        # Unchanged parameters are not listed: an optimizer may have 150,000 of them.
         made, now = ([], now[len(made) :]) if is_kept else (made, now)
         former, present = ({id(each): each for group in groups for each in group} for groups in (made, now))
         late = [each for each in present.values() if id(each) not in former and not name_of(each)]
         if late or is_kept:
-            untold = [each for each in late if id(each) not in told]
-            return [f"{path}: {len(untold)} of its parameters {_MADE_LATE}"] if untold else []
+            unreported = [each for each in late if id(each) not in reported]
+            return [f"{path}: {len(unreported)} of its parameters {_MADE_LATE}"] if unreported else []
         if gone := [former[each] for each in former if each not in present]:
             what = f"its groups have lost {_named(gone, name_of)}"
             remedy = "leave parameters in their groups, and freeze them: requires_grad_(False), grad = None"
@@ -291,7 +293,7 @@ def _named(parameters: Sequence[torch.Tensor], name_of: NameOf) -> str:
 
 
 def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:
-    """What an optimizer's `state_dict` leaves out: the parameters that belong to no module, and whether it has stepped.
+    """The state that an optimizer's `state_dict` leaves out: parameters of no module, and whether it has stepped.
 
     Arguments:
         owned: the identities of the parameters that modules own.
@@ -308,7 +310,7 @@ def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:
 
 def restore_optimizer(optimizer: Any, state: Mapping[str, Any], owned: set[int]) -> None:
     """Restore what `capture_optimizer` took."""
-    if state["stepped"] or hasattr(optimizer, "_opt_called"):  # which goes back, too
+    if state["stepped"] or hasattr(optimizer, "_opt_called"):  # which is restored too
         optimizer._opt_called = state["stepped"]
     with torch.no_grad():
         for key, parameter in _loose_parameters(optimizer, owned):
@@ -317,7 +319,7 @@ def restore_optimizer(optimizer: Any, state: Mapping[str, Any], owned: set[int])
 
 
 def _loose_parameters(optimizer: Any, owned: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors an optimizer updates that belong to no module, by their place in its groups."""
+    """The tensors updated by an optimizer that belong to no module, by their place in its groups."""
     for index, group in enumerate(optimizer.param_groups):
         for number, parameter in enumerate(group["params"]):
             if id(parameter) not in owned:
@@ -326,10 +328,10 @@ def _loose_parameters(optimizer: Any, owned: set[int]) -> Iterator[tuple[str, to
 
 @uncollected()
 def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
-    """Load an optimizer's state into the objects that it has: `load_state_dict` would put copies in their place.
+    """Load an optimizer's state into its present objects: `load_state_dict` would replace them by copies.
 
-    Groups, and tensors in them, may be held by others as well: two groups that share a learning rate still do after
-    this. The dtypes are those saved: `load_state_dict` casts them to the parameters'.
+    Groups, and tensors in them, may be held by others: two groups that share a learning rate still do after this. The
+    dtypes are those saved: `load_state_dict` casts them to the parameters'.
     """
     if not _is_of_torch(state):
         _load_by_itself(optimizer, state)
@@ -348,7 +350,7 @@ def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
 
 
 def _load_by_itself(optimizer: Any, state: Mapping[str, Any]) -> None:
-    """Load a state of a form of the optimizer's own, as of one around another, whose groups it may replace too."""
+    """Load a state of a custom form, as of an optimizer that wraps another, whose groups it may replace too."""
     optimizers: list[Any] = [optimizer]
     held: list[_HeldGroups] = []
     for each in optimizers:  # which grows
@@ -356,13 +358,13 @@ def _load_by_itself(optimizer: Any, state: Mapping[str, Any]) -> None:
         inner = [value for value in vars(each).values() if isinstance(value, torch.optim.Optimizer)]
         optimizers += [value for value in inner if not any(value is known for known in optimizers)]
     optimizer.load_state_dict(state)
-    loaded = [each.loaded() for each in held]  # all of them, before groups that are shared are put back
+    loaded = [each.loaded() for each in held]  # all of them, before shared groups are restored
     for each, (groups, states) in zip(held, loaded, strict=True):
         each.take(groups, states)
 
 
 def _is_of_torch(state: Mapping[str, Any]) -> bool:
-    """True for a state as `torch.optim.Optimizer.state_dict` makes it."""
+    """True for a state of the form made by `torch.optim.Optimizer.state_dict`."""
     groups = state.get("param_groups")
     is_list = isinstance(groups, list) and isinstance(state.get("state"), Mapping)
     return is_list and all(isinstance(group, Mapping) and "params" in group for group in groups or ())
@@ -370,7 +372,7 @@ def _is_of_torch(state: Mapping[str, Any]) -> bool:
 
 @final
 class _HeldGroups:
-    """The very groups and states that an optimizer has, to take what was loaded."""
+    """The present groups and states of an optimizer, into which values are loaded."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -382,7 +384,7 @@ class _HeldGroups:
         return [dict(group) for group in self._optimizer.param_groups], dict(self._optimizer.state)
 
     def take(self, groups: list[dict[str, Any]], states: dict[Any, Any]) -> None:
-        """Let the optimizer have the former groups and states again, with what `loaded` has returned."""
+        """Give the optimizer its former groups and states again, with the loaded values."""
         optimizer = self._optimizer
         for group, before, loaded in zip(self._groups, self._before, groups, strict=True):
             now = {key: _poured(before.get(key), value) for key, value in loaded.items()}
@@ -396,7 +398,7 @@ class _HeldGroups:
 
 
 def _poured(held: Any, loaded: Any) -> Any:
-    """What was loaded, in the tensor or the list that was there before."""
+    """The loaded value, in the tensor or list that was there before."""
     if held is loaded:
         return held
     both = isinstance(held, torch.Tensor) and isinstance(loaded, torch.Tensor)
@@ -415,7 +417,7 @@ def _poured(held: Any, loaded: Any) -> Any:
 
 @final
 class _Numbers(list[int]):
-    """Numbers of parameters; whether one is among them is known at once."""
+    """Numbers of parameters, with fast membership tests."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         super().__init__(numbers)
@@ -429,7 +431,7 @@ class _Numbers(list[int]):
 
 
 def _quick_to_search(optimizer: Any, state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A state whose groups are searched at once: torch searches them for each tensor, which took 28 s for 150,000."""
+    """A state whose groups can be searched fast: torch searches them for each tensor, which took 28 s for 150,000."""
     if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
         return state  # which may keep the lists
     groups = [{**group, "params": _Numbers(group["params"])} for group in state["param_groups"]]
@@ -437,7 +439,7 @@ def _quick_to_search(optimizer: Any, state: Mapping[str, Any]) -> Mapping[str, A
 
 
 def _as_saved(saved: Any, loaded: Any, met: dict[int, Any]) -> Any:
-    """What was saved, with tensors on the device where loading put them; of one object, one again."""
+    """The saved value, with tensors on the device where loading put them; each object once."""
     if id(saved) in met:
         return met[id(saved)]
     if isinstance(saved, torch.Tensor) and isinstance(loaded, torch.Tensor):

@@ -1,6 +1,6 @@
-"""Objects with a `state_dict`, such as models and optimizers: what a checkpoint holds of them, and putting it back.
+"""Objects with a `state_dict`, such as models and optimizers: capturing and restoring their state.
 
-Beside the `state_dict` of each a checkpoint has three sections: `modules`, `gradients` and `optimizers`.
+In addition to each `state_dict`, a checkpoint has three sections: `modules`, `gradients` and `optimizers`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from graphtrain.state.modules import (
 Section = Mapping[str, Any]
 
 MISFITS = (RuntimeError, ValueError, KeyError, TypeError)
-"""What loading raises where a state does not fit."""
+"""The exceptions of loading a state that does not fit."""
 
 
 @final
@@ -37,7 +37,7 @@ class SavedObjects:
 
     Attributes:
         stateful: all of them.
-        modules, optimizers: those among them.
+        modules, optimizers: the modules and optimizers among them.
         groups: the groups that optimizers were set up with; none before `note_forms`.
     """
 
@@ -51,7 +51,7 @@ class SavedObjects:
             self.add(path, value)
 
     def add(self, path: str, value: Any) -> None:
-        """Save one more."""
+        """Add an object to those that are saved."""
         self.stateful[path] = value
         if isinstance(value, torch.nn.Module):
             self.modules[path] = value
@@ -59,15 +59,15 @@ class SavedObjects:
             self.optimizers[path] = value
 
     def drop(self, path: str) -> None:
-        """Do not save one."""
+        """Remove an object from those that are saved."""
         for objects in (self.stateful, self.modules, self.optimizers):
             objects.pop(path, None)
 
     def note_forms(self, former: SavedObjects | None = None) -> None:
-        """Note what they are set up as.
+        """Note their form at set-up.
 
         Arguments:
-            former: those of the run so far: what it has set up was set up then. Default: everything is set up now.
+            former: those of the run so far, whose forms are kept. Default: all forms are noted now.
         """
         self._forms = {name: ModuleForm(module) for name, module in self.modules.items()}
         self.groups = {name: OptimizerForm(optimizer) for name, optimizer in self.optimizers.items()}
@@ -77,19 +77,19 @@ class SavedObjects:
             self.groups |= {name: groups for name, groups in former.groups.items() if name in kept}
 
     def lost(self, name_of: NameOf = lambda parameter: "") -> list[str]:
-        """A line for each way in which modules and optimizers are not what a resume could load.
+        """A line for each change of modules and optimizers that a resume could not load.
 
         Arguments:
-            name_of: the path at which a parameter can be found again. Default: none can.
+            name_of: returns the path at which a parameter can be found. Default: none can.
         """
         lines = [line for name, form in self._forms.items() for line in form.lost(name, self.modules[name])]
-        told = self.owned() if lines else ()
+        reported = self.owned() if lines else ()
         for name, groups in self.groups.items():
-            lines += groups.lost(name, self.optimizers[name], name_of, told)
+            lines += groups.lost(name, self.optimizers[name], name_of, reported)
         return lines
 
     def is_lazy(self) -> bool:
-        """True as long as a module waits for its first batch to know what its parameters are."""
+        """True as long as a module waits for its first batch to make its parameters."""
         return any(map(is_lazy, self.modules.values()))
 
     def weights(self) -> dict[str, set[str]]:
@@ -97,7 +97,7 @@ class SavedObjects:
         return {name: {*dict(module.named_parameters())} for name, module in self.modules.items()}
 
     def trained_in_evaluation_mode(self) -> list[str]:
-        """The modules that an optimizer trains and that are in evaluation mode as a whole, as pretrained ones come."""
+        """The trained modules that are in evaluation mode as a whole, as pretrained ones are."""
         groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
         trained = {id(parameter) for group in groups for parameter in group["params"]}
         return [
@@ -113,32 +113,32 @@ class SavedObjects:
     # ---- capturing
 
     def capture_modules(self) -> dict[str, Any]:
-        """What `state_dict` leaves out of modules, all but the gradients."""
+        """The state of modules that `state_dict` leaves out, except gradients."""
         return {name: capture_module(module, self._forms.get(name)) for name, module in self.modules.items()}
 
     def capture_gradients(self) -> dict[str, Any]:
-        """Every gradient there is, by module and parameter."""
+        """Every gradient, by module and parameter."""
         return {
             name: {key: parameter.grad for key, parameter in module.named_parameters() if parameter.grad is not None}
             for name, module in self.modules.items()
         }
 
     def capture_optimizers(self, owned: set[int]) -> dict[str, Any]:
-        """What `state_dict` leaves out of optimizers.
+        """The state of optimizers that `state_dict` leaves out.
 
         Arguments:
             owned: the identities of the parameters that modules own.
         """
         return {name: capture_optimizer(optimizer, owned) for name, optimizer in self.optimizers.items()}
 
-    # ---- putting back; `but` are the paths of those that stay as they are
+    # ---- restoring; `but` are the paths of those that stay as they are
 
     def modules_first(self) -> list[tuple[str, Any]]:
         """In the order of loading: an optimizer casts what it loads to the dtype and the device of its parameters."""
         return sorted(self.stateful.items(), key=lambda item: item[0] not in self.modules)
 
     def reshape(self, modules: Section, states: Section, but: Collection[str] = ()) -> None:
-        """Put modules into the form that they had; loading fills them."""
+        """Give modules their saved form; loading fills them."""
         for name, module in self.modules.items():
             if name not in but and (forms := modules.get(name, {}).get("forms")):
                 reshape_module(module, forms, states.get(name, ()))
@@ -170,14 +170,14 @@ class SavedObjects:
             if gradient is None or held is None:
                 parameter.grad = gradient.to(parameter.device) if gradient is not None else None
             elif (held.shape, held.dtype, held.layout) == (gradient.shape, gradient.dtype, gradient.layout):
-                held.detach().copy_(gradient)  # which may be a part of a buffer of all gradients
+                held.detach().copy_(gradient)  # which may be part of a buffer of all gradients
             else:
                 parameter.grad = gradient.to(parameter.device)
 
     def part_gradients(self, saved: Section) -> None:
-        """Give a parameter a gradient of its own where the buffer that it is a part of in `setup` holds something else.
+        """Give a parameter a separate gradient if its part of the buffer from `setup` holds something else.
 
-        After `zero_grad`, which sets gradients to None, the next ones are no parts of that buffer any more.
+        After `zero_grad`, which sets gradients to None, the next ones are no longer parts of that buffer.
         """
         for parameter, gradient in self._with_gradients(saved):
             held = parameter.grad

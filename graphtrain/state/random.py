@@ -25,13 +25,13 @@ def seed_everything(seed: int) -> None:
 
 
 def seed_given() -> int | None:
-    """The number that torch was seeded with; None where nobody has, and it is one that the operating system gave."""
+    """The seed of torch; None if it was not seeded, so that the seed is from the operating system."""
     seed = torch.initial_seed()
     return None if seed == _AT_IMPORT["torch"] and seed >= 2**32 else seed % 2**63
 
 
 def seed_the_rest(seed: int) -> None:
-    """Seed those of Python, NumPy and torch that nobody has seeded, or drawn from, since graphtrain was imported."""
+    """Seed those generators of Python, NumPy and torch that were not seeded or used since graphtrain was imported."""
     if seed_given() is None:
         torch.manual_seed(seed)
     beginning = _beginning()
@@ -41,7 +41,7 @@ def seed_the_rest(seed: int) -> None:
 
 
 def _beginning() -> dict[str, Any]:
-    """What shows whether a generator was seeded: of torch its seed, which the others do not tell."""
+    """Values that show whether a generator was seeded: for torch its seed, which the others do not expose."""
     state = numpy.random.get_state(legacy=False)["state"]
     return {
         "python": random.getstate(),
@@ -87,11 +87,11 @@ def global_generators() -> list[AnyGenerator]:
 
 
 class RandomAside:
-    """A span of code whose draws leave no trace: generators are put back after it. It can be entered again and again.
+    """A context whose draws leave no trace: generators are restored after it. It is reusable.
 
     Arguments:
-        generators: Default: the global ones of the processor (14 us a time, most of it Python's; devices are not asked,
-            so nothing synchronises). `global_generators()` are those of devices too.
+        generators: Default: the global ones of the processor (14 us a time, most of it Python's; without devices, so
+            nothing synchronises). `global_generators()` includes those of devices.
 
     >>> seed_all(0); expected = torch.rand(1); seed_all(0)
     >>> with RandomAside():

@@ -1,7 +1,7 @@
 """Everything that a run can reach from its resources: each object once, breadth first, under its first path.
 
 Paths read as Python does: ``model.0.p``, ``train_data.dataset.cache['a']``, ``training_step<count>`` for a variable of
-the enclosing function, ``__main__:COUNT`` for a global of the user's own module.
+the enclosing function, ``__main__:COUNT`` for a global of a module of the user.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from graphtrain.storage.encoding import LEAST_ADDRESS
 
 MOST_OBJECTS = 200_000
 MOST_DEPTH = 500
-# Larger containers are not looked into; of data, whose samples training does not change, a few suffice.
+# Larger containers are not examined; of data, whose samples training does not change, a few suffice.
 MOST_ITEMS = 1_000
 MOST_ITEMS_OF_DATA = 64
 
@@ -55,7 +55,7 @@ _CONTAINERS = frozenset({"list", "tuple", "deque", "set", "mapping"})
 _PLAIN_CONTAINERS = (*CONTAINERS, collections.defaultdict, collections.Counter)
 _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
 
-# What takes the name of a variable, an attribute or a module as text.
+# Functions that take the name of a variable, an attribute or a module as text.
 _BY_TEXT = frozenset({"getattr", "setattr", "globals", "vars", "__dict__", "import_module", "__import__", "modules"})
 
 # Attributes that the compiler gives to tensors and functions.
@@ -69,19 +69,19 @@ Child = tuple[str, Any, bool]
 
 @dataclass(eq=False, slots=True)
 class Reached:
-    """An object, and what it held when it was listed.
+    """An object, with its contents when it was listed.
 
     Attributes:
-        ignored: attributes that are no state.
-        covered: attributes that have the name of an entry in its `state_dict`.
-        is_covered: True where something else saves what it is: it is listed so that it can be referred to. Of a module
-            that is its `state_dict`; its other attributes are its own.
-        is_data: True for data, and for what belongs to it.
-        is_kept: True for what belongs to an object that is saved by a `state_dict` of its own class: no bounds apply.
-        is_entered: False for a container too large to be looked into.
-        length: how many items a container had.
-        position: where a run or a file was; the type of the elements of an array; a hash of what is watched.
-        keys, parts: what it held, in the form of its category; of a very large container a sample.
+        ignored: attributes that are not state.
+        covered: attributes with the name of an entry in its `state_dict`.
+        is_covered: True if something else saves it: it is listed so that it can be referred to. For a module that is
+            its `state_dict`; its other attributes are listed separately.
+        is_data: True for data, and for objects that belong to it.
+        is_kept: True if it belongs to an object saved by a `state_dict` of its own class: no bounds apply.
+        is_entered: False for a container too large to be examined.
+        length: the number of items of a container.
+        position: the position of a run or a file; the type of the elements of an array; a hash of a watched object.
+        keys, parts: its contents, in the form of its category; of a very large container a sample.
     """
 
     path: str
@@ -106,15 +106,15 @@ class Reachable:
 
     Arguments:
         roots: name -> object.
-        data: the names of the roots that are data.
+        data: the names of roots that are data.
         covered: names of roots that something else saves as a whole. Default: none.
         with_code: False leaves out classes, and the globals of functions. Default: they are listed too.
 
     Attributes:
-        by_path, by_id: what was listed.
-        stateful: path -> what is saved by its `state_dict`: modules, optimizers, and objects that have one.
-        globals: module -> the names of its globals that functions of the user's own use.
-        bounds: path -> why what is there, or beyond it, was not looked into.
+        by_path, by_id: the listed objects.
+        stateful: path -> object saved by its `state_dict`: modules, optimizers, and others that have one.
+        globals: module -> the names of its globals that functions of the user use.
+        bounds: path -> the reason why the object there, or those beyond it, were not examined.
 
     >>> list(Reachable({"task": types.SimpleNamespace(counts=[1, 2])}).by_path)
     ['task', 'task.counts']
@@ -138,13 +138,13 @@ class Reachable:
         self._unlisted: list[Reached] = []  # containers whose items are not listed by being in them
         self._names_of_namespaces: dict[int, str] = {}
         self._kinds: set[type] = set()
-        self._entered = 0  # covered objects do not count: something else saves them, however many they are
+        self._entered = 0  # covered objects do not count: something else saves them
         for name, value in roots.items():
             self._add(name, value, name in covered, name in data)
         for place, hook in _hooks_of_all() if with_code else ():
             self._add(place, hook, is_covered=False, is_data=False)
         self._walk()
-        # Parameters last: most are those of modules, and are called so.
+        # Parameters last: most belong to modules, and are named there.
         optimizers = {path: held for path, held in self.stateful.items() if isinstance(held, torch.optim.Optimizer)}
         for path, optimizer in optimizers.items():
             for number, group in enumerate(optimizer.param_groups):
@@ -153,7 +153,7 @@ class Reachable:
                     self._add(place, tensor, is_covered=False, is_data=False, depth=1)
         self._walk()
         for reached in self._unlisted:
-            # Constants cannot change where they are, and what is listed elsewhere is compared there.
+            # Constants cannot change in place, and objects listed elsewhere are compared there.
             if not all(is_constant(member) or id(member) in self.by_id for member in (*reached.keys, *reached.parts)):
                 what = f"has {reached.length:,} items, in which changes are not looked for: {REMEDY}"
                 if reached.is_entered:
@@ -168,11 +168,11 @@ class Reachable:
                 self._add(path, value, is_covered, reached.is_data, reached.depth + 1, is_kept)
 
     def find(self, value: Any) -> Reached | None:
-        """What was listed of this very object."""
+        """The entry of this very object."""
         return self.by_id.get(id(value))
 
     def path_of(self, value: Any) -> str | None:
-        """Where this very object was listed; None where it was not."""
+        """The path of this very object; None if it is not listed."""
         reached = self.by_id.get(id(value))
         return reached.path if reached is not None else None
 
@@ -196,17 +196,17 @@ class Reachable:
             what = f"is nested more than {MOST_DEPTH} deep, and changes in it are not looked for: {REMEDY}"
             self.bounds.setdefault(path, what)
             return
-        if path in self.by_path:  # keys that read alike
+        if path in self.by_path:  # keys with the same text
             path = f"{path}#{len(self.by_path)}"
         reached = Reached(path, value, category, is_covered, is_data, depth, is_kept)
-        # Not a module on the device `meta`, as one that `functional_call` gives its parameters.
+        # Not a module on the device `meta`, such as one that gets its parameters from `functional_call`.
         is_empty = isinstance(value, torch.nn.Module) and any(tensor.is_meta for tensor in value.parameters())
         if not is_covered and not is_data and keeps_state(value) and not is_empty:
             self.stateful[path] = value
         self.by_id[id(value)] = self.by_path[path] = reached
         self._waiting.append(reached)
 
-    # ---- what an object holds
+    # ---- contents of an object
 
     def _children(self, reached: Reached) -> Iterator[Child]:
         value, path = reached.value, reached.path
@@ -216,7 +216,7 @@ class Reachable:
             reached.keys, reached.parts = form.contents(value)
         match reached.category:
             case "module":
-                # What the compiler makes holds its own bookkeeping, and the module.
+                # Objects made by the compiler hold its bookkeeping, and the module.
                 is_compiler = type(value).__module__.startswith("torch._dynamo")
                 reached.ignored = frozenset(vars(value)) if is_compiler else _MODULE
                 yield from self._in_module(reached)
@@ -293,7 +293,7 @@ class Reachable:
         yield f"{path}.__wrapped__", getattr(function, "__wrapped__", None), False
         namespace = function.__globals__
         is_of_users = is_users(namespace.get("__name__")) or is_of_exec(namespace.get("__name__"))
-        # A decorator of a library holds the function of the user's in its closure.
+        # A decorator from a library holds the user's function in its closure.
         if not is_of_users and not is_users(function.__module__):
             return
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -317,10 +317,10 @@ class Reachable:
         seen: set[str],
         path: str = "",
     ) -> Iterator[Child]:
-        """Globals of a module of the user's own, and those of others of them that are read through it.
+        """Globals of a module of the user, and those of other such modules that are read through it.
 
         Arguments:
-            path: what globals that are no module's are called, as those of code that `exec` ran. Default: no others.
+            path: the name for globals of no module, as of code that `exec` ran. Default: there are none.
         """
         module = namespace.get("__name__", "")
         if path and namespace is not vars(sys.modules.get(module, sys)):
@@ -337,7 +337,7 @@ class Reachable:
 
 
 def position_of(file: Any) -> str:
-    """How far an open file has been read; empty where that does not matter, as it is not read on."""
+    """The position in an open file; empty if it does not matter, because reading does not continue."""
     if file.closed or not file.readable():
         return ""
     try:
@@ -347,7 +347,7 @@ def position_of(file: Any) -> str:
 
 
 def is_within(path: str, places: Collection[str]) -> bool:
-    """True for a path that is one of some places, or is reached through one.
+    """True for a path that is one of these places, or is reached through one.
 
     >>> is_within("task.counts[0]", ["task.counts"]), is_within("task.counts_of", ["task.counts"])
     (True, False)
@@ -370,7 +370,7 @@ def state_of(value: Any) -> Mapping[Any, Any]:
 
 
 def held_by_state(value: Any, state: Mapping[Any, Any]) -> frozenset[str]:
-    """The attributes of an object whose very objects its `state_dict` gives out, under whatever name."""
+    """The attributes of an object whose very objects are in its `state_dict`, under any name."""
     held = {id(part) for part in (state, *state.values()) if not is_value(part)}
     names, parts = FORMS["object"].contents(value)
     return frozenset(name for name, part in zip(names, parts, strict=True) if id(part) in held)
@@ -391,7 +391,7 @@ def _in_hooks(value: Any, path: str, names: Collection[str]) -> Iterator[Child]:
 
 
 def _hooks_of_all() -> Iterator[tuple[str, Any]]:
-    """The hooks of the user's own that torch calls for all modules, or for all optimizers."""
+    """The user's hooks that torch calls for all modules, or for all optimizers."""
     for module in map(sys.modules.__getitem__, _MODULES_WITH_HOOKS):
         for name, held in vars(module).items():
             if name.startswith("_global_") and isinstance(held, dict):
@@ -401,7 +401,7 @@ def _hooks_of_all() -> Iterator[tuple[str, Any]]:
 
 def _in_optimizer(optimizer: Any, path: str) -> Iterator[Child]:
     """Groups and their settings, which its `state_dict` covers: others may hold them too."""
-    yield f"{path}.step", vars(optimizer).get("step"), False  # where somebody has put another one in its place
+    yield f"{path}.step", vars(optimizer).get("step"), False  # if it was replaced
     yield from _in_hooks(optimizer, path, _HOOKS_OF_OPTIMIZERS)
     yield f"{path}.param_groups", optimizer.param_groups, True
     for number, group in enumerate(optimizer.param_groups):
@@ -412,7 +412,7 @@ def _in_optimizer(optimizer: Any, path: str) -> Iterator[Child]:
 
 
 def parts_of(reached: Reached) -> Iterator[Child]:
-    """What is in an object of a form, by attribute, number or key."""
+    """A part of an object of a form, by attribute, number or key."""
     path, is_covered = reached.path, reached.is_covered
     match reached.category:
         case "module" | "optimizer" | "object" | "class" | "function":
@@ -439,14 +439,14 @@ def parts_of(reached: Reached) -> Iterator[Child]:
 
 
 def shown_key(key: Any) -> str:
-    """A key as a path has it."""
+    """A key in the form of a path."""
     if is_value(key):
         return repr(key)
     return f"({', '.join(map(shown_key, key))})" if isinstance(key, tuple) else f"a {type(key).__name__}"
 
 
 def _in_class(kind: type) -> Iterator[Child]:
-    """The functions of a class of the user's own, those behind properties included."""
+    """The functions of a class of the user, including those behind properties."""
     path = f"{kind.__module__}:{kind.__qualname__}"
     if isinstance(kind, enum.EnumMeta):
         members: Mapping[str, Any] = kind.__members__
@@ -466,11 +466,11 @@ def _in_class(kind: type) -> Iterator[Child]:
 
 
 class Names(NamedTuple):
-    """What code names.
+    """The names in code.
 
     Attributes:
         variables: globals.
-        attributes: attributes; some of them may be those of modules.
+        attributes: attributes, some of which may be those of modules.
         imported: modules that it imports itself.
         assigned: the attributes that it sets.
         assigned_variables: the globals that it sets.
@@ -485,7 +485,7 @@ class Names(NamedTuple):
 
 @functools.cache
 def names_in(code: types.CodeType) -> Names:
-    """The names in code, that of functions within it included.
+    """The names in code, including those in nested functions.
 
     >>> sorted(names_in(compile("math.pi + f()", "", "eval")).attributes)
     ['pi']
@@ -510,20 +510,20 @@ def names_in(code: types.CodeType) -> Names:
 
 
 def calls_seek(kind: type) -> bool:
-    """True for a class of the user's own, one of whose methods, or of those that they override, calls `seek`."""
+    """True for a class of the user with a method, own or overridden, that calls `seek`."""
     for name in dir(kind) if is_users(kind.__module__) else ():
         for base in kind.__mro__:
             if isinstance(function := vars(base).get(name), types.FunctionType):
                 names = names_in(function.__code__)
                 if "seek" in names.attributes:
                     return True
-                if "super" not in names.variables:  # nor does it call what it overrides
+                if "super" not in names.variables:  # nor does it call the overridden method
                     break
     return False
 
 
 def _functions_of_modules(namespace: Mapping[str, Any], names: frozenset[str]) -> frozenset[str]:
-    """What `getattr` may be asked for of modules of the user's own: their functions and classes."""
+    """The attributes that `getattr` may read from modules of the user: their functions and classes."""
     modules = [namespace.get(name) for name in names]
     return frozenset(
         name
@@ -535,7 +535,7 @@ def _functions_of_modules(namespace: Mapping[str, Any], names: frozenset[str]) -
 
 
 def _imported(name: str, namespace: Mapping[str, Any]) -> types.ModuleType | None:
-    """The module of the user's own that an `import` within a function names, if it is there already."""
+    """The module of the user named by an `import` within a function, if it is already imported."""
     package = str(namespace.get("__package__") or "")
     for full in (name, f"{package}.{name}".strip(".")):
         module = sys.modules.get(full)
@@ -545,7 +545,7 @@ def _imported(name: str, namespace: Mapping[str, Any]) -> types.ModuleType | Non
 
 
 def is_of_exec(module_name: str | None) -> bool:
-    """True for what code has as its module that `exec` ran with globals that do not name one."""
+    """True for the module name of code that `exec` ran with globals that do not name one."""
     return module_name in (None, "builtins")
 
 

@@ -1,4 +1,4 @@
-"""The weights of a module: whether they fit another one, name by name."""
+"""Compares saved weights with a module, name by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_PROBLEMS = 10
 
 
 def misfits(module: torch.nn.Module, saved: Mapping[str, Any]) -> str:
-    """The tensors that keep saved weights from being those of a module, a line each; empty where they fit.
+    """The tensors by which saved weights do not fit a module, a line each; empty if they fit.
 
     Arguments:
         saved: by the names of its `state_dict`. Of tied parameters it may have one name only.
@@ -21,7 +21,7 @@ def misfits(module: torch.nn.Module, saved: Mapping[str, Any]) -> str:
         weight: float32 (1, 3) in the file, float32 (1, 2) in the module
     """
     state_dict = module.state_dict()
-    # An extra state is not a weight, and no such file has it.
+    # An extra state is not a weight, and is in no such file.
     tensors = {key: value for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
     is_lazy = torch.nn.parameter.is_lazy
     addresses = {key: tensor.data_ptr() for key, tensor in tensors.items() if not is_lazy(tensor) and tensor.numel()}
@@ -40,14 +40,14 @@ def misfits(module: torch.nn.Module, saved: Mapping[str, Any]) -> str:
 
 
 def _matches(saved: Any, expected: torch.Tensor) -> bool:
-    """The same shape; and integers, such as quantised weights, are not loaded as floats."""
+    """True for the same shape, and never for integers, such as quantised weights, in place of floats."""
     if not isinstance(saved, torch.Tensor):
         return False
     return saved.shape == expected.shape and saved.is_floating_point() == expected.is_floating_point()
 
 
 def dtype_and_shape(tensor: Any) -> str:
-    """``"float32 (2, 3)"``; of what is no tensor, its type."""
+    """``"float32 (2, 3)"``; for other values, the type."""
     if not isinstance(tensor, torch.Tensor):
         return type(tensor).__name__
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

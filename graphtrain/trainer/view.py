@@ -218,7 +218,7 @@ class RunView:
                 amount = "" if trigger.is_never else " or ".join(texts[:_MOST_AMOUNTS])
                 if amount and (start := bound.parameters.get(FROM)) is not None:
                     amount += f", from {start}"
-                remark = f"when {' or '.join(bound.planned.also_due)}" if bound.planned.also_due else ""
+                remark = f"when {' or '.join(bound.planned.extra_due_fields)}" if bound.planned.extra_due_fields else ""
                 if amount:
                     remark = f"also {remark}" if remark else ""
                 activities.append(summing.Activity(bound.path, verb, amount, remark or ("" if amount else "never")))

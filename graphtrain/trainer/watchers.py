@@ -243,7 +243,7 @@ class Monitors(Watcher):
 
     def row(self, row: Mapping[str, float], step: int) -> None:
         session = self._session
-        session.compiled.hear_row(row, session.position)
+        session.compiled.on_metrics(row, session.position)
         if session.compiled.activity(session.position) is not None:
             self._evaluated += session.recorder.metrics_in(row)
         session.requests.post("recorded")

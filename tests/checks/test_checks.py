@@ -82,7 +82,7 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     ("G113", lambda g: g.disconnect("step", "zero_grad"), "edges.step", "`step` has no edge", 'step = ["..."]'),
     ("G113", lambda g: g.insert("x", "choice"), "edges.x", "`x` has no edge", ""),
     ("G114", lambda g: g.rename("step", "not"), "nodes.not",
-     "`not` is not a valid name for a node", "no word of Python's"),
+     "`not` is not a valid name for a node", "not a keyword of Python"),
     ("G114", lambda g: g.insert("a b", "choice", after="step"), "nodes.a b",
      "`a b` is not a valid name for a node", "letters"),
     ("G114", lambda g: g.insert("ﬁt", "choice", after="step"), "nodes.ﬁt", "`ﬁt` is not a valid name for a node", ""),

@@ -80,7 +80,7 @@ def test_a_run_that_goes_on_without_its_overlay_reports_it(script: Path, command
         (("show", "fit", "--overlay", "ema", "--overlay", "ema"), "--overlay ema is given twice"),
         (("show", "mine.toml", "--overlay", "ema"), "--overlay ema: the graph `mine.toml` has this overlay already"),
         (("show", "fit", "--overlay", "mine.toml"), "`mine.toml` is a graph, not an overlay: it has `extends`"),
-        (("show", "ema"), "`ema` is an overlay: name it beside a graph, as in --overlay ema"),
+        (("show", "ema"), "`ema` is an overlay: name it after a graph, as in --overlay ema"),
         (("show", "fit", "--overlay", "carry", "--overlay", "drop"), "overlays `carry` and `drop` do not compose"),
         (("show", "evaluate", "--overlay", "ema"), "overlay `ema`: insert: after: there is no node `step`"),
         (("copy", "ema", "x.toml", "--overlay", "carry"), "`ema` is an overlay, and --overlay adds one to a graph"),

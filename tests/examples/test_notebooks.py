@@ -314,7 +314,7 @@ def test_a_cell_that_declares_a_node_can_be_run_again(cells: dict[str, Any]) -> 
     assert shown(cells["the same graph"])["text/plain"] == "[1, 1, 2, 2]"  # used by its name: the latest
     assert shown(cells["inserted again"])["text/plain"] == "[1, 1, 2, 2, 3]"
     (error,) = outputs(cells["inserted twice"], "error")
-    assert error["ename"] == "EditError" and "there is a node `note` already" in error["evalue"]
+    assert error["ename"] == "EditError" and "there is already a node `note`" in error["evalue"]
     assert shown(cells["after the refusal"])["text/plain"] == "([1, 1, 2, 2, 3, 3], 6)"
 
 

@@ -22,7 +22,7 @@ Procedures for which other trainers are subclassed. Each is a graph, used with `
 or an overlay for any graph, used with `--overlay NAME` or `graph.overlay("NAME")`. `graphtrain copy NAME my.toml`
 copies the text, to be edited.
 
-Each trains what the same loop written by hand trains, bit for bit; it is cut at every transition and resumed exactly;
+Each trains the same as a plain PyTorch loop, bit for bit; it is cut at every transition and resumed exactly;
 and its example reaches the level in the table. The tests in `tests/gallery` are one contract for all of them. Lines are
 counted without blank ones and comments, those of kinds without docstrings and declarations.
 [Recipes](recipes.md) are shorter still.

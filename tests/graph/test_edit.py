@@ -326,7 +326,7 @@ def test_rename_in_an_expression(text: str, renamed: str) -> None:
 
 
 REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
-    (lambda g: g.insert("clip"), "insert: there is a node `clip` already", "use `replace`"),
+    (lambda g: g.insert("clip"), "insert: there is already a node `clip`", "use `replace`"),
     (lambda g: g.insert("end", "choice"), "insert: `end` cannot be the name of a node", "reserved"),
     (lambda g: g.insert("x", after="stp"), "insert: after: there is no node `stp`", "did you mean `step`?"),
     (lambda g: g.insert("x", before="stp"), "insert: before: there is no node `stp`", "did you mean `step`?"),
@@ -352,7 +352,7 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.remove("decide", to="end"), "would start at its end", "another node"),
     (lambda g: g.connect("stp", "clip"), "connect: there is no node `stp`", "`step`"),
     (lambda g: g.connect("step", "clp"), "connect: there is no node `clp`", "`clip`"),
-    (lambda g: g.connect("step", "clip"), "`step` has an unguarded edge already, to `zero_grad`", "redirect("),
+    (lambda g: g.connect("step", "clip"), "`step` already has an unguarded edge, to `zero_grad`", "redirect("),
     (lambda g: g.disconnect("step", "clip"), "disconnect: there is no edge from `step` to `clip`", "its edges"),
     (lambda g: g.disconnect("stp", "clip"), "disconnect: there is no node `stp`", "`step`"),
     (lambda g: g.redirect("step", "clip", "log"), "redirect: there is no edge from `step` to `clip`", '"zero_grad"'),
@@ -372,7 +372,7 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.set("clip", a=[1, {"b": None}]), "clip.a: None cannot be written in a graph", ""),
     (lambda g: g.set("clip", a={1: 2}), "clip.a: {1: 2} cannot be written in a graph", ""),
     (lambda g: g.rename("stp", "x"), "rename: there is no node `stp`", "`step`"),
-    (lambda g: g.rename("step", "clip"), "rename: there is a node `clip` already", ""),
+    (lambda g: g.rename("step", "clip"), "rename: there is already a node `clip`", ""),
     (
         lambda g: g.rename("validate/nxt_batch", "x"),
         "rename: there is no node `validate/nxt_batch`",
@@ -380,11 +380,11 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     ),
     (
         lambda g: g.rename("validate/next_batch", "eval_batch"),
-        "rename: there is a node `validate/eval_batch` already",
+        "rename: there is already a node `validate/eval_batch`",
         "",
     ),
     (lambda g: g.rename("step/x", "y"), "rename: there is no node `step/x`: `step` has no body", ""),
-    (lambda g: g.rename("step", "end"), "rename: there is a node `end` already", ""),
+    (lambda g: g.rename("step", "end"), "rename: there is already a node `end`", ""),
     (lambda g: g.guard("x", 3), "guard: `x` takes an expression in quotes, got 3", ""),  # type: ignore[arg-type]
     (lambda g: g.clock("x", 3), "clock: `x` takes a field", ""),  # type: ignore[arg-type]
     (lambda g: g.remove(["step"]), 'remove: expected the name of a node, got ["step"]', ""),  # type: ignore[arg-type]

@@ -78,5 +78,5 @@ def test_overlays_of_a_nested_graph_go_with_those_that_it_has() -> None:
 
 
 def test_an_overlay_that_the_nested_graph_has_is_not_added_again() -> None:
-    with pytest.raises(GraphError, match="the graph `fit` has the overlay `ema` already"):
+    with pytest.raises(GraphError, match="the graph `fit` already has the overlay `ema`"):
         ROUNDS.set("fit", graph=FIT.overlay("ema")).overlay("ema")

@@ -237,7 +237,7 @@ def test_what_counts_declares_how_far_and_what_a_step_function_may_ask_for() -> 
 
 
 def test_a_field_makes_a_node_due_where_its_parameter_is_given() -> None:
-    @node(also_due={"better": "metric"})
+    @node(extra_due_fields={"better": "metric"})
     class Watch:
         """Watch."""
 
@@ -245,11 +245,11 @@ def test_a_field_makes_a_node_due_where_its_parameter_is_given() -> None:
         metric: str | None = None
         better: bool = progress(False)
 
-        def hear_row(self, row: Any, is_evaluation: bool) -> None: ...
+        def on_metrics(self, row: Any, is_evaluation: bool) -> None: ...
         def __call__(self) -> None: ...
 
     kind = kind_of(Watch)
-    assert kind.hears_rows and not kind_of(a_class()).hears_rows
+    assert kind.has_on_metrics and not kind_of(a_class()).has_on_metrics
     assert kind.due_fields({"metric": None}) == ()
     assert kind.due_fields({"metric": "val/loss"}) == ("better",)
 
@@ -297,21 +297,21 @@ def fn(source: str) -> Callable[..., Any]:
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(fn("def f(*args)")), "f: `*args` hides which slots are read"),
     (lambda: node(fn("def f(**slots)")), "f: `**slots` hides which slots are read"),
-    (lambda: node(fn("def f(*, use=1)")), "f: `use` means something else in every node"),
-    (lambda: node(fn("def f(*, runs=1)")), "f: `runs` means something else"),
+    (lambda: node(fn("def f(*, use=1)")), "f: `use` is reserved in every node"),
+    (lambda: node(fn("def f(*, runs=1)")), "f: `runs` is reserved"),
     (lambda: node(fn("def f(*, every: Trigger, after: Trigger)")), "at most one Trigger, named `every` or `after`"),
     (lambda: node(fn("def f(*, when: Trigger)")), "at most one Trigger, named `every` or `after`; got when"),
-    (lambda: node(fn("def f(*, every: Trigger = 'often')")), "f.every: the default is of another type than declared"),
+    (lambda: node(fn("def f(*, every: Trigger = 'often')")), "f.every: the default does not have the declared type"),
     (lambda: node(fn("def f(*, n: int = 'x')")),
-     'f.n: the default is of another type than declared: expected an integer, got "x"'),
+     'f.n: the default does not have the declared type: expected an integer, got "x"'),
     (lambda: node(fn("def f(*, n: Literal['a'] = 'b')")), 'expected "a", got "b"'),
     (lambda: node(fn("async def f()")), "cannot be `async` or a generator"),
     (lambda: node(effects="backwards")(fn("def f()")),
      "f: unknown effect 'backwards'; known: backward, clip"),  # type: ignore[arg-type]
     (lambda: node(effects="step?")(fn("def f()")), "f: 'step?': only `backward?` can be reported by a visit"),
-    (lambda: node(effects="eval model")(fn("def f()")), "f: 'eval model': after an effect on gradients comes the slot"),
-    (lambda: node(effects="use a b")(fn("def f()")), "f: 'use a b': after an effect on gradients comes the slot"),
-    (lambda: node(effects=("backward?", "backward? d"))(fn("def f()")), "f: a visit returns once whether it ran"),
+    (lambda: node(effects="eval model")(fn("def f()")), "f: 'eval model': an effect on gradients is followed by the"),
+    (lambda: node(effects="use a b")(fn("def f()")), "f: 'use a b': an effect on gradients is followed by the slot"),
+    (lambda: node(effects=("backward?", "backward? d"))(fn("def f()")), "f: `backward?` is declared twice"),
     (lambda: node(transient="x")(fn("def f()")), "f: transient slot 'x' is not among what it writes"),
     (lambda: node(writes="a b")(fn("def f()")), "the name of a slot must be an identifier; got 'a b'"),
     (lambda: node(writes=("a", "a"))(fn("def f()")), "f: it writes one slot twice: a, a"),
@@ -337,22 +337,22 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(a_class(n=progress(0, counts="bakward"), n_type=int)),
      "thing.n: unknown effect 'bakward' to count"),  # type: ignore[arg-type]
     (lambda: node(a_class(n=progress(0, restarts="m"), n_type=int)),
-     "thing.n: `m`, which it restarts with, is no field"),
-    (lambda: node(a_class(due=progress(0), due_type=bool)), "thing: `due` means something else in every node"),
-    (lambda: node(a_class(fired=progress(0), fired_type=int)), "thing: `fired` means something else in every node"),
+     "thing.n: `m`, which it restarts with, is not a field"),
+    (lambda: node(a_class(due=progress(0), due_type=bool)), "thing: `due` is reserved in every node"),
+    (lambda: node(a_class(fired=progress(0), fired_type=int)), "thing: `fired` is reserved in every node"),
     (lambda: node(a_class(n=progress(0, target="m"), n_type=int)),
-     "thing.n: its target `m` is no parameter and no field; known: n"),
+     "thing.n: its target `m` is neither a parameter nor a field; known: n"),
     (lambda: node(step_inputs={"epoch": "rounds"})(a_class(n=progress(0), n_type=int)),
-     "thing: step input 'epoch' is 'rounds', which is no field; known: n, runs"),
-    (lambda: node(also_due={"n": "m"})(a_class(n=progress(False), n_type=bool)),
+     "thing: step input 'epoch' is 'rounds', which is not a field; known: n, runs"),
+    (lambda: node(extra_due_fields={"n": "m"})(a_class(n=progress(False), n_type=bool)),
      "thing: also due by 'n', but it has no trigger: without one it is always due"),
-    (lambda: node(also_due={"m": "every"})(a_class(n=progress(False), n_type=bool, **PERIODIC)),
-     "thing: also due by 'm', which is no field that is a bool; known: n"),
-    (lambda: node(also_due={"n": "m"})(a_class(n=progress(False), n_type=bool, **PERIODIC)),
-     "thing: never due by 'n' without 'm', which is no parameter; known: every"),
+    (lambda: node(extra_due_fields={"m": "every"})(a_class(n=progress(False), n_type=bool, **PERIODIC)),
+     "thing: also due by 'm', which is not a bool field; known: n"),
+    (lambda: node(extra_due_fields={"n": "m"})(a_class(n=progress(False), n_type=bool, **PERIODIC)),
+     "thing: never due by 'n' without 'm', which is not a parameter; known: every"),
     (lambda: node(family="colourful")(fn("def f()")),
      "f: unknown family 'colourful'; known: data, compute"),  # type: ignore[call-overload]
-    (lambda: node(a_class(n="x", n_type=int)), "thing.n: the default is of another type than declared"),
+    (lambda: node(a_class(n="x", n_type=int)), "thing.n: the default does not have the declared type"),
 ]  # fmt: skip
 
 

@@ -226,7 +226,7 @@ def test_without_a_loss_it_is_an_error() -> None:
 
 def test_a_graph_in_which_nothing_ends_by_an_amount_is_an_error() -> None:
     graph = FIT.guard("ending", "step.steps >= 5").set("finish", after="never")
-    with pytest.raises(UsageError, match="returned STOP, and no guard asks whether a node with `after` is due"):
+    with pytest.raises(UsageError, match="returned STOP, and no guard reads if a node with `after` is due"):
         trainer_of(lambda epoch, batch: STOP, graph=graph).run()
 
 

@@ -312,8 +312,8 @@ def test_a_mapping_that_holds_no_loaders_is_refused(val_data: Any) -> None:
     [
         (0.01, [CLEAN], r"next_batch\.limit = 0\.01 of 1 batches is none"),
         (0.5, Unsized(CLEAN), r"next_batch\.limit = 0\.5 is a share of the batches, and the data has no length"),
-        (1.0, [CLEAN], r"next_batch\.limit = 1 is no whole number, and no share between 0 and 1"),
-        (2.5, [CLEAN], r"next_batch\.limit = 2\.5 is no whole number"),
+        (1.0, [CLEAN], r"next_batch\.limit = 1 is neither a whole number nor a share between 0 and 1"),
+        (2.5, [CLEAN], r"next_batch\.limit = 2\.5 is neither a whole number"),
     ],
 )
 def test_a_limit_that_leaves_nothing_is_refused(limit: float, data: Any, message: str) -> None:

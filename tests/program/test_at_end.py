@@ -166,7 +166,7 @@ def test_explain_tells_whether_the_end_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("graph", "code", "message", "hint"),
     [
-        (FIT.set("finish", after="end"), "G104", 'finish.after: "end" tells how often', "as in after"),
+        (FIT.set("finish", after="end"), "G104", 'finish.after: "end" says how often', "as in after"),
         (
             Graph.load("evaluate").insert("nudge", node(Nudge), after="eval_batch", every="end"),
             "G106",
@@ -198,7 +198,7 @@ def test_explain_tells_whether_the_end_is_asked_for() -> None:
             .insert("agree", after="train_batch", reads={"value": "loss"})
             .guard("ending", or_="agreed > 3"),
             "G104",
-            "what asks for the end reads `agreed`",
+            "the guard of the end reads `agreed`",
             "`agree.value`",
         ),
         (

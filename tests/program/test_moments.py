@@ -164,14 +164,14 @@ def test_a_part_of_an_epoch_needs_a_length() -> None:
 @pytest.mark.parametrize(
     ("graph", "message", "hint"),
     [
-        (FIT.set("finish", after="once"), 'finish.after: "once" tells how often', 'after = "5 epochs"'),
-        (FIT.set("finish", after="4 per epoch"), 'finish.after: "4 per epoch" tells how often', "as in after"),
-        (FIT.set("log", **{"every": "1 epochs", "from": "once"}), 'log.from: "once" tells how often', "as in from"),
+        (FIT.set("finish", after="once"), 'finish.after: "once" says how often', 'after = "5 epochs"'),
+        (FIT.set("finish", after="4 per epoch"), 'finish.after: "4 per epoch" says how often', "as in after"),
+        (FIT.set("log", **{"every": "1 epochs", "from": "once"}), 'log.from: "once" says how often', "as in from"),
         (FIT.set("log", **{"from": "never"}), 'log.from: "never" would keep the node', 'every = "never"'),
         (FIT.set("log", **{"from": "5 epoch"}), "unknown unit `epoch` in log.from", "did you mean `epochs`?"),
         (
             FIT.set("log", every="4 per epochs"),
-            '`epochs` in log.every = "4 per epochs" is no single unit',
+            '`epochs` in log.every = "4 per epochs" is not a single unit',
             'did you mean "4 per epoch"?',
         ),
         (FIT.set("log", every="0.1 runs"), "unknown unit `runs` in log.every", "did you mean `run`?"),
@@ -179,7 +179,7 @@ def test_a_part_of_an_epoch_needs_a_length() -> None:
         (FIT.set("log", **{"from": 5}), "log.from: expected a trigger", ""),
         (
             FIT.insert("test", graph="evaluate", after="end_epoch", **{"from": "5 epochs"}),
-            "test.from stands beside `every`, and `test` has none",
+            "test.from needs `every`, and `test` has none",
             'every = "1 epochs"',
         ),
     ],

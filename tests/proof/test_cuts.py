@@ -126,7 +126,7 @@ def reader(thing: object) -> None:
 
 def test_an_end_that_is_no_save_point_is_refused(tmp_path: Path) -> None:
     graph = GRAPH.insert("transient", transient, before="next_batch").insert("reader", reader, after="train_batch")
-    with pytest.raises(UsageError, match="the run stops before the node `next_batch`, which is no save point"):
+    with pytest.raises(UsageError, match="the run stops before the node `next_batch`, which is not a save point"):
         trained(tmp_path, "whole", until="2 batches", graph=graph)
 
 

@@ -443,7 +443,7 @@ def test_a_trace_function_that_raises_does_not_end_the_run() -> None:
     trainer = tiny()
     trainer._run.tracing()._notify = said.append
     assert trainer.run(trace=refuse) is Outcome.FINISHED
-    assert said == ["transitions are not traced any more: that raised ValueError: no more"]
+    assert said == ["transitions are no longer traced: that raised ValueError: no more"]
 
 
 # --- Tracing changes nothing ------------------------------------------------------------------------------------------

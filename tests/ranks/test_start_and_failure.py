@@ -243,11 +243,13 @@ def test_the_environment_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphtrain.ranks.current._of_process", None)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "two")
-    with pytest.raises(UsageError, match="WORLD_SIZE is 'two', which is no number\n  hint: start the processes with"):
+    with pytest.raises(
+        UsageError, match="WORLD_SIZE is 'two', which is not a number\n  hint: start the processes with"
+    ):
         current_ranks()
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_PORT", raising=False)
-    with pytest.raises(UsageError, match="RANK and WORLD_SIZE are set, and MASTER_PORT is not"):
+    with pytest.raises(UsageError, match="RANK and WORLD_SIZE are set, but MASTER_PORT is not"):
         current_ranks()
 
 

@@ -309,7 +309,7 @@ def test_links_in_the_run_directory_are_not_written_through(tmp_path: Path) -> N
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "tensorboard").symlink_to(tmp_path / "theirs")
-    with pytest.raises(UsageError, match="it is a link, which a run directory must not hold"):
+    with pytest.raises(UsageError, match="it is a link, which a run directory must not contain"):
         TensorBoard().begin(beginning)
     assert not list((tmp_path / "theirs").iterdir())
     (tmp_path / "theirs" / DESCRIBED_FILE).symlink_to(tmp_path / "secret")

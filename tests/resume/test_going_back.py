@@ -138,7 +138,7 @@ def test_spans_across_the_way_back_are_not_compared(whole: tuple[Trainer, Path, 
     segments = history.segments()
     skipped = [segment for segment in segments if segment.change]
     returned = sum("sends the run back" in line for line in whole[2])
-    assert {segment.change for segment in skipped} == {"the run went back to an earlier checkpoint in between"}
+    assert {segment.change for segment in skipped} == {"the run returned to an earlier checkpoint in between"}
     assert 0 < len(skipped) <= returned
     verifier = Verifier(lambda segment: trainer_of(None, keep=100))
     compared = [segment for segment in segments if not segment.change and segment.start is not None]

@@ -198,7 +198,7 @@ FORGED: dict[str, tuple[Any, str]] = {
     "a number as text": (bound(tagged(Code.STANDARD, ["Decimal", ["no number"]])), "`task` cannot be restored"),
     "a key that cannot be one": (changed("task.table", {"items": packed([([], 1)])}), ""),
     "a longest length below none": (bound(tagged(Code.DEQUE, [-1, []])), "`task` cannot be restored"),
-    "no section": (3, "the state beside the resources cannot be restored"),
+    "no section": (3, "the state outside the resources cannot be restored"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Which display fits: a terminal, a notebook, or plain lines."""
+"""Chooses a display: a terminal, a notebook, or plain lines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def display_for(notify: Callable[[str], Any], metrics: Sequence[str] | None = No
 
 
 def introduce(summary: Summary, notify: Callable[[str], Any]) -> None:
-    """Show what a run is about to do, where `display_for` would show the run.
+    """Show the summary of a run, in the place where `display_for` would show the run.
 
     Arguments:
         notify: takes a plain line.

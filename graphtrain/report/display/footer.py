@@ -1,4 +1,4 @@
-"""Lines that stay at the bottom of a terminal, below whatever is printed meanwhile."""
+"""Lines that stay at the bottom of a terminal, below other output."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _UNKNOWN_SIZE = os.terminal_size((80, 24))
 
 @final
 class Footer:
-    """Lines at the bottom of a terminal, below everything that is printed meanwhile.
+    """Lines at the bottom of a terminal, below all other output.
 
     While it is open, `sys.stderr`, `sys.stdout` where it is the same terminal, and the handlers of `logging` that write
-    to them go through it: a text is written where the lines stood, and the lines again after it, in one piece. The
-    lines are kept in memory that forked processes share, so that what they print comes out above too. Where the
-    keyboard is read (`input`, a debugger) the lines make room until they are drawn again. The cursor stays visible, on
-    the line below: whatever ends the process, even by force, leaves a terminal that can be used.
+    to them go through it: a text is written in place of the lines, and the lines again after it, in one write. The
+    lines are kept in memory shared with forked processes, so that their output appears above too. While the keyboard is
+    read (`input`, a debugger) the lines are cleared until they are drawn again. The cursor stays visible, on the line
+    below, so that even a killed process leaves a usable terminal.
 
-    It draws only when it is told to, starts no thread, and its lock is released in a forked process.
+    It draws only when called, starts no thread, and its lock is released in a forked process.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Footer:
 
     @property
     def size(self) -> os.terminal_size:
-        """Columns and lines of the terminal; 80 by 24 where it does not tell."""
+        """Columns and lines of the terminal; 80 by 24 if not known."""
         try:
             size = os.get_terminal_size(self._terminal.fileno() if self._terminal is not None else 2)
         except (OSError, ValueError):
@@ -80,14 +80,14 @@ class Footer:
         if not self.is_open:
             return
         frame = "".join(f"{line}\n" for line in [*lines][: max(self.size.lines - 1, 1)])
-        with suppress(OSError, ValueError), self._alone():  # a terminal that is gone ends no run
+        with suppress(OSError, ValueError), self._alone():  # a closed terminal ends no run
             # Moves the cursor to the beginning of a line, and only there if it is at one: a line of blanks wraps.
             fresh_line = " " * self.size.columns + "\r"
             self._write((self._erasure() or fresh_line) + frame)
             self._page.keep(frame)
 
     def make_room(self) -> None:
-        """Clear the lines away until they are drawn again: someone else needs the terminal."""
+        """Clear the lines until they are drawn again, for other users of the terminal."""
         if not self.is_open:
             return
         with suppress(OSError, ValueError), self._alone():
@@ -110,7 +110,7 @@ class Footer:
         self._terminal = None
 
     def print(self, text: str, stream: TextIO) -> None:
-        """Write a text above the lines. One that ends within a line takes their place until they are drawn again."""
+        """Write a text above the lines. One that ends within a line replaces them until they are drawn again."""
         with self.lock:
             if self._terminal is None:
                 stream.write(text)
@@ -128,7 +128,7 @@ class Footer:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """What is printed meanwhile by this very thread is printed afterwards."""
+        """Output of this very thread in the block is printed after it."""
         with self.lock:
             self._is_writing = True
             try:
@@ -139,7 +139,7 @@ class Footer:
                 self._is_writing = False
 
     def after_fork(self) -> None:
-        """In a forked process: nobody holds the lock, and a line that the parent has begun is the parent's."""
+        """In a forked process: the lock is free, and a line begun by the parent stays the parent's."""
         self.lock = threading.RLock()
         self._is_writing = False
         self._waiting.clear()
@@ -150,7 +150,7 @@ class Footer:
         return [stream for stream in self._replaced.values() if isinstance(stream, _Above)]
 
     def _erasure(self) -> str:
-        """What moves the cursor to where the lines begin, and clears them. A terminal made narrower has folded them."""
+        """The codes that move the cursor to the first line, and clear the lines, which a narrow terminal wraps."""
         columns = self.size.columns
         lines = self._page.frame.splitlines()
         rows = sum(max(1, math.ceil(cell_len(_ESCAPE.sub("", line)) / columns)) for line in lines)
@@ -164,7 +164,7 @@ class Footer:
 
 
 class _Above:
-    """Stands for a standard stream: whole lines, and parts of lines that are flushed, are printed above the footer."""
+    """Replaces a standard stream: whole lines, and flushed parts of lines, are printed above the footer."""
 
     def __init__(self, footer: Footer, stream: TextIO) -> None:
         self.stream = stream
@@ -200,7 +200,7 @@ class _Above:
 
 
 class _Keyboard:
-    """Stands for standard input: whoever is about to read from the terminal writes to it too, past every stream."""
+    """Replaces standard input: a reader of the terminal also writes to it, bypassing every stream."""
 
     def __init__(self, footer: Footer, stream: TextIO) -> None:
         self.stream = stream
@@ -217,7 +217,7 @@ class _Keyboard:
 class _Page:
     """The lines that are on the terminal now, in memory shared with processes that are forked later.
 
-    Nothing guards it against two processes that write at one moment: a line drawn twice is the worst of it.
+    It is not locked between processes that write at the same time: at worst a line is drawn twice.
     """
 
     def __init__(self) -> None:
@@ -225,7 +225,7 @@ class _Page:
 
     def keep(self, frame: str) -> None:
         content = frame.encode("utf-8", "replace")
-        self._memory[0:4] = bytes(4)  # whoever reads meanwhile finds no lines, not half of them
+        self._memory[0:4] = bytes(4)  # a concurrent reader finds no lines, not half of them
         if len(content) <= _PAGE_BYTES - 4:
             self._memory[4 : 4 + len(content)] = content
             self._memory[0:4] = len(content).to_bytes(4, "big")

@@ -17,9 +17,9 @@ from graphtrain.report.snapshot import Display, Snapshot
 
 @final
 class Live(Display):
-    """Draws the panel on standard error, and redraws it in `show`; whatever is printed meanwhile comes out above.
+    """Draws the panel on standard error, and redraws it in `show`; other output appears above it.
 
-    Where standard error is not a terminal that can move its cursor, nothing is shown.
+    If standard error is not a terminal that can move its cursor, nothing is shown.
 
     Arguments:
         metrics: names of the metrics to show, in this order. Default: as many as fit on a line, losses first.
@@ -42,7 +42,7 @@ class Live(Display):
         if not self._footer.is_open:
             return
         columns, lines = self._footer.size
-        # A line that fills the terminal leaves the cursor where terminals disagree.
+        # After a line that fills the terminal, the place of the cursor depends on the terminal.
         self._console.size = ConsoleDimensions(max(columns - 1, 1), lines)
         with self._console.capture() as drawn:
             self._console.print(Panel(snapshot, self._metrics))
@@ -57,7 +57,7 @@ class Live(Display):
 
 
 class _Sheet(StringIO):
-    """A text in memory with an encoding, from which rich tells what characters it may draw."""
+    """A text in memory with an encoding, from which rich derives the characters it may draw."""
 
     def __init__(self, encoding: str) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class _Sheet(StringIO):
 
 
 def _console_like(terminal: TextIO) -> Console:
-    """A console that draws for a terminal, but into memory: the terminal is the footer's alone."""
+    """A console that draws for a terminal, but into memory: only the footer writes to the terminal."""
     model = Console(file=terminal, force_jupyter=False)
     return Console(
         file=_Sheet(model.encoding),

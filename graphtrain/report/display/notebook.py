@@ -52,7 +52,7 @@ class Notebook(Display):
 
 
 class _Output:
-    """A snapshot as notebooks display values; consoles of a kernel, which know no HTML, get the panel as text."""
+    """A snapshot as a displayable value; consoles of a kernel, without HTML, get the panel as text."""
 
     def __init__(self, snapshot: Snapshot, metrics: Sequence[str] | None) -> None:
         self._snapshot = snapshot
@@ -66,7 +66,7 @@ class _Output:
 
 
 def as_html(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> str:
-    """A snapshot as HTML that takes its colours from around it; text is escaped.
+    """A snapshot as HTML that inherits its colours; text is escaped.
 
     >>> print(as_html(Snapshot("stopped", "fit", "step", step=7, metrics={"<b>": 0.5})))
     <div style="font-family: ui-monospace, monospace; font-size: 90%; line-height: 1.6">

@@ -24,19 +24,20 @@ _COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow", "stop
 
 @dataclass(frozen=True)
 class Parts:
-    """The texts of a snapshot, without control characters; empty for what is not known.
+    """The texts of a snapshot, without control characters; empty if not known.
 
     Attributes:
-        clocks: of the graphs around: ``"fold 2/5"``.
+        clocks: those of enclosing graphs: ``"fold 2/5"``.
         epoch, batch, step, window: ``"epoch 3/10"`` and so on.
-        ends: what else ends the run, or stops it before its end: ``"until 2 hours"``, ``"until 500 steps (40 %)"``.
-        done: the share of the run that is done, or else of what it is to do now, or of the epoch, 0 to 1; None where
-            none of them is known.
-        place: how far the evaluation is that the run is in, or which inner graph, or its state unless it is running.
+        ends: other amounts that end the run, or stop it before its end: ``"until 2 hours"``, ``"until 500 steps (40
+            %)"``.
+        done: the share of the run that is done, or else of the amount until it stops, or of the epoch, 0 to 1; None if
+            none is known.
+        place: the progress of the evaluation, or the inner graph, or the state unless it is running.
         metrics: names and values.
         rates: ``"2.81 k batches/s"``.
         elapsed, left: times.
-        memory: how much, and where.
+        memory: the amount, and the device.
         host_time: shares of host time, by activity.
     """
 
@@ -57,12 +58,12 @@ class Parts:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """Where the run is, the most important first."""
+        """The position of the run, the most important first."""
         return tuple(filter(None, (*self.clocks, self.epoch, self.batch, self.step, self.window, *self.ends)))
 
     @property
     def pace(self) -> tuple[str, ...]:
-        """How fast it is, and what it uses."""
+        """Its speed, and its use of resources."""
         return tuple(filter(None, (*self.rates, self.elapsed, self.left, self.memory)))
 
 
@@ -83,7 +84,7 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
     is_active = snapshot.state in ("ready", "running", "stopping")
     of_epoch = min(batch / snapshot.epoch_batches, 1.0) if batch is not None and snapshot.epoch_batches else None
     shares = snapshot.done, snapshot.until_done, of_epoch
-    if snapshot.until:  # with the share of that, where the bar shows another one
+    if snapshot.until:  # with its share, if the bar shows another one
         is_shown = snapshot.done is not None and snapshot.until_done is not None
         other_ends.append(" or ".join(snapshot.until) + (f" ({share(snapshot.until_done or 0)})" if is_shown else ""))
     since = snapshot.elapsed_seconds - snapshot.earlier_seconds
@@ -114,7 +115,7 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
 
 
 def _ends(snapshot: Snapshot) -> tuple[dict[str, int], list[str]]:
-    """The least amounts of epochs, steps and what graphs around count, as numbers; every other one as it is."""
+    """The least amounts of epochs, steps and units of enclosing graphs, as numbers; all others as they are."""
     totals: dict[str, int] = {}
     others = []
     for text in snapshot.end:
@@ -162,7 +163,7 @@ def plain_text(renderable: RenderableType, width: int = 100) -> str:
 
 
 def in_reading_order(metrics: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Metrics in an order that is the same from row to row: `loss`, then what has no prefix, then the rest, by name."""
+    """Metrics in an order that is the same from row to row: `loss`, those without a prefix, then the rest, by name."""
     return sorted(metrics, key=lambda metric: ("/" in metric[0], metric[0] != "loss", metric[0]))
 
 
@@ -229,7 +230,7 @@ class Panel:
     def _metrics_line(self, width: int) -> Text:
         metrics = self._parts.metrics
         wanted: Sequence[tuple[str, str]] = metrics
-        if not self._in_order:  # what there is no room for is the same from row to row
+        if not self._in_order:  # the metrics without room are the same from row to row
             wanted = sorted(in_reading_order(metrics), key=lambda metric: not metric[0].endswith("loss"))
         texts = [f"{name} {value}" for name, value in wanted]
         number = _how_many(texts, width, more=True)
@@ -250,7 +251,7 @@ def _how_many(texts: Sequence[str], width: int, *, more: bool = False) -> int:
     """How many of the first texts fit on a line, at least one.
 
     Arguments:
-        more: True if the line ends with how many are left out.
+        more: True if the line ends with the number left out.
     """
     fitting, taken = 1, 0
     for number, text in enumerate(texts, 1):
@@ -264,7 +265,7 @@ def _how_many(texts: Sequence[str], width: int, *, more: bool = False) -> int:
 
 
 def _shortened(name: str, width: int) -> str:
-    """The end of a name that is too long, since that is where the names of metrics differ."""
+    """The end of a name that is too long, since names of metrics differ at the end."""
     if cell_len(name) <= width:
         return name
     taken = 0

@@ -29,7 +29,7 @@ class Row:
         parameters: elements of its parameters, those of an earlier row left out.
         trainable: of these, how many are trained.
         tied: elements that an earlier row has counted.
-        waiting: parameters without a shape so far; lazy modules get theirs from the first batch.
+        waiting: parameters without a shape yet; lazy modules get theirs from the first batch.
     """
 
     path: str
@@ -41,7 +41,7 @@ class Row:
 
     @property
     def remark(self) -> str:
-        """What is special about its parameters; empty for nothing."""
+        """Special properties of its parameters; empty for none."""
         remarks = []
         if self.parameters and not self.trainable:
             remarks.append("frozen")
@@ -148,7 +148,7 @@ class Summary:
 
     Arguments:
         graph: the name of the graph.
-        models: what is trained, by resource name.
+        models: the trained models, by resource name.
         activities: the schedule of the graph.
 
     >>> print(Summary("fit", {}, [Activity("validate", "every", "1 epochs"), Activity("finish", "after", "10 epochs")]))
@@ -215,7 +215,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Table:
 
 
 def _rows(model: Any) -> list[Row]:
-    """The children of a model; theirs below them, where all of it fits."""
+    """The children of a model, with their children below if all fit."""
     children = [*_children("", model)]
     if not children:
         return [_measured("", model, _tensors(model, "parameters"), set())]
@@ -224,7 +224,7 @@ def _rows(model: Any) -> list[Row]:
 
 
 def _counted(model: Any, lines: Sequence[tuple[str, Any]]) -> list[Row]:
-    """Rows of modules. A parameter belongs to the first of them, and to those that it is inside of."""
+    """Rows of modules. A parameter belongs to the first module that has it, and to those around it."""
     direct = _tensors(model, "parameters", recurse=False)
     seen: set[int] = set()
     rows = [_measured("", model, direct, seen)] if direct else []

@@ -32,7 +32,7 @@ LIBRARIES = {
 }
 HEADINGS = {
     "graphtrain": "graphtrain",
-    "by hand": "`torch.save` by hand",
+    "by hand": "plain PyTorch loop",
     "Lightning": "Lightning",
     "Lightning, stateful loader": "Lightning, stateful loader",
     "Transformers": "Transformers",
@@ -99,7 +99,7 @@ def counts(cells: Cells) -> str:
         "",
         f"* graphtrain is exact in {ours.count('exact')}, and reports in the other {ours.count('reported')} that the "
         f"resume is not exact, or refuses it; {_number(_silent(ours))} differs without a report;",
-        f"* `torch.save` by hand is exact in {hand.count('exact')} and differs in {_silent(hand)}"
+        f"* a plain PyTorch loop is exact in {hand.count('exact')} and differs in {_silent(hand)}"
         + (f"; {_errors(hand)} cannot be resumed, with an error" if _errors(hand) else "")
         + (f"; {hand.count('not expressible')} cannot be expressed" if "not expressible" in hand else "")
         + ".",

@@ -1,4 +1,4 @@
-"""Optimizers and schedules with state beside their `state_dict`, or shared with others."""
+"""Optimizers and schedules with state outside their `state_dict`, or shared with others."""
 
 from __future__ import annotations
 
