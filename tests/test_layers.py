@@ -41,7 +41,7 @@ GALLERY = "graphs.gallery"
 # Imports inside functions that point the other way: (module, package or module) -> the reason.
 LATE = {
     ("graph.graph", "checks"): "`Graph.check` is a method, and reading a graph costs no import of the checks",
-    ("graph.graph", "storage.saved_graph"): "`Graph.load` takes a run directory",
+    ("graph.graph", "storage.named"): "`Graph.load` takes a run directory",
     ("graph.elements", "viz.render"): "graphs and differences draw themselves: `render` and `_repr_svg_` are methods",
     (
         "trainer.view",

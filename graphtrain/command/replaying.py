@@ -26,9 +26,8 @@ from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.numbers import duration, size
 from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.checkpoint import SavedCheckpoint
+from graphtrain.storage.named import checkpoint_folder, graph_of
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
-from graphtrain.storage.run_files import named_folder
-from graphtrain.storage.saved_graph import graph_of
 from graphtrain.trainer.breakpoints import parse_moment
 
 _MOST_PARAMETERS = 60
@@ -201,7 +200,7 @@ def _replayed(
 
 def _checkpoint(run_dir: Path, to: str) -> Path | None:
     """The checkpoint that `--to` names: best, newest, or a name in the run directory; None for an amount."""
-    path = named_folder(Path(to).name, run_dir / CHECKPOINTS_FOLDER) if to == Path(to).name else Path(to)
+    path = checkpoint_folder(Path(to).name, run_dir / CHECKPOINTS_FOLDER) if to == Path(to).name else Path(to)
     return path if path.parent == run_dir / CHECKPOINTS_FOLDER and path.is_dir() else None
 
 

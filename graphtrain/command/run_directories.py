@@ -10,13 +10,11 @@ from pathlib import Path
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.read_toml import overlay_name
-from graphtrain.names import nearest, quoted
-from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.manifest import own_checkpoint_paths
+from graphtrain.names import quoted
+from graphtrain.storage.checkpoint import read_checkpoint
+from graphtrain.storage.named import checkpoint_folder, existing_checkpoint, holds_a_graph, newest_in, saved_graph
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, is_status
-from graphtrain.storage.run_files import Lead, named_folder
-from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
-from graphtrain.storage.store import FolderStore
+from graphtrain.storage.run_files import Lead
 
 SAVED = "saved"  # as --graph: the graph in the checkpoint
 _RUNS = Path("runs")
@@ -81,25 +79,6 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
         existing_checkpoint(resume, run_dir / CHECKPOINTS_FOLDER if run_dir is not None else None, "--resume", known)
 
 
-def existing_checkpoint(name: str, folder: Path | None, option: str, known: str = "best or newest") -> Path:
-    """The checkpoint of a name, in a folder of them or elsewhere.
-
-    Arguments:
-        option: that names it.
-        known: what it takes, for the message where the folder has no checkpoint.
-
-    Raises:
-        UsageError: there is none.
-    """
-    path = named_folder(name, folder)
-    if path.is_dir():
-        return path
-    names = [path.name for path in own_checkpoint_paths(folder)] if folder is not None else []
-    close = nearest(name, names)
-    hint = f"did you mean {close}?" if close else f"there are: {', '.join(names)}" if names else known
-    raise UsageError(f"{option}: there is no checkpoint `{name}`", hint)
-
-
 def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> Graph:
     """The graph in the checkpoint that is resumed.
 
@@ -111,7 +90,7 @@ def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], N
         raise UsageError("--graph saved: no run is resumed", "name the directory of a run with --run-dir")
     if resume == "auto" and run_dir is not None:
         return saved_graph(run_dir, notify)
-    return saved_graph(named_folder(resume, run_dir / CHECKPOINTS_FOLDER if run_dir is not None else None), notify)
+    return saved_graph(checkpoint_folder(resume, run_dir / CHECKPOINTS_FOLDER if run_dir is not None else None), notify)
 
 
 def expect_overlays(overlays: Sequence[str], run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> None:
@@ -150,16 +129,4 @@ def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: C
         raise UsageError("--fork: the run directory is the one to fork from", "name a new directory with --run-dir")
     if run_dir is not None and is_status(run_dir / STATUS_FILE):
         return resume
-    return str(newest_in(source, notify, "--fork: ").path)
-
-
-def newest_in(run_dir: Path, notify: Callable[[str], None], option: str = "") -> Checkpoint:
-    """The newest sound checkpoint of a run.
-
-    Raises:
-        UsageError: there is none; the message begins with the `option`.
-    """
-    newest = FolderStore(run_dir / CHECKPOINTS_FOLDER, notify).newest()
-    if newest is None:
-        raise UsageError(f"{option}there is no checkpoint in `{run_dir}`", "name the directory of a run that has saved")
-    return newest
+    return str(newest_in(source, read_checkpoint, notify, "--fork: ", finite_first=True).path)

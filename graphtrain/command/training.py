@@ -43,7 +43,7 @@ from graphtrain.program.requests import Requests
 from graphtrain.program.resources import resolve_device
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
-from graphtrain.storage.saved_graph import holds_a_graph
+from graphtrain.storage.named import holds_a_graph
 from graphtrain.trainer.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.trainer.trainer import Trainer
 from graphtrain.trainer.watchers import display_for

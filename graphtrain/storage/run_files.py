@@ -18,6 +18,7 @@ from graphtrain.plain import json_value
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from graphtrain.storage.lock import RunLock
 from graphtrain.storage.manifest import Manifest
+from graphtrain.storage.named import existing_checkpoint
 from graphtrain.storage.regular import open_regular, remove_leftovers, replace_file, temporary_name
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_directory import (
@@ -28,8 +29,6 @@ from graphtrain.storage.run_directory import (
     STATUS_FILE,
     MetricsFile,
     are_starts,
-    checkpoint_folder,
-    is_named,
     is_ranking,
     is_status,
     read_starts,
@@ -187,7 +186,7 @@ class RunFiles:
             if newest is None and holds_a_run:
                 self._notify(f"`{self.path}` holds no sound checkpoint: the run starts from the beginning")
             return newest
-        named = named_checkpoint(resume, self._store.folder, self.read)
+        named = self.read(existing_checkpoint(resume, self._store.folder), None)
         if holds_a_run and not self.owns(named):
             raise UsageError(
                 f"`{self.path}` holds a run already, and `{resume}` is of another", "fork into a new directory"
@@ -407,36 +406,3 @@ class RunFiles:
 
 def _process(time_field: str) -> dict[str, Any]:
     return {"process": os.getpid(), "host": socket.gethostname(), time_field: round(time.time(), 3)}
-
-
-def named_checkpoint(name: str | Path, folder: Path | None = None, read: Read = read_checkpoint) -> Checkpoint:
-    """The checkpoint at a path, or of a name inside `folder`; `read` reads it.
-
-    ``RUN/best`` and ``RUN/newest`` are such paths, and with a `folder` also the names ``best`` and ``newest``.
-
-    Raises:
-        UsageError: there is none.
-        CheckpointError: it is not sound.
-    """
-    path = named_folder(name, folder)
-    if not path.is_dir():
-        inside = folder.iterdir() if folder is not None else ()
-        names = sorted(entry.name for entry in inside if not entry.name.startswith("."))
-        raise UsageError(f"there is no checkpoint `{name}`", f"there are: {', '.join(names)}" if names else "")
-    return read(path, None)
-
-
-def named_folder(name: str | Path, folder: Path | None = None) -> Path:
-    """The path of the checkpoint that `named_checkpoint` reads; it may not exist.
-
-    Raises:
-        UsageError: it is named ``best`` or ``newest``, and the run has none.
-    """
-    path = Path(name)
-    if path.is_dir():
-        return path.resolve() if path.is_symlink() else path  # of a person, outside of any run directory
-    if folder is not None and (folder / path).is_dir():
-        return folder / path
-    if folder is not None and path == Path(path.name) and is_named(folder.parent / path):
-        path = folder.parent / path
-    return checkpoint_folder(path)

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import final
 
-from graphtrain.errors import CheckpointError, LaterFormatError
+from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from graphtrain.storage.manifest import (
     Manifest,
-    SkippedCheckpoints,
     checkpoint_number,
     checkpoint_paths,
     free_number,
@@ -23,6 +22,7 @@ from graphtrain.storage.manifest import (
     own_checkpoint_paths,
     read_manifest,
 )
+from graphtrain.storage.named import newest_checkpoint
 from graphtrain.storage.regular import temporary_name
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_directory import BEST_FILE, Ranking
@@ -176,35 +176,14 @@ class FolderStore:
             why_incompatible: given a manifest, the reason why it is not; empty if it is. Default: all are.
             read: reads a checkpoint, given its manifest. Default: as one process does.
         """
-        skipped = SkippedCheckpoints(self._notify)
-        not_finite: dict[Path, str] = {}
-        paths = self.paths()[::-1]
-        try:
-            for path in paths:  # which grows by those that are tried last
-                try:
-                    manifest = read_manifest(path)
-                    reason, weight = why_incompatible(manifest), manifest.not_finite
-                    if not reason and weight and path not in not_finite:
-                        not_finite[path] = f"`{weight}` is not finite; --resume {path.name} takes it nevertheless"
-                        paths.append(path)
-                    elif not reason:
-                        checkpoint = read(path, manifest)
-                        for passed, why in not_finite.items() if not weight else ():
-                            skipped.add(passed, why, f"passed over {passed}: {why}")
-                        return checkpoint
-                    else:
-                        skipped.add(path, reason, f"skipped {path}: {reason}")
-                except LaterFormatError:
-                    raise
-                except CheckpointError as error:
-                    if not isinstance(
-                        error.__cause__, OSError | MemoryError
-                    ):  # one that cannot be read now may be tomorrow
-                        self._unsound.add(path)
-                    skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
-        finally:
-            skipped.report()
-        return None
+        return newest_checkpoint(
+            self.folder,
+            read,
+            self._notify,
+            finite_first=True,
+            why_incompatible=why_incompatible,
+            damaged=self._unsound.add,
+        )
 
     def paths(self) -> list[Path]:
         """All checkpoints, oldest first, sound or not."""

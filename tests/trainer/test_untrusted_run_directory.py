@@ -16,6 +16,7 @@ from graphtrain import Graph, Outcome, Trainer
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.storage.lock import LOCK_FILE
 from graphtrain.storage.manifest import MANIFEST_FILE
+from graphtrain.storage.named import saved_manifest
 from graphtrain.storage.run_directory import (
     BEST_FILE,
     METRICS_FILE,
@@ -26,7 +27,6 @@ from graphtrain.storage.run_directory import (
     read_status,
 )
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.storage.saved_graph import saved_manifest
 from tests.storage.test_untrusted_checkpoint import seal
 
 
