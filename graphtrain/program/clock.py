@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple, final
 
@@ -25,20 +24,6 @@ _MOST_BATCHES = 100_000
 # Units that start again at 0, or that count what another one counts: no rate is taken of them, nor of how often a
 # node has run.
 _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
-
-
-@dataclass(frozen=True)
-class Moment:
-    """How far a run is: between equal moments nothing was trained.
-
-    Attributes:
-        clock: unit -> its exact value, of the outermost graph and of graphs around the position that train; readings of
-            the wall clock are left out.
-        visits: path -> how often it has run, of the nodes of these graphs that act on gradients or train inside.
-    """
-
-    clock: Mapping[str, Fraction]
-    visits: Mapping[str, int]
 
 
 class Evaluation(NamedTuple):
@@ -120,10 +105,13 @@ class RunClock:
         last = [scope for scope in training if scope.prefix == f"{path}/"]
         self._program.clocked = next(iter([*reversed(around), *last]), self._program.clocked)
 
-    def moment(self, position: int) -> Moment | None:
-        """How far the run is, before the node at a position; None where the clock counts nothing."""
+    def moment(self, position: int) -> dict[str, Fraction]:
+        """How far the run is, before the node at a position: unit -> its exact value. Equal ones are the same moment.
+
+        The units are those of the outermost graph and of graphs around the position that train, without readings of the
+        wall clock. Empty where the clock counts nothing.
+        """
         clock: dict[str, Fraction] = {}
-        visits: dict[str, int] = {}
         for scope in self._program.nodes[position].scope.around():
             if scope.activity is not None:  # an evaluation moves nothing
                 continue
@@ -132,10 +120,7 @@ class RunClock:
                 # How often a node has run says nothing of the training.
                 if bound is not None and field != "runs" and bound.kind.fields[field].in_digest:
                     clock[scope.prefix + unit] = exactly(getattr(bound.instance, field))
-            for bound in scope.nodes.values():
-                if bound.kind.effects or (bound.body is not None and bound.body.activity is None):
-                    visits[bound.path] = bound.instance.runs
-        return Moment(clock, visits) if clock else None
+        return clock
 
     def trained(self) -> tuple[int, float]:
         """Batches and seconds trained: what an interruption loses is measured in them."""

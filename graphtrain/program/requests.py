@@ -9,13 +9,11 @@ from typing import Literal, final
 
 from graphtrain.storage.retention import Retention
 
-# stop: a signal came. save: a checkpoint is wanted. mark: the newest checkpoint is to be ranked. written: one was
-# written, or failed to be. reached: the amount given as `until` is reached. breakpoint: the node given as `before` is
-# next. pause: that of a replay, or the one transition asked for. recorded: a row of metrics was recorded.
-# renewed: a resource was made again. return: the run is to go back to a checkpoint. ended: an edge led to the end.
-Request = Literal[
-    "stop", "save", "mark", "written", "reached", "breakpoint", "pause", "recorded", "renewed", "return", "ended"
-]
+# stop: a signal came. save: a checkpoint is wanted. written: one was written, or failed to be. reached: the amount that
+# was given as `until` is reached. breakpoint: the node given as `before` is next. pause: that of a replay, or the one
+# transition asked for. recorded: a row of metrics was recorded. renewed: a resource was made again. return: the run is
+# to go back to a checkpoint. ended: an edge led to the end.
+Request = Literal["stop", "save", "written", "reached", "breakpoint", "pause", "recorded", "renewed", "return", "ended"]
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,6 @@ class Saves:
 
     def is_writing(self) -> bool:
         """True while this process writes one."""
-        return False
-
-    def is_saved(self) -> bool:
-        """True if the newest one holds the run as it is now, but for metrics."""
         return False
 
     def saved_by(self) -> Collection[str]:
@@ -134,10 +128,6 @@ class Requests:
         """True while a checkpoint is being written, by any rank as far as this one knows."""
         return self.is_any_busy if self._agrees else self.saves.is_writing()
 
-    def is_saved(self) -> bool:
-        """True if the newest checkpoint holds the run as it is now, but for metrics."""
-        return self.saves.is_saved()
-
     def post(self, request: Request) -> None:
         """Ask for something by name."""
         self.pending.add(request)
@@ -166,15 +156,9 @@ class Requests:
         self._askers.add(self.running())
         self.pending.add("save")
 
-    def mark(self, policy: SavePolicy, value: float) -> None:
-        """Rank the newest checkpoint by the value of a metric that was recorded since it was made."""
-        self.policy, self.value = policy, value
-        self._askers.add(self.running())
-        self.pending.add("mark")
-
     @property
     def askers(self) -> frozenset[str]:
-        """The paths of the nodes that have asked for a checkpoint, or for a mark."""
+        """The paths of the nodes that have asked for a checkpoint."""
         return frozenset(self._askers)
 
     def take_askers(self) -> frozenset[str]:

@@ -378,14 +378,6 @@ class RunFiles:
             self.resumable = path
         return manifest.not_finite
 
-    def mark(self, path: Path, value: float, retention: Retention) -> None:
-        """Rank a checkpoint that is on the disk by a value of the metric that was recorded since it was made.
-
-        Raises:
-            CheckpointError: the ranking cannot be written.
-        """
-        self._store.mark(path, value, retention)
-
     @property
     def has_ranked(self) -> bool:
         """True if a checkpoint has a value of the metric by which they are ranked."""

@@ -48,7 +48,6 @@ class FolderStore:
         self._unsound: set[Path] = set()
         self._best_file = folder.parent / BEST_FILE
         self._of_manifests: dict[Path, Manifest] = {}  # what they tell of metrics and weights
-        self._marks: dict[Path, dict[str, float]] = {}  # checkpoint -> metric -> value
         self._given_up: set[Path] = set()
         self.ranking = Ranking()
 
@@ -83,20 +82,10 @@ class FolderStore:
                 replaced, facts = None, replace(facts, replaces=0)
         manifest = write(path, state, facts)
         # Somebody may have removed the newest ones, and this one have a number of theirs.
-        self._marks.pop(path, None)
         self._given_up.discard(path)
         self._of_manifests[path] = _of_manifest(manifest)
         self._keep(retention, replaced if replaced != path else None)
         return path, manifest
-
-    def mark(self, path: Path, value: float, retention: Retention) -> None:
-        """Rank a checkpoint by a value of the metric that was recorded after it was made.
-
-        Raises:
-            CheckpointError: the ranking cannot be written.
-        """
-        self._marks.setdefault(path, {})[retention.best or ""] = value
-        self._keep(retention)
 
     def resumed_from(self, path: Path | None, retention: Retention) -> None:
         """Take over what was ranked up to a checkpoint; what was made after it was given up, and is not ranked.
@@ -107,10 +96,6 @@ class FolderStore:
         paths = self.own_paths()
         number = checkpoint_number(path) if path is not None else 0
         self._given_up = {other for other in paths if checkpoint_number(other) > number}
-        saved = Ranking.read(self._best_file)
-        for other in paths:
-            if other.name in saved.values:
-                self._marks[other] = {saved.metric: saved.values[other.name]}
         self.ranking = self._ranked(paths, retention)
 
     def _keep(self, retention: Retention, replaced: Path | None = None) -> None:
@@ -147,8 +132,6 @@ class FolderStore:
         return {path: value for path, value in values.items() if value is not None and math.isfinite(value)}
 
     def _value(self, path: Path, metric: str) -> float | None:
-        if metric in self._marks.get(path, {}):
-            return self._marks[path][metric]
         told = self.told(path)
         # Without `best` it is of a time when another metric was ranked.
         value: float | None = told.best.get("value") if told.best.get("metric") == metric else told.metrics.get(metric)
