@@ -20,7 +20,7 @@ from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
 from graphtrain.proof.comparison import first_lines
 from graphtrain.proof.history import RunHistory, Segment
-from graphtrain.proof.replay import Replay
+from graphtrain.proof.replay import Replay, parse_moment
 from graphtrain.proof.verify import Verdict, Verifier
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.numbers import duration, size
@@ -28,7 +28,6 @@ from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.named import checkpoint_folder, graph_of
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
-from graphtrain.trainer.breakpoints import parse_moment
 
 _MOST_PARAMETERS = 60
 _MOST_PARTS = 12
