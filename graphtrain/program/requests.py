@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal, final
 
-from graphtrain.storage.retention import Retention
+from graphtrain.storage.run_directory import Retention
 
 # stop: a signal came. save: a checkpoint is wanted. written: one was written, or failed to be. reached: the amount that
 # was given as `until` is reached. breakpoint: the node given as `before` is next. pause: that of a replay, or the one

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import quoted
-from graphtrain.notices import Notices
+from graphtrain.printable import Notices
 from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
 from graphtrain.resume.restore import capture

@@ -13,7 +13,7 @@ from graphtrain.data.loader import derived_seed
 from graphtrain.data.state import DataState
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
-from graphtrain.notices import Notices
+from graphtrain.printable import Notices
 from graphtrain.program.agreement import Agreement, RunOfRank
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Renewals, Renewed

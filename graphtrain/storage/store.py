@@ -24,8 +24,7 @@ from graphtrain.storage.manifest import (
 )
 from graphtrain.storage.named import newest_checkpoint
 from graphtrain.storage.regular import temporary_name
-from graphtrain.storage.retention import Retention
-from graphtrain.storage.run_directory import BEST_FILE, Ranking
+from graphtrain.storage.run_directory import BEST_FILE, Ranking, Retention
 from graphtrain.storage.state_files import StagedState
 
 Read = Callable[[Path, Manifest | None], Checkpoint]

@@ -13,8 +13,8 @@ from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger
-from graphtrain.notices import Notices
 from graphtrain.outcome import Outcome
+from graphtrain.printable import Notices
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Factory
 from graphtrain.program.loop import Loop, Transition

@@ -15,8 +15,8 @@ from graphtrain.program import clock
 from graphtrain.program.clock import RunClock
 from graphtrain.proof.history import RunHistory
 from graphtrain.proof.replay import parse_moment
+from graphtrain.report.display.choose import PlainLines
 from graphtrain.report.display.panel import Panel, parts, plain_text
-from graphtrain.report.display.plain_lines import PlainLines
 from graphtrain.report.recorder import Recorder
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.resume.restore import repeated

@@ -25,7 +25,7 @@ from graphtrain.storage.encoding import Tensors, pack
 from graphtrain.storage.manifest import MANIFEST_FILE, Manifest
 from graphtrain.storage.named import graph_of, saved_manifest
 from graphtrain.storage.regular import parsed_json
-from graphtrain.storage.retention import Retention
+from graphtrain.storage.run_directory import Retention
 from graphtrain.storage.state_files import PROGRESS_FILE, StagedState
 from graphtrain.storage.store import FolderStore
 from graphtrain.storage.tensor_files import StagingBuffers

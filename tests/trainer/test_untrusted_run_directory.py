@@ -14,7 +14,6 @@ import torch
 
 from graphtrain import Graph, Outcome, Trainer
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
-from graphtrain.storage.lock import LOCK_FILE
 from graphtrain.storage.manifest import MANIFEST_FILE
 from graphtrain.storage.named import saved_manifest
 from graphtrain.storage.run_directory import (
@@ -26,7 +25,7 @@ from graphtrain.storage.run_directory import (
     read_starts,
     read_status,
 )
-from graphtrain.storage.run_files import RunFiles
+from graphtrain.storage.run_files import LOCK_FILE, RunFiles
 from tests.storage.test_untrusted_checkpoint import seal
 
 
