@@ -143,9 +143,23 @@ class Loader:
         self._epochs += 1
         return self.batches(self._epochs - 1)
 
-    def batches(self, epoch: int, start: int = 0, seed: int = 0) -> Iterator[Any]:
-        """The batches of an epoch from number `start`; `seed` is the run's, for a loader that has none."""
-        return self.epoch(epoch, start, seed).load(itertools.count(start))
+    def batches(
+        self,
+        epoch: int,
+        start: int = 0,
+        seed: int = 0,
+        *,
+        sample: int | None = None,
+        indices: torch.Tensor | None = None,
+    ) -> Iterator[Any]:
+        """The batches of an epoch from number `start`; `seed` is the run's, for a loader that has none.
+
+        Arguments:
+            sample: the place in the order of the epoch at which that batch begins. Default: where it does if all
+                batches before it are of the same size.
+            indices: the samples that the epoch has, in their order, or shuffled. Default: all of the dataset.
+        """
+        return self.epoch(epoch, start, seed, sample=sample, indices=indices).load(itertools.count(start))
 
     def epoch(
         self,
@@ -156,14 +170,7 @@ class Loader:
         sample: int | None = None,
         indices: torch.Tensor | None = None,
     ) -> NumberedEpoch:
-        """An epoch of which any batches can be loaded, by their numbers.
-
-        Arguments:
-            start: the number of the first one.
-            seed: the run's, for a loader that has none.
-            sample: the place in the order of the epoch at which that batch begins. Default: where it does if all
-                batches before it are of the same size.
-            indices: the samples that the epoch has, in their order, or shuffled. Default: all of the dataset.
+        """An epoch of which any batches can be loaded, by their numbers; the arguments are those of `batches`.
 
         >>> epoch = Loader(range(10), batch_size=4).epoch(0)
         >>> epoch.length, epoch.samples(2), list(epoch.load(iter([2])))
@@ -210,7 +217,7 @@ class Loader:
         return shut_down(batches, even_persistent=True)
 
     def samples_from(self, sample: int, indices: torch.Tensor | None = None) -> int:
-        """How many samples of an epoch remain from a place in its order on; `indices` as for `epoch`."""
+        """How many samples of an epoch remain from a place in its order on; `indices` as for `batches`."""
         if indices is not None:
             total = len(indices)
         else:

@@ -251,24 +251,24 @@ def _storing_reported(call: Act, slots: list[Any], writes: list[int], report: Re
     return store
 
 
-# ---- what step functions ask for: `STOP` and `END_EPOCH`
+# ---- requests of step functions: `STOP` and `END_EPOCH`
 
 
-# The progress of a node that holds what was asked for and is not granted.
+# The progress of a node with requests that are not granted yet.
 _PENDING = "asking"
-_MOST_NODES = 32  # whose step functions ask, in a record of ranks
+_MOST_NODES = 32  # with requests by step functions, in a record of ranks
 
 
 @final
 class StepRequests:
-    """Grants what the step functions of one program ask for.
+    """Grants the requests of the step functions of one program.
 
-    Among several ranks one that asks is enough. They learn of it where they synchronise next, which a save does too,
-    and grant it all at once before the next batch: whether anything was saved in between makes no difference. Until
-    then it is progress of the node that asks.
+    Among several ranks one request is enough. They learn of it where they next synchronise, which a save does too, and
+    all grant it before the next batch, regardless of saves in between. Until then it is progress of the requesting
+    node.
 
     Arguments:
-        agreement: with the other ranks. Default: there are none.
+        agreement: that with the other ranks. Default: there are none.
     """
 
     def __init__(self, program: Program, agreement: Agreement | None = None) -> None:
@@ -278,7 +278,7 @@ class StepRequests:
             agreement.learn, agreement.grant = self._learn, self._grant_all
 
     def of(self, bound: BoundNode) -> Callable[[Ask], None]:
-        """A call by which the step function of a node asks."""
+        """A call by which the step function of a node makes a request."""
         if self._agreement is None:
             return lambda ask: self._grant(bound, ask)
         agreement, number = self._agreement, self._asking.index(bound)
@@ -307,7 +307,7 @@ class StepRequests:
                 self._grant(bound, Ask[name])
 
     def enter(self, scope: BoundGraph) -> None:
-        """Grant in one process what several ranks have saved before they granted it."""
+        """Grant in one process the requests that several ranks saved before they granted them."""
         for bound in self._asking if self._agreement is None else ():
             if bound.scope is scope and not bound.bypassed:
                 self._grant_pending(bound)
@@ -319,7 +319,7 @@ class StepRequests:
             self._end_epoch(bound)
 
     def _stop(self, asking: BoundNode) -> None:
-        """Let what ends the innermost graph around, where anything does, be due."""
+        """Make the ending of the innermost enclosing graph that has one due."""
         for scope in reversed([*asking.scope.around()]):
             ending = [
                 bound
@@ -337,7 +337,7 @@ class StepRequests:
         )
 
     def _end_epoch(self, asking: BoundNode) -> None:
-        """Let the node that fetches the batches see no further one."""
+        """Let the node that fetches the batches end the epoch."""
         source = source_of_batches(self._program, asking)
         end_epoch = getattr(source.instance, "end_epoch", None) if source is not None else None
         if end_epoch is None:

@@ -26,12 +26,12 @@ _SILENCE_SECONDS = 60.0
 class PlainLines(Display):
     """Writes new metrics as a line, where there is no terminal to draw on.
 
-    A line begins with the step and the epoch of its metrics, after what graphs around the training count, and ends with
-    the progress and the pace of the run. After a minute without new metrics there is a line without any.
+    A line begins with the step and the epoch of its metrics, after the clocks of enclosing graphs, and ends with the
+    progress and the pace of the run. After a minute without new metrics there is a line without any.
 
     Arguments:
         write: takes a line.
-        interval_seconds: metrics that are logged sooner wait for the next line, or the end. Default: 2.
+        interval_seconds: metrics logged sooner wait for the next line, or the end. Default: 2.
         clock: returns the time in seconds. Default: `time.monotonic`.
         metrics: names of the metrics to write. Default: all.
 
@@ -59,14 +59,14 @@ class PlainLines(Display):
         self._begun = False
 
     def begin(self, snapshot: Snapshot | None = None) -> None:
-        """From now on lines are written; the metrics in the snapshot are not new."""
+        """Start writing lines; the metrics in the snapshot are not new."""
         self._begun = True
         if snapshot is not None:
             self._written = dict(snapshot.metrics)
         self._last = max(self._last, self._clock() - self.interval_seconds)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Write what is new, if the last line is long enough ago."""
+        """Write new metrics, if the last line is old enough."""
         if not self._begun:
             return
         silent = self._clock() - self._last
@@ -77,7 +77,7 @@ class PlainLines(Display):
             self._write_line(snapshot, {})
 
     def end(self, snapshot: Snapshot) -> None:
-        """Write what is left, and the shares of host time."""
+        """Write the remaining metrics, and the shares of host time."""
         if not self._begun:
             return
         self._begun = False
@@ -98,7 +98,7 @@ class PlainLines(Display):
         wanted = metrics if self._metrics is None else self._metrics
         measured = snapshot.measured
         texts = parts(snapshot, [name for name in wanted if name in metrics and name in measured])
-        row = snapshot.metrics if metrics else {}  # what the values belong to, which may lie some batches back
+        row = snapshot.metrics if metrics else {}  # the place of the values, which may be some batches ago
         step, epoch = row.get("step", snapshot.step), row.get("epoch", snapshot.epoch)
         words = [  # a row has both, also where the run does not count them
             *(f"{one_line(name)} {counted(row.get(name, value))}" for name, value in snapshot.clocks.items()),
