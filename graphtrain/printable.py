@@ -1,6 +1,10 @@
-"""Text of others on a terminal."""
+"""Text of others on a terminal; and the lines that a run has for a person."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import final
 
 
 def printable(text: str) -> str:
@@ -36,3 +40,37 @@ def shorten(text: str, limit: int = 60) -> str:
     ('the whole of it', 'the who...')
     """
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+# ---- lines for a person
+
+
+@final
+class Notices:
+    """What a person should know, a line at a time.
+
+    Arguments:
+        write: receives each line. Default: standard error.
+
+    >>> notices = Notices(print)
+    >>> notices.once("memory grows"); notices.once("memory grows"); notices("memory grows")
+    memory grows
+    memory grows
+    """
+
+    def __init__(self, write: Callable[[str], None] | None = None) -> None:
+        self._write = write or _print_to_stderr
+        self._written: set[str] = set()
+
+    def __call__(self, line: str) -> None:
+        self._write(line)
+
+    def once(self, line: str) -> None:
+        """Write a line, unless it was written by this before."""
+        if line not in self._written:
+            self._written.add(line)
+            self._write(line)
+
+
+def _print_to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # noqa: T201

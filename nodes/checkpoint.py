@@ -10,7 +10,7 @@ from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above, Metric, Mode
 from graphtrain.kind.trigger import Trigger
 from graphtrain.program.requests import SavePolicy
-from graphtrain.storage.retention import Retention
+from graphtrain.storage.run_directory import Retention
 
 if TYPE_CHECKING:
     from graphtrain.program.requests import Requests
@@ -22,7 +22,7 @@ class Checkpoint:
     """Ask for a checkpoint; it holds the state of the edge that leaves this node.
 
     With `best` a validation whose value ranks among the best makes it due as well, whatever `every` says. Where the
-    newest checkpoint holds the run as it is, but for that value, that checkpoint is ranked and none is written.
+    newest checkpoint holds the run as it is, but for that value, the one with the value takes its place.
 
     In a graph with several such nodes a checkpoint stays if one of them keeps it: the largest `keep` and `keep_best`
     apply, and the `best` of those that have one.
@@ -115,13 +115,10 @@ class Checkpoint:
     def __call__(self) -> None:
         is_improved, recorded, self.recorded = self.improved, self.recorded, {}
         value = recorded["value"] if recorded and recorded["step"] == self._recorder.place else None
-        if value is not None and self._requests.is_saved():
-            self._requests.mark(self._policy, value)
-        elif self.if_busy == "skip" and not is_improved and self._requests.is_busy():
+        if self.if_busy == "skip" and not is_improved and self._requests.is_busy():
             self.skipped += 1
             return
-        else:
-            self._requests.save(self._policy, value)
+        self._requests.save(self._policy, value)
         if value is not None:
             self._rank(recorded["step"], value)
 

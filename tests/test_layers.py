@@ -29,7 +29,7 @@ def rooms() -> dict[str, list[str]]:
 
 # A module imports at its top what comes before it in this order, never what comes after. The modules directly under
 # `graphtrain/` are the ground on which everything stands.
-GROUND = ("alive", "errors", "lazy", "names", "notices", "outcome", "plain", "printable", "version")
+GROUND = ("alive", "errors", "lazy", "names", "outcome", "plain", "printable", "version")
 ORDER = tuple(package for packages in rooms().values() for package in packages)
 
 # The table of contents, and the way in for `python -m`: they name everything, and nothing of ours names them.
@@ -41,7 +41,7 @@ GALLERY = "graphs.gallery"
 # Imports inside functions that point the other way: (module, package or module) -> the reason.
 LATE = {
     ("graph.graph", "checks"): "`Graph.check` is a method, and reading a graph costs no import of the checks",
-    ("graph.graph", "storage.saved_graph"): "`Graph.load` takes a run directory",
+    ("graph.graph", "storage.named"): "`Graph.load` takes a run directory",
     ("graph.elements", "viz.render"): "graphs and differences draw themselves: `render` and `_repr_svg_` are methods",
     (
         "trainer.view",

@@ -14,7 +14,6 @@ from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_bypassed, check_guards
 from graphtrain.checks.loops import check_loops
 from graphtrain.checks.modes import check_modes
-from graphtrain.checks.ranks import check_ranks
 from graphtrain.checks.saving import check_saving
 from graphtrain.checks.structure import check_structure
 from graphtrain.errors import GraphError
@@ -93,6 +92,8 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
     if not scope.has_unknown:
         problems += check_saving(slots, before)
     if ranks:
+        from graphtrain.checks.ranks import check_ranks  # of which one process is asked nothing
+
         problems += check_ranks(flow)
     for problem in problems:
         path, slash, _ = problem.where.split(" ")[-1].rpartition("/")

@@ -23,8 +23,8 @@ from graphtrain.plain import is_equal
 from graphtrain.report.numbers import metric
 from graphtrain.resume.provenance import code_changes
 from graphtrain.storage.manifest import Manifest
+from graphtrain.storage.named import graph_of, holds_a_graph, saved_manifest
 from graphtrain.storage.run_directory import last_rows
-from graphtrain.storage.saved_graph import graph_of, holds_a_graph, saved_manifest
 
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}

@@ -20,7 +20,6 @@ import click
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import ignore, notify, notify_once
 from graphtrain.command.rebuild import TrainerFactory
-from graphtrain.command.run_directories import existing_checkpoint
 from graphtrain.command.runs import ACTIVE, present_status
 from graphtrain.command.script import load_graph
 from graphtrain.errors import CheckpointError, UsageError
@@ -32,10 +31,9 @@ from graphtrain.report.numbers import metric
 from graphtrain.report.values import ROW_POSITION
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
+from graphtrain.storage.named import BEST, NEWEST, checkpoint_folder, existing_checkpoint, graph_of
 from graphtrain.storage.regular import NotAsAgreedError, parsed_json, read_regular, replace_file
-from graphtrain.storage.run_directory import BEST, BEST_FILE, CHECKPOINTS_FOLDER, NEWEST, STATUS_FILE, readable_failure
-from graphtrain.storage.run_files import named_folder
-from graphtrain.storage.saved_graph import graph_of
+from graphtrain.storage.run_directory import BEST_FILE, CHECKPOINTS_FOLDER, STATUS_FILE, readable_failure
 from graphtrain.trainer.trainer import Trainer
 from graphtrain.trainer.watchers import display_for
 
@@ -76,8 +74,8 @@ class Weights:
         if not folder.is_dir():
             raise UsageError(f"there is no run in `{self.run_dir}`", "name the directory of a run with --run-dir")
         if self.name is None:
-            return named_folder(BEST if (self.run_dir / BEST_FILE).exists() else NEWEST, folder)
-        return existing_checkpoint(self.name, folder, "--weights")
+            return checkpoint_folder(BEST if (self.run_dir / BEST_FILE).exists() else NEWEST, folder)
+        return existing_checkpoint(self.name, folder, "--weights", "best or newest")
 
     def trainer(self, trainers: TrainerFactory, path: Path, **options: Any) -> Trainer:
         """A trainer of another graph, in which `model` has these weights."""

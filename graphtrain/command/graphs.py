@@ -33,8 +33,8 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import part
 from graphtrain.names import suggestion
 from graphtrain.printable import printable
+from graphtrain.storage.named import graph_of, holds_a_graph, newest_in, saved_graph
 from graphtrain.storage.run_directory import STATUS_FILE, read_status
-from graphtrain.storage.saved_graph import graph_of, holds_a_graph, saved_graph
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -158,9 +158,9 @@ def _seconds(run_dir: Path | None) -> dict[str, float]:
 
 def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], str | None]:
     """How often each node has run, and the position if the run is not done. That it has another graph is reported."""
-    from graphtrain.command.run_directories import newest_in  # imports torch
+    from graphtrain.storage.checkpoint import read_checkpoint  # imports torch
 
-    checkpoint = newest_in(run_dir, notify)
+    checkpoint = newest_in(run_dir, read_checkpoint, notify, finite_first=True)
     difference = graph_of(checkpoint.path, checkpoint.manifest).diff(graph)
     if difference.matters:
         notify(

@@ -25,7 +25,7 @@ from graphtrain.program.bind import without_unread
 from graphtrain.program.factories import with_made
 from graphtrain.resume.environment import run_environment
 from graphtrain.storage.checkpoint import SavedCheckpoint
-from graphtrain.storage.saved_graph import graph_of
+from graphtrain.storage.named import graph_of
 from graphtrain.trainer.trainer import Trainer
 
 # The parameter of a kind that evaluates: what the loss is a sum over.

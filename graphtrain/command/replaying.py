@@ -20,16 +20,14 @@ from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
 from graphtrain.proof.comparison import first_lines
 from graphtrain.proof.history import RunHistory, Segment
-from graphtrain.proof.replay import Replay
+from graphtrain.proof.replay import Replay, parse_moment
 from graphtrain.proof.verify import Verdict, Verifier
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.numbers import duration, size
 from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.checkpoint import SavedCheckpoint
+from graphtrain.storage.named import checkpoint_folder, graph_of
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
-from graphtrain.storage.run_files import named_folder
-from graphtrain.storage.saved_graph import graph_of
-from graphtrain.trainer.breakpoints import parse_moment
 
 _MOST_PARAMETERS = 60
 _MOST_PARTS = 12
@@ -201,7 +199,7 @@ def _replayed(
 
 def _checkpoint(run_dir: Path, to: str) -> Path | None:
     """The checkpoint that `--to` names: best, newest, or a name in the run directory; None for an amount."""
-    path = named_folder(Path(to).name, run_dir / CHECKPOINTS_FOLDER) if to == Path(to).name else Path(to)
+    path = checkpoint_folder(Path(to).name, run_dir / CHECKPOINTS_FOLDER) if to == Path(to).name else Path(to)
     return path if path.parent == run_dir / CHECKPOINTS_FOLDER and path.is_dir() else None
 
 

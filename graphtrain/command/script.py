@@ -25,7 +25,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.read_toml import Draft, read_overlays
 from graphtrain.graph.registry import find_graph
 from graphtrain.names import nearest, quoted
-from graphtrain.storage.saved_graph import holds_a_graph
+from graphtrain.storage.named import holds_a_graph
 
 DEFAULT = "fit"
 NAME = "graph"

@@ -21,7 +21,7 @@ from graphtrain.names import suggestion
 from graphtrain.program.whole_run import PlannedRun
 from graphtrain.state.random import seed_everything
 from graphtrain.state.weights import dtype_and_shape, misfits
-from graphtrain.storage.run_directory import checkpoint_folder
+from graphtrain.storage.named import checkpoint_folder
 
 SUFFIX = ".safetensors"  # of files of weights
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
@@ -99,7 +99,7 @@ def named_weights(text: str) -> tuple[str, Path]:
     name, equals, file = text.partition("=")
     if not equals or not name.isidentifier() or not file:
         raise UsageError(f"--init: expected NAME=FILE, got `{text}`", "as in --init model=weights.safetensors")
-    path = checkpoint_folder(Path(file))
+    path = checkpoint_folder(file)
     # In a checkpoint of several processes it is a part, which an export joins with the others.
     if path.is_dir() and (path / f"{name}{SUFFIX}").is_file() and not any(path.glob(f"{name}.[0-9]*{SUFFIX}")):
         path = path / f"{name}{SUFFIX}"

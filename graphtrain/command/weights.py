@@ -9,14 +9,13 @@ import safetensors
 import safetensors.torch
 import torch
 
-from graphtrain.command.run_directories import newest_in
 from graphtrain.command.set_up import SUFFIX
 from graphtrain.errors import UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.named import checkpoint_folder, newest_in
 from graphtrain.storage.regular import replace_file
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, checkpoint_folder
-from graphtrain.storage.run_files import named_checkpoint
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
 
 def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[str], None]) -> str:
@@ -34,11 +33,12 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
         raise UsageError(f"`{path}`: the name of a file of weights must end in {SUFFIX}", "as in weights.safetensors")
     if path.exists():
         raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name")
-    folder = checkpoint_folder(run, notify)
+    folder = checkpoint_folder(run, notify=notify)
     if not folder.is_dir():
         raise UsageError(f"there is no run `{folder}`", "name a run directory, or a checkpoint in one")
     is_run = (folder / CHECKPOINTS_FOLDER).is_dir()
-    checkpoint = newest_in(folder, notify) if is_run else named_checkpoint(folder)
+    newest = newest_in(folder, read_checkpoint, notify, finite_first=True) if is_run else None
+    checkpoint = newest or read_checkpoint(folder)
     weights = weights_of(checkpoint, model)
     try:
         replace_file(path, safetensors.torch.save(weights, {"format": "pt"}), flush=True)

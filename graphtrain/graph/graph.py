@@ -110,7 +110,7 @@ class Graph(Editable, Drawable):
         """
         may_be_saved = os.path.isdir(source) or os.path.basename(source) in ("best", "newest")
         if may_be_saved and find_graph(str(source)) is None:
-            from graphtrain.storage.saved_graph import holds_a_graph, saved_graph
+            from graphtrain.storage.named import holds_a_graph, saved_graph
 
             if holds_a_graph(Path(source)):
                 return saved_graph(source, contained=contained)

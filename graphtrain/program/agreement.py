@@ -34,7 +34,6 @@ from graphtrain.errors import (
 )
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import Failure, LostRankError, Ranks, Record
-from graphtrain.ranks.buckets import exchange_tensors
 from graphtrain.ranks.current import leave
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
@@ -239,14 +238,9 @@ class Agreement:
             common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
             forms = {form: buffer for form, buffer in forms.items() if form in common}
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        self._together(lambda: exchange_tensors(self.ranks, summed, [*forms.values()], averages=averages))
+        from graphtrain.ranks.buckets import exchange_tensors  # which one process never needs
 
-    def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""
-        carrier = parameters[0].new_zeros(())
-        carrier.grad = number.to(carrier)
-        self.exchange([*parameters, carrier])
-        return carrier.grad
+        self._together(lambda: exchange_tensors(self.ranks, summed, [*forms.values()], averages=averages))
 
     # ---- calls that rank 0 makes for all
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple, final
 
@@ -24,20 +23,6 @@ _LEAST_EPOCHS = Fraction(1, 200)
 _MOST_BATCHES = 100_000
 # Units that start again at 0, or that duplicate another one: no rate is shown for them, nor for the runs of a node.
 _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
-
-
-@dataclass(frozen=True)
-class Moment:
-    """The progress of a run: between equal moments nothing was trained.
-
-    Attributes:
-        clock: unit -> its exact value, of the outermost graph and of training graphs around the position, without
-            readings of the wall clock.
-        visits: path -> number of runs, for the nodes of these graphs that act on gradients or train inside.
-    """
-
-    clock: Mapping[str, Fraction]
-    visits: Mapping[str, int]
 
 
 class Evaluation(NamedTuple):
@@ -119,10 +104,13 @@ class RunClock:
         last = [scope for scope in training if scope.prefix == f"{path}/"]
         self._program.clocked = next(iter([*reversed(around), *last]), self._program.clocked)
 
-    def moment(self, position: int) -> Moment | None:
-        """The progress of the run, before the node at a position; None if the clock counts nothing."""
+    def moment(self, position: int) -> dict[str, Fraction]:
+        """The progress of the run before the node at a position: unit -> its exact value; equal at the same moment.
+
+        The units are those of the outermost graph and of graphs around the position that train, without readings of the
+        wall clock. Empty where the clock counts nothing.
+        """
         clock: dict[str, Fraction] = {}
-        visits: dict[str, int] = {}
         for scope in self._program.nodes[position].scope.around():
             if scope.activity is not None:  # an evaluation advances nothing
                 continue
@@ -131,10 +119,7 @@ class RunClock:
                 # The number of runs of a node says nothing about the training.
                 if bound is not None and field != "runs" and bound.kind.fields[field].in_digest:
                     clock[scope.prefix + unit] = exactly(getattr(bound.instance, field))
-            for bound in scope.nodes.values():
-                if bound.kind.effects or (bound.body is not None and bound.body.activity is None):
-                    visits[bound.path] = bound.instance.runs
-        return Moment(clock, visits) if clock else None
+        return clock
 
     def trained(self) -> tuple[int, float]:
         """Batches and seconds trained, in which the loss by an interruption is measured."""

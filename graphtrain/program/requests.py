@@ -7,15 +7,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal, final
 
-from graphtrain.storage.retention import Retention
+from graphtrain.storage.run_directory import Retention
 
-# stop: a signal arrived. save: a checkpoint is requested. mark: rank the newest checkpoint. written: one was written,
+# stop: a signal arrived. save: a checkpoint is requested. written: one was written,
 # or failed. reached: the amount given as `until` is reached. breakpoint: the node given as `before` is next. pause: of
 # a replay, or after a single transition. recorded: a row of metrics was recorded. renewed: a resource was made again.
 # return: return to a checkpoint. ended: an edge led to the end.
-Request = Literal[
-    "stop", "save", "mark", "written", "reached", "breakpoint", "pause", "recorded", "renewed", "return", "ended"
-]
+Request = Literal["stop", "save", "written", "reached", "breakpoint", "pause", "recorded", "renewed", "return", "ended"]
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,6 @@ class Saves:
 
     def is_writing(self) -> bool:
         """True while this process writes one."""
-        return False
-
-    def is_saved(self) -> bool:
-        """True if the newest one holds the present state of the run, except metrics."""
         return False
 
     def saved_by(self) -> Collection[str]:
@@ -135,10 +129,6 @@ class Requests:
         """True while a checkpoint is being written, by any rank as far as this one knows."""
         return self.is_any_busy if self._agrees else self.saves.is_writing()
 
-    def is_saved(self) -> bool:
-        """True if the newest checkpoint holds the present state of the run, except metrics."""
-        return self.saves.is_saved()
-
     def post(self, request: Request) -> None:
         """Post a request by name."""
         self.pending.add(request)
@@ -167,15 +157,9 @@ class Requests:
         self._askers.add(self.running())
         self.pending.add("save")
 
-    def mark(self, policy: SavePolicy, value: float) -> None:
-        """Rank the newest checkpoint by the value of a metric that was recorded since it was made."""
-        self.policy, self.value = policy, value
-        self._askers.add(self.running())
-        self.pending.add("mark")
-
     @property
     def askers(self) -> frozenset[str]:
-        """The paths of the nodes that have requested a checkpoint, or a mark."""
+        """The paths of the nodes that have requested a checkpoint."""
         return frozenset(self._askers)
 
     def take_askers(self) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """Everything a continuation depends on, as one record of named sections.
 
 A section is a field of `RunState`, made of the two functions that capture and restore it, which are next to each other
-below. To add a section, add such a pair and its field: checkpoint, digest, resume and verification follow. A part
-of it that is not in the digest, not compared or different on each rank is listed by name: docs/architecture.md says where.
+below. To add a section, add such a pair and its field: checkpoint, digest, resume and verification follow. What
+is not in the digest, not compared, or different on each rank is listed by name: docs/architecture.md says where.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from graphtrain.kind import derived_clock
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import AT_END, Term, Trigger, exactly, next_multiple
 from graphtrain.language.closures import never
-from graphtrain.plan.counted import data_read_by
 from graphtrain.program.bind import BoundGraph, BoundNode, Program
 
 Due = Callable[[], bool]
@@ -246,6 +245,8 @@ def refuse_fractions(amounts: Iterable[Amount]) -> None:
         if term.base.amount.denominator != 1 and not Clock.of(owner, field).counts_fractions()
     ]
     if refused:
+        from graphtrain.plan.counted import data_read_by
+
         texts, (_, counter, name) = ", ".join(text for text, _, _ in refused), refused[0]
         data = data_read_by(counter.planned)
         named = f"`{data[0]}`" if data else f"the data of `{counter.path}`"

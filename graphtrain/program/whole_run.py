@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.data.samplers import EpochLength, epoch_length
 from graphtrain.errors import UsageError
@@ -11,12 +11,13 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import nodes_of
 from graphtrain.kind.batch_limit import BatchLimit, combined_length
 from graphtrain.names import suggestion
-from graphtrain.plan.counted import Counted, data_read_by, epoch_fields_of
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Scope, resources_of
 from graphtrain.program.bind import Program
-from graphtrain.program.counting import CountedRanks, CountedRun, EndlessError, fetching
 from graphtrain.ranks import current_ranks
+
+if TYPE_CHECKING:
+    from graphtrain.plan.counted import Counted
 
 LengthOf = Callable[[str], EpochLength | Mapping[str, EpochLength | None] | None]
 """The length of an epoch of the data in a resource; None if it has none. KeyError: it is not given.
@@ -105,6 +106,8 @@ class WholeRun:
         return self._totals[key]
 
     def _counted(self, scope: Scope, path: str, field_name: str) -> Counted:
+        from graphtrain.plan.counted import Counted
+
         plan = self._plan if scope is self._plan.main else Plan(scope.graph, scope)
         return Counted(plan, path, field_name, self._knows_samples)
 
@@ -114,6 +117,9 @@ class WholeRun:
 
     def _run(self, scope: Scope, counted: Counted) -> Program:
         """The program of a graph, run to its end."""
+        from graphtrain.plan.counted import epoch_fields_of
+        from graphtrain.program.counting import CountedRanks, CountedRun, EndlessError, fetching
+
         plan = counted.plan
         ranks = CountedRanks(self._ranks) if self._ranks > 1 else None
         optional = resources_of(target for planned in plan.nodes for target in planned.optional)
@@ -143,6 +149,8 @@ class WholeRun:
     def _length(self, planned: PlanNode) -> EpochLength:
         if (batches := planned.parameters.get("batches_per_epoch")) is not None:
             return EpochLength(batches)
+        from graphtrain.plan.counted import data_read_by
+
         names = data_read_by(planned)
         if not names:
             raise UsageError(

@@ -8,11 +8,14 @@ from typing import Any, final
 
 import torch
 
+from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Term
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
-from graphtrain.trainer.breakpoints import Breakpoint, after_amount, before_node, with_breakpoints
+from graphtrain.program.triggers import Clock
+from graphtrain.trainer.breakpoints import Breakpoint, before_node, parse_amount, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
 
@@ -121,3 +124,50 @@ def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> l
         return position
 
     return [fetch_and_clear if index == fetching.index else visit for index, visit in enumerate(transitions)]
+
+
+# ---- the moment at which it pauses
+
+
+def parse_moment(text: str, graph: Graph) -> Term:
+    """The amount at which a replay pauses.
+
+    Raises:
+        UsageError: the text is no single amount, or its unit is not on the clock of the graph.
+
+    >>> str(parse_moment("48211 steps", Graph.load("fit")))
+    '48211 steps'
+    """
+    example = "--to '48211 steps'"
+    terms = parse_amount(text, graph, "--to", example).terms
+    if len(terms) != 1:
+        raise UsageError(f'--to: "{text}" is not an amount', f"as in {example}")
+    if terms[0].base.unit not in graph.units:
+        units = f" ({', '.join(graph.units)})" if graph.units else ""
+        raise UsageError(
+            f"--to: `{terms[0].unit}` is not on the clock of `{graph.name}`; what a body counts starts again with it, "
+            "so that no amount is one moment",
+            f"use a unit of that clock{units}; --node PATH --runs N leads on to a node in a body",
+        )
+    return terms[0]
+
+
+def after_amount(compiled: CompiledGraph, term: Term) -> Breakpoint:
+    """Pause right after the node that counts a unit has reached an amount: gradients and batch are still there.
+
+    Raises:
+        UsageError: a replay cannot meet the amount again, or meets it many times.
+    """
+    unit, amount = term.base.unit, term.base.amount
+    counter, field = compiled.program.main.counter(unit)
+    if counter is None:
+        raise UsageError(f"--to: `{term.unit}` are never counted: what counts them is bypassed", "use another unit")
+    declaration = counter.kind.fields[field]
+    if not declaration.in_digest:
+        raise UsageError(f"--to: `{term.unit}` are wall-clock time, which no replay repeats", "use batches or steps")
+    if declaration.restarts is not None:
+        raise UsageError(
+            f"--to: `{term.unit}` start again from 0, so that no amount is one moment", "use batches, steps or epochs"
+        )
+    clock = Clock.of(counter, field)
+    return Breakpoint(counter.index, lambda: clock.now() >= amount, "after")

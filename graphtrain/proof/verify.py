@@ -31,7 +31,6 @@ from graphtrain.proof.comparison import StateComparison, StateDifference, compar
 from graphtrain.proof.history import Segment
 from graphtrain.ranks import current_ranks
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
-from graphtrain.storage.run_files import named_checkpoint
 from graphtrain.trainer.breakpoints import Breakpoint, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
@@ -124,10 +123,10 @@ class Verifier:
             gc.collect()
         return verdict
 
-    def _read(self, path: str | Path) -> Checkpoint:
+    def _read(self, path: Path) -> Checkpoint:
         """The checkpoint at the start of a span, for one use: the objects restored from it are trained."""
         goal, self._goal = self._goal, None
-        return goal if goal is not None and goal.path == path else named_checkpoint(path)
+        return goal if goal is not None and goal.path == path else read_checkpoint(path)
 
 
 @final

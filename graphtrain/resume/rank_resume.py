@@ -33,6 +33,7 @@ from graphtrain.resume.restore import GraphChange, ResumeOptions
 from graphtrain.state.random import RandomAside, capture_random, global_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
+from graphtrain.storage.named import existing_checkpoint
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import Sections
 
@@ -84,7 +85,7 @@ def _chosen(
             run_files.read = read_by_all
             checkpoint = run_files.find(options.resume)
         elif options.is_named:
-            checkpoint = options.read(options.resume)
+            checkpoint = options.read(existing_checkpoint(options.resume))
             if max(checkpoint.ranks, saves.ranks.world_size) > 1:  # it is read again, as each process needs it
                 checkpoint = read_by_all(checkpoint.path, checkpoint.manifest)
     except GraphtrainError as error:

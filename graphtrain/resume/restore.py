@@ -25,11 +25,10 @@ from graphtrain.state.codec import MALFORMED
 from graphtrain.state.data_content import ComparedData
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.state.reachable import is_within
-from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
+from graphtrain.storage.named import graph_of
 from graphtrain.storage.run_directory import STATUS_SECONDS
-from graphtrain.storage.run_files import named_checkpoint
-from graphtrain.storage.saved_graph import graph_of
 
 if TYPE_CHECKING:
     from graphtrain.resume.session import Session
@@ -148,7 +147,7 @@ class ResumeOptions:
     from_setup: tuple[str, ...] = ()
     from_saved: bool = False
     rename: Mapping[str, str] = field(default_factory=dict)
-    read: Callable[[str | Path], Checkpoint] = named_checkpoint
+    read: Callable[[Path], Checkpoint] = read_checkpoint
     kept: Section = field(default_factory=dict)
 
     @classmethod

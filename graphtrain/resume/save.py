@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import quoted
-from graphtrain.notices import Notices
-from graphtrain.program.clock import Moment
+from graphtrain.printable import Notices
 from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
 from graphtrain.resume.restore import capture
@@ -22,7 +22,6 @@ from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN, Lineage, Manifest
 from graphtrain.storage.rank_files import Slim
-from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
@@ -48,12 +47,12 @@ class _Newest:
     """The newest checkpoint of the run.
 
     Attributes:
-        moment: when it was made; None if no other checkpoint may take its place.
+        moment: how far the run was; empty if no other checkpoint may take its place.
         first_number: of the checkpoints whose place it took, and itself, the lowest number.
     """
 
     path: Path
-    moment: Moment | None
+    moment: Mapping[str, Fraction]
     first_number: int
 
 
@@ -86,15 +85,13 @@ class CheckpointWriter(Saves):
         self._run_files = run_files
         self._ranks = ranks
         self._part: RankSave | None = None  # of what several ranks are writing
-        self._is_failing = False  # ranks do not meet any more
         self._requests, self._notices = run.requests, run.notices
         self._buffers = StagingBuffers()
         self._staged: StagedState | None = None
         self._writing: Background[Written] | None = None
         self._was_written = False
         self._newest: _Newest | None = None
-        self._written_moment: Moment | None = None  # of the checkpoint that is being written
-        self._mark: tuple[Retention, float] | None = None  # what it is to be ranked by once it is written
+        self._written_moment: Mapping[str, Fraction] = {}  # of the checkpoint that is being written
         self._policy = SavePolicy()
         self._attempts = 0
         self._passed = 0  # positions at which a batch was alive, while something waited
@@ -123,12 +120,6 @@ class CheckpointWriter(Saves):
         """Note that the run is changed: what was saved before is a way back, so no save takes its place."""
         self._newest = None
 
-    def is_saved(self) -> bool:
-        """True if the newest checkpoint, or the one that is being written, was made at this moment."""
-        moment = self._run.moment
-        newest = self._newest.moment if self._newest is not None else None
-        return moment is not None and moment == (self._written_moment if self._writing is not None else newest)
-
     @property
     def returns(self) -> int:
         """How often the run has gone back to a checkpoint."""
@@ -137,37 +128,6 @@ class CheckpointWriter(Saves):
     def saved_by(self) -> frozenset[str]:
         """The paths of the nodes that have asked for a checkpoint to which the run can go back, one under way too."""
         return self._askers.union(self.lineage.saved)
-
-    def mark(self, policy: SavePolicy, value: float, askers: Collection[str] = ()) -> None:
-        """Rank the newest checkpoint by a value of the metric; if it is being written, once it is written.
-
-        Arguments:
-            askers: the paths of the nodes that would have asked for it, if it was not made already.
-
-        Raises:
-            SaveFailedError: the ranking cannot be written, and the policy is to stop.
-        """
-        self._policy = policy
-        if self._writing is not None:
-            self._askers = self._askers.union(askers)
-        elif self._newest is not None:
-            self.lineage = self.lineage.with_saved(self._newest.path.name, askers)
-        if self._writing is not None:
-            self._mark = policy.retention, value
-            if policy.mode == "sync":
-                self.wait()
-        elif self._newest is not None:
-            self._rank(self._newest.path, policy.retention, value)
-
-    def _rank(self, path: Path, retention: Retention, value: float) -> None:
-        assert self._run_files is not None, "something was written"
-        mark = functools.partial(self._run_files.mark, path, value, retention)
-        try:
-            if not self._is_failing:
-                self._ranks.agreement.lead(mark)
-        except CheckpointError as error:
-            self._fail(error)
-        self._was_written = True
 
     def comes_later(self) -> bool:
         """True where a batch is alive, and a position comes at which none is: any number of ranks can resume there.
@@ -247,7 +207,7 @@ class CheckpointWriter(Saves):
         return self._ranks.begun - is_under_way, self._ranks.failed
 
     def take_written(self) -> bool:
-        """True if a checkpoint was written, or ranked, since this was last called."""
+        """True if a checkpoint was written since this was last called."""
         was_written, self._was_written = self._was_written, False
         return was_written
 
@@ -264,7 +224,7 @@ class CheckpointWriter(Saves):
     @contextmanager
     def completed(self) -> Iterator[None]:
         """A span that leaves no save under way. An interruption gives it up: the run is to stop at once."""
-        self._attempts, self._is_failing = 0, False
+        self._attempts = 0
         try:
             yield
         except KeyboardInterrupt:
@@ -286,7 +246,6 @@ class CheckpointWriter(Saves):
             self._staged.given_up.set()
         # Its thread may still read the buffers.
         self._staged, self._writing, self._buffers, self._was_written = None, None, StagingBuffers(), False
-        self._mark = None
 
     def _wait(self) -> None:
         if self._writing is None:
@@ -296,7 +255,7 @@ class CheckpointWriter(Saves):
                 self._await_part(self._part)
             written = self._writing.result()
         except CheckpointError as error:
-            self._writing = self._mark = None
+            self._writing = None
             self._askers = frozenset()
             self._ranks.failed += 1
             self._fail(error)
@@ -304,7 +263,7 @@ class CheckpointWriter(Saves):
         except KeyboardInterrupt:
             raise  # it is still being written
         except BaseException:
-            self._writing = self._mark = None
+            self._writing = None
             raise
         self._writing = None
         self._was_written = True
@@ -313,13 +272,9 @@ class CheckpointWriter(Saves):
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
         self._newest = _Newest(written.path, self._written_moment, written.first_number)
-        if self._mark is not None:
-            mark, self._mark = self._mark, None
-            self._rank(written.path, *mark)
 
     def fails(self) -> None:
         """Wait for the save that all ranks have begun, before the others are left; not for ranks that may be dead."""
-        self._is_failing = not self._ranks.are_one
         if self._part is not None:
             self._part.hurried.set()
             self._await_part(self._part)
@@ -338,8 +293,7 @@ class CheckpointWriter(Saves):
         except CheckpointError as error:
             problem = error  # of this rank: what has become of the save is told to all
         moment, newest, replaced = self._run.moment, self._newest, None
-        before = newest.moment if newest is not None else None
-        if newest is not None and before is not None and moment is not None and moment.clock == before.clock:
+        if newest is not None and moment and moment == newest.moment:
             replaced, facts = newest.path, replace(facts, replaces=newest.first_number)
         compiled, policy = self._run.compiled, self._policy
         if compiled.returning:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, final
 
 import torch
@@ -12,9 +13,8 @@ from graphtrain.data.loader import derived_seed
 from graphtrain.data.state import DataState
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
-from graphtrain.notices import Notices
+from graphtrain.printable import Notices
 from graphtrain.program.agreement import Agreement, RunOfRank
-from graphtrain.program.clock import Moment
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.loop import Loop
@@ -145,8 +145,8 @@ class Session(RunOfRank):
         return self.compiled.alive(self.loop.position, self.loop.ended)
 
     @property
-    def moment(self) -> Moment | None:
-        """How far the run is; None where the clock counts nothing."""
+    def moment(self) -> dict[str, Fraction]:
+        """How far the run is: unit -> its exact value; empty where the clock counts nothing."""
         return self.compiled.run_clock.moment(self.loop.position)
 
     @property

@@ -17,8 +17,7 @@ import torch
 
 from graphtrain.errors import GraphtrainError
 from graphtrain.printable import one_line, shorten
-from graphtrain.storage.encoding import DTYPES, FACTORIES, MOST_DEPTH, SHAREABLE, Code, Packed
-from graphtrain.storage.standard import BY_NAME
+from graphtrain.storage.encoding import BY_NAME, DTYPES, FACTORIES, MOST_DEPTH, SHAREABLE, Code, Packed
 from graphtrain.storage.strides import Placement, placed
 
 _MAX_DEPTH_OF_TAGS = MOST_DEPTH + 3  # a sparse leaf with strides of its own is tags in each other

@@ -1,4 +1,4 @@
-"""The files of a run next to its checkpoints: metrics, status, starts, ranking; and checkpoints by name; no torch."""
+"""The files of a run next to its checkpoints: metrics, status, starts, ranking; and which checkpoints stay."""
 
 from __future__ import annotations
 
@@ -6,34 +6,21 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.plain import json_value
-from graphtrain.storage.manifest import (
-    Manifest,
-    SkippedCheckpoints,
-    check_files,
-    checkpoint_paths,
-    holds_a_checkpoint,
-    own_checkpoint_paths,
-    read_manifest,
-)
 from graphtrain.storage.regular import NotAsAgreedError, open_regular, parsed_json, read_regular, replace_file
-
-T = TypeVar("T")
 
 METRICS_FILE = "metrics.jsonl"
 STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
 BEST_FILE = "best.json"
 CHECKPOINTS_FOLDER = "checkpoints"
-BEST, NEWEST = "best", "newest"
-"""`RUN/best` and `RUN/newest` stand for checkpoints of the run in `RUN`."""
 # How old the status may be while the run is running.
 STATUS_SECONDS = 2.0
 _MOST_BYTES_OF_A_STATUS = 1 << 20
@@ -328,59 +315,94 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-# ---- checkpoints by name
+# ---- which checkpoints stay: the newest ones, and the best
 
 
-def is_named(path: Path) -> bool:
-    """True for ``RUN/best`` and ``RUN/newest`` of a run directory; a file or folder of that name is what it is."""
-    is_name = path.name in (BEST, NEWEST) and not os.path.lexists(path)
-    return is_name and os.path.isdir(os.path.join(path.parent, CHECKPOINTS_FOLDER))
+T = TypeVar("T")
 
 
-def checkpoint_folder(path: Path, notify: Callable[[str], None] = lambda line: None) -> Path:
-    """The folder of the checkpoint that ``RUN/best`` or ``RUN/newest`` stands for; any other path as it is.
+@dataclass(frozen=True)
+class Retention:
+    """What is kept of the checkpoints of a run.
 
     Arguments:
-        notify: receives a line for every checkpoint that is skipped. Default: nobody is told.
+        keep: how many of the newest stay, at least 1. Default: 2.
+        best: the metric by which some stay that are older. Default: none do.
+        best_mode: whether the smallest values are best, or the largest. Default: "min".
+        keep_best: how many of the best stay. Default: 1.
 
-    Raises:
-        UsageError: the run has no such checkpoint.
+    >>> Retention(keep=1, best="loss").expired(["a", "b", "c"], {"a": 0.2, "b": 0.4})
+    ['b']
     """
-    if not is_named(path):
-        return path
-    run = path.parent
-    if path.name == BEST:
-        folder = run / CHECKPOINTS_FOLDER
-        names = {each.name for each in own_checkpoint_paths(folder)}
-        for name in Ranking.read(run / BEST_FILE).values:
-            if name in names and holds_a_checkpoint(folder / name):
-                return folder / name
-        raise UsageError(
-            f"`{path}`: no checkpoint of the run in `{run}` is the best, because none was ranked by a metric",
-            f"train with checkpoint.best='val/loss', or take `{run / NEWEST}`",
-        )
-    newest = newest_checkpoint(run / CHECKPOINTS_FOLDER, lambda folder, manifest: folder, notify)
-    if newest is None:
-        raise UsageError(f"`{path}`: there is no checkpoint in `{run}`", "name the directory of a run that has saved")
-    return newest
 
+    keep: int = 2
+    best: str | None = None
+    best_mode: Literal["min", "max"] = "min"
+    keep_best: int = 1
 
-def newest_checkpoint(folder: Path, accept: Callable[[Path, Manifest], T], notify: Callable[[str], None]) -> T | None:
-    """What is made of the newest sound checkpoint in a folder of them; None where there is none. All files are read.
+    @classmethod
+    def merged(cls, retentions: Mapping[str, Retention]) -> Retention:
+        """What is kept where several nodes ask for checkpoints: all that one of them keeps.
 
-    Arguments:
-        accept: is given the path and the manifest; a CheckpointError that it raises skips the checkpoint.
-        notify: receives a line for every checkpoint that is skipped.
-    """
-    skipped = SkippedCheckpoints(notify)
-    try:
-        for path in reversed(checkpoint_paths(folder)):
-            try:
-                manifest = read_manifest(path)
-                check_files(path, manifest)
-                return accept(path, manifest)
-            except CheckpointError as error:
-                skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
-    finally:
-        skipped.report()
-    return None
+        Arguments:
+            retentions: by the path of the node.
+
+        Raises:
+            UsageError: two of them rank checkpoints by different metrics, or in different directions.
+
+        >>> Retention.merged({"often": Retention(keep=1), "checkpoint": Retention(best="loss", keep_best=3)})
+        Retention(keep=2, best='loss', best_mode='min', keep_best=3)
+        """
+        keep = max(retention.keep for retention in retentions.values())
+        ranking = {path: retention for path, retention in retentions.items() if retention.best is not None}
+        if not ranking:
+            return cls(keep)
+        path, first = next(iter(ranking.items()))
+        for other_path, other in ranking.items():
+            for name in ("best", "best_mode"):
+                if getattr(other, name) != getattr(first, name):
+                    raise UsageError(
+                        f"`{path}.{name}` is {getattr(first, name)!r} and `{other_path}.{name}` is "
+                        f"{getattr(other, name)!r}, but a run ranks its checkpoints in one way",
+                        "give both the same value, or leave `best` of one of them away",
+                    )
+        return cls(keep, first.best, first.best_mode, max(retention.keep_best for retention in ranking.values()))
+
+    def expired(
+        self,
+        oldest_first: Sequence[T],
+        values: Mapping[T, float],
+        unsound: Collection[T] = (),
+        not_finite: Collection[T] = (),
+    ) -> list[T]:
+        """What may go, oldest first.
+
+        Arguments:
+            values: of the metric, where it was measured for the weights in the checkpoint.
+            unsound: what could not be read; it does not count among those that are kept.
+            not_finite: what has weights that are not finite. Where others are there, only the newest stays, beside as
+                many others as are kept. Default: nothing.
+
+        >>> Retention(keep=1).expired(["a", "b", "c", "d"], {}, not_finite=["c", "d"])
+        ['a', 'c']
+        """
+        sound = [checkpoint for checkpoint in oldest_first if checkpoint not in unsound]
+        finite = [checkpoint for checkpoint in sound if checkpoint not in not_finite]
+        newest = (finite or sound)[-max(self.keep, 1) :]
+        kept = {*newest, *sound[-1:], *self.ranked(values)[: self.keep_best]}
+        return [checkpoint for checkpoint in oldest_first if checkpoint not in kept]
+
+    def is_among_best(self, value: float, others: Sequence[float]) -> bool:
+        """True if a value is one of the `keep_best` best, given those that were reached before; NaN never is.
+
+        >>> Retention(best="loss", keep_best=2).is_among_best(0.3, [0.2, 0.3])
+        False
+        """
+        own = len(others)
+        return own in self.ranked({**dict(enumerate(others)), own: value})[: self.keep_best]
+
+    def ranked(self, values: Mapping[T, float]) -> list[T]:
+        """The best first; of equal ones the first that was reached. NaN is never best."""
+        sign = 1 if self.best_mode == "min" else -1
+        numbers = {checkpoint: value for checkpoint, value in values.items() if not math.isnan(value)}
+        return sorted(numbers, key=lambda checkpoint: sign * numbers[checkpoint])

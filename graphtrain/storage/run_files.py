@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -16,10 +17,17 @@ from typing import Any, NamedTuple, final
 from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from graphtrain.storage.lock import RunLock
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.regular import open_regular, remove_leftovers, replace_file, temporary_name
-from graphtrain.storage.retention import Retention
+from graphtrain.storage.named import existing_checkpoint
+from graphtrain.storage.regular import (
+    NotAsAgreedError,
+    open_regular,
+    parsed_json,
+    read_regular,
+    remove_leftovers,
+    replace_file,
+    temporary_name,
+)
 from graphtrain.storage.run_directory import (
     BEST_FILE,
     CHECKPOINTS_FOLDER,
@@ -27,9 +35,8 @@ from graphtrain.storage.run_directory import (
     STARTS_FILE,
     STATUS_FILE,
     MetricsFile,
+    Retention,
     are_starts,
-    checkpoint_folder,
-    is_named,
     is_ranking,
     is_status,
     read_starts,
@@ -57,6 +64,117 @@ class Written(NamedTuple):
     def first_number(self) -> int:
         """The lowest number of itself and the checkpoints whose place it took."""
         return self.manifest.first_number(self.path)
+
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+# ---- the lock
+
+LOCK_FILE = ".lock"
+_MOST_BYTES_OF_A_LOCK = 4096
+_TAKEN = (errno.EACCES, errno.EAGAIN)
+_LOCK_HINT = "wait for it, stop it, or choose another run directory"
+
+# The locks that this process holds. A process that is forked from it, such as a loader worker, would share them, and
+# lock everybody out for as long as it outlives the run: it closes them at once.
+_HELD: set[int] = set()
+
+
+@final
+class RunLock:
+    """A lock on a run directory, which ends with its process, however that ends.
+
+    Arguments:
+        folder: the run directory.
+        notify: receives a line where the file system has no locks.
+    """
+
+    def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._notify = notify
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock.
+
+        Raises:
+            UsageError: another run has it, or the file cannot be written.
+        """
+        if fcntl is None:
+            return
+        file = self._folder / LOCK_FILE
+        try:
+            descriptor = open_regular(file, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise UsageError(f"`{file}` cannot be written: {error.strerror}") from None
+        except NotAsAgreedError as error:
+            raise UsageError(f"`{file}` {error}", "remove it, or choose another run directory") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in _TAKEN:
+                raise UsageError(f"`{self._folder}` is being trained by {_holder(file)}", _LOCK_HINT) from None
+            self._notify(
+                f"the file system of `{self._folder}` has no locks ({error.strerror}): "
+                "make sure that no second process trains there"
+            )
+            return
+        self._descriptor = descriptor
+        _HELD.add(descriptor)
+        who = {"process": os.getpid(), "host": socket.gethostname(), "since_unix_seconds": round(time.time())}
+        try:
+            if not _is_ours(os.pread(descriptor, _MOST_BYTES_OF_A_LOCK, 0)):
+                return  # of another program: the lock holds without a name
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, json.dumps(who).encode())
+        except OSError:  # a full disk: the lock holds without a name
+            return
+
+    def release(self) -> None:
+        """Release the lock, if it is held."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor in _HELD:  # not so in a process that was forked
+            _HELD.discard(descriptor)
+            # Closing is not enough while a worker that was forked a moment ago still has the same open file.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+
+def _close_all() -> None:
+    for descriptor in _HELD:
+        os.close(descriptor)
+    _HELD.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_all)
+
+
+def _is_ours(content: bytes) -> bool:
+    """True for a lock file that is new, or that a run has written."""
+    try:
+        return not content or {"process", "host"} <= parsed_json(content).keys()
+    except (ValueError, AttributeError):
+        return False
+
+
+def _holder(file: Path) -> str:
+    try:
+        holder: Any = parsed_json(read_regular(file, _MOST_BYTES_OF_A_LOCK))
+        process, host = int(holder["process"]), str(holder["host"])
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since_unix_seconds"]))
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return "another process"
+    is_this = process == os.getpid() and host == socket.gethostname()
+    who = "another trainer of this process" if is_this else f"process {process} on {host!r}"
+    return f"{who} since {since}"
+
+
+# ---- the files
 
 
 @final
@@ -187,7 +305,7 @@ class RunFiles:
             if newest is None and holds_a_run:
                 self._notify(f"`{self.path}` holds no sound checkpoint: the run starts from the beginning")
             return newest
-        named = named_checkpoint(resume, self._store.folder, self.read)
+        named = self.read(existing_checkpoint(resume, self._store.folder), None)
         if holds_a_run and not self.owns(named):
             raise UsageError(
                 f"`{self.path}` holds a run already, and `{resume}` is of another", "fork into a new directory"
@@ -379,14 +497,6 @@ class RunFiles:
             self.resumable = path
         return manifest.not_finite
 
-    def mark(self, path: Path, value: float, retention: Retention) -> None:
-        """Rank a checkpoint that is on the disk by a value of the metric that was recorded since it was made.
-
-        Raises:
-            CheckpointError: the ranking cannot be written.
-        """
-        self._store.mark(path, value, retention)
-
     @property
     def has_ranked(self) -> bool:
         """True if a checkpoint has a value of the metric by which they are ranked."""
@@ -407,36 +517,3 @@ class RunFiles:
 
 def _process(time_field: str) -> dict[str, Any]:
     return {"process": os.getpid(), "host": socket.gethostname(), time_field: round(time.time(), 3)}
-
-
-def named_checkpoint(name: str | Path, folder: Path | None = None, read: Read = read_checkpoint) -> Checkpoint:
-    """The checkpoint at a path, or of a name inside `folder`; `read` reads it.
-
-    ``RUN/best`` and ``RUN/newest`` are such paths, and with a `folder` also the names ``best`` and ``newest``.
-
-    Raises:
-        UsageError: there is none.
-        CheckpointError: it is not sound.
-    """
-    path = named_folder(name, folder)
-    if not path.is_dir():
-        inside = folder.iterdir() if folder is not None else ()
-        names = sorted(entry.name for entry in inside if not entry.name.startswith("."))
-        raise UsageError(f"there is no checkpoint `{name}`", f"there are: {', '.join(names)}" if names else "")
-    return read(path, None)
-
-
-def named_folder(name: str | Path, folder: Path | None = None) -> Path:
-    """The path of the checkpoint that `named_checkpoint` reads; it may not exist.
-
-    Raises:
-        UsageError: it is named ``best`` or ``newest``, and the run has none.
-    """
-    path = Path(name)
-    if path.is_dir():
-        return path.resolve() if path.is_symlink() else path  # of a person, outside of any run directory
-    if folder is not None and (folder / path).is_dir():
-        return folder / path
-    if folder is not None and path == Path(path.name) and is_named(folder.parent / path):
-        path = folder.parent / path
-    return checkpoint_folder(path)

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import final
 
-from graphtrain.errors import CheckpointError, LaterFormatError
+from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from graphtrain.storage.manifest import (
     Manifest,
-    SkippedCheckpoints,
     checkpoint_number,
     checkpoint_paths,
     free_number,
@@ -23,9 +22,9 @@ from graphtrain.storage.manifest import (
     own_checkpoint_paths,
     read_manifest,
 )
+from graphtrain.storage.named import newest_checkpoint
 from graphtrain.storage.regular import temporary_name
-from graphtrain.storage.retention import Retention
-from graphtrain.storage.run_directory import BEST_FILE, Ranking
+from graphtrain.storage.run_directory import BEST_FILE, Ranking, Retention
 from graphtrain.storage.state_files import StagedState
 
 Read = Callable[[Path, Manifest | None], Checkpoint]
@@ -48,7 +47,6 @@ class FolderStore:
         self._unsound: set[Path] = set()
         self._best_file = folder.parent / BEST_FILE
         self._of_manifests: dict[Path, Manifest] = {}  # what they tell of metrics and weights
-        self._marks: dict[Path, dict[str, float]] = {}  # checkpoint -> metric -> value
         self._given_up: set[Path] = set()
         self.ranking = Ranking()
 
@@ -83,20 +81,10 @@ class FolderStore:
                 replaced, facts = None, replace(facts, replaces=0)
         manifest = write(path, state, facts)
         # Somebody may have removed the newest ones, and this one have a number of theirs.
-        self._marks.pop(path, None)
         self._given_up.discard(path)
         self._of_manifests[path] = _of_manifest(manifest)
         self._keep(retention, replaced if replaced != path else None)
         return path, manifest
-
-    def mark(self, path: Path, value: float, retention: Retention) -> None:
-        """Rank a checkpoint by a value of the metric that was recorded after it was made.
-
-        Raises:
-            CheckpointError: the ranking cannot be written.
-        """
-        self._marks.setdefault(path, {})[retention.best or ""] = value
-        self._keep(retention)
 
     def resumed_from(self, path: Path | None, retention: Retention) -> None:
         """Take over what was ranked up to a checkpoint; what was made after it was given up, and is not ranked.
@@ -107,10 +95,6 @@ class FolderStore:
         paths = self.own_paths()
         number = checkpoint_number(path) if path is not None else 0
         self._given_up = {other for other in paths if checkpoint_number(other) > number}
-        saved = Ranking.read(self._best_file)
-        for other in paths:
-            if other.name in saved.values:
-                self._marks[other] = {saved.metric: saved.values[other.name]}
         self.ranking = self._ranked(paths, retention)
 
     def _keep(self, retention: Retention, replaced: Path | None = None) -> None:
@@ -147,8 +131,6 @@ class FolderStore:
         return {path: value for path, value in values.items() if value is not None and math.isfinite(value)}
 
     def _value(self, path: Path, metric: str) -> float | None:
-        if metric in self._marks.get(path, {}):
-            return self._marks[path][metric]
         told = self.told(path)
         # Without `best` it is of a time when another metric was ranked.
         value: float | None = told.best.get("value") if told.best.get("metric") == metric else told.metrics.get(metric)
@@ -176,35 +158,14 @@ class FolderStore:
             why_incompatible: given a manifest, the reason why it is not; empty if it is. Default: all are.
             read: reads a checkpoint, given its manifest. Default: as one process does.
         """
-        skipped = SkippedCheckpoints(self._notify)
-        not_finite: dict[Path, str] = {}
-        paths = self.paths()[::-1]
-        try:
-            for path in paths:  # which grows by those that are tried last
-                try:
-                    manifest = read_manifest(path)
-                    reason, weight = why_incompatible(manifest), manifest.not_finite
-                    if not reason and weight and path not in not_finite:
-                        not_finite[path] = f"`{weight}` is not finite; --resume {path.name} takes it nevertheless"
-                        paths.append(path)
-                    elif not reason:
-                        checkpoint = read(path, manifest)
-                        for passed, why in not_finite.items() if not weight else ():
-                            skipped.add(passed, why, f"passed over {passed}: {why}")
-                        return checkpoint
-                    else:
-                        skipped.add(path, reason, f"skipped {path}: {reason}")
-                except LaterFormatError:
-                    raise
-                except CheckpointError as error:
-                    if not isinstance(
-                        error.__cause__, OSError | MemoryError
-                    ):  # one that cannot be read now may be tomorrow
-                        self._unsound.add(path)
-                    skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
-        finally:
-            skipped.report()
-        return None
+        return newest_checkpoint(
+            self.folder,
+            read,
+            self._notify,
+            finite_first=True,
+            why_incompatible=why_incompatible,
+            damaged=self._unsound.add,
+        )
 
     def paths(self) -> list[Path]:
         """All checkpoints, oldest first, sound or not."""

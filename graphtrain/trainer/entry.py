@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from graphtrain.state.random import capture_random
 from graphtrain.state.weights import misfits
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Lineage, read_manifest
-from graphtrain.storage.run_files import named_checkpoint, named_folder
+from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
 from graphtrain.trainer.live_run import LiveRun
 
 _OTHER_MODEL = "make the model as its run has made it, or name a checkpoint of this run"
@@ -88,7 +87,7 @@ def recover(run: LiveRun, resumed_from: Path | None) -> tuple[str, ...]:
         )
     checkpoint = run.files.newest() if run.files is not None else None
     if checkpoint is None and resumed_from is not None:
-        checkpoint = named_checkpoint(resumed_from)
+        checkpoint = read_checkpoint(resumed_from)
     if checkpoint is None:
         why = f" ({run.writer.refusal})" if run.writer.refusal else ""
         without = ", and there is no run directory" if run.files is None else ""
@@ -278,11 +277,11 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) ->
     """
     world, objects = run.session.world, run.session.compiled.state.objects
     folder = run.files.checkpoints if run.files is not None else None
-    path = Path(world.lead(lambda: str(named_folder(named, folder))))
+    path = Path(world.lead(lambda: str(checkpoint_folder(named, folder))))
     if folder is not None and (folder / path.name).is_dir():
         path = folder / path.name  # where this rank sees the run directory
-    read = functools.partial(read_checkpoint, rank=world.rank, world_size=world.world_size)
-    checkpoint = named_checkpoint(path, folder, read)
+    path = existing_checkpoint(path, folder)
+    checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size)
     saved = {name: checkpoint.sections["resources"].get(name) for name in checkpoint.sections["modules"]}
     states = {}
     for name in sources:

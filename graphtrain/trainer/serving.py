@@ -94,14 +94,6 @@ def _recorded(run: LiveRun) -> None:
         run.monitors.expect()
 
 
-def _mark(run: LiveRun) -> None:
-    requests = run.requests
-    requests.take("mark")
-    if requests.value is not None:
-        run.writer.mark(requests.policy, requests.value, requests.take_askers())
-        run.report_written()
-
-
 def _save_or_stop(run: LiveRun) -> Answer:
     requests = run.requests
     is_early = run.writer.comes_later()  # several ranks would rather do so between two batches
@@ -153,7 +145,6 @@ _HANDLERS: Sequence[tuple[tuple[Request, ...], Callable[[LiveRun], Answer]]] = (
     (("written",), _written),
     (("ended",), _ended),
     (("recorded",), _recorded),
-    (("mark",), _mark),
     (("save", "stop"), _save_or_stop),
     (("reached",), _reached),
     (("breakpoint",), _breakpoint),

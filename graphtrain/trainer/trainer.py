@@ -13,8 +13,8 @@ from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger
-from graphtrain.notices import Notices
 from graphtrain.outcome import Outcome
+from graphtrain.printable import Notices
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Factory
 from graphtrain.program.loop import Loop, Transition
@@ -24,8 +24,8 @@ from graphtrain.report.snapshot import Display
 from graphtrain.resume.equal_ranks import require_equal, require_equal_weights, require_one_folder
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
-from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.run_files import RunFiles, named_checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer import entry
 from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
 from graphtrain.trainer.debugging import untimed_breakpoints
@@ -289,7 +289,7 @@ class Trainer(RunView):
         self,
         place: Callable[[CompiledGraph, Loop], list[Transition]],
         resume: str | Path = "auto",
-        read: Callable[[str | Path], Checkpoint] = named_checkpoint,
+        read: Callable[[Path], Checkpoint] = read_checkpoint,
     ) -> Outcome:
         """Run to a breakpoint: how a past run is replayed.
 

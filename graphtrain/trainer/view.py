@@ -18,10 +18,10 @@ from graphtrain.kind.trigger import AT_END, Trigger
 from graphtrain.lazy import part
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import slots_of
+from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.report.values import not_finite_since
 from graphtrain.storage.checkpoint import read_manifest
-from graphtrain.trainer.breakpoints import replay_options
 
 if TYPE_CHECKING:
     from graphtrain.proof.explanation import Explanation
@@ -279,3 +279,25 @@ def picture_of(graph: Graph, format: str) -> bytes | None:
         return drawing(graph, format) if format in ("svg", "png") else None
     except Exception:
         return None
+
+
+def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> list[str]:
+    """The options of ``graphtrain replay`` that lead to where a run is: before the node at a position.
+
+    Arguments:
+        has_run: True if this node has run already, and one of the edges that leave it raised.
+
+    Returns:
+        Nothing where no amount leads there: before the first batch, or where only time is counted.
+    """
+    bound, units = compiled.program.nodes[position], compiled.graph.units
+    for unit in sorted(units, key=lambda unit: unit != "batches"):
+        owner, field = compiled.program.main.counter(unit)
+        if owner is None:
+            continue
+        declaration = owner.kind.fields[field]
+        amount = compiled.program.main.count(unit) or 0
+        if declaration.in_digest and declaration.restarts is None and int(amount) > 0:
+            runs = bound.fields["runs"] - has_run
+            return ["--to", f"{int(amount)} {unit}", "--node", bound.path, "--runs", str(runs)]
+    return []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 from graphtrain.errors import CheckpointError, UnknownMetricError
 from graphtrain.lazy import PARTS, installed
 from graphtrain.names import suggestion
-from graphtrain.notices import Notices
+from graphtrain.printable import Notices
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.report.logger import Beginning, Logger, RunLogger
 from graphtrain.report.snapshot import Display, Snapshot

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from graphtrain.command import evaluation
 from graphtrain.command.failure import STOPPED
 from graphtrain.ranks import Alone, Ranks
-from graphtrain.storage.run_directory import checkpoint_folder
+from graphtrain.storage.named import checkpoint_folder
 from tests.command.conftest import Command
 from tests.command.running import contents, forget
 from tests.ranks.fake_ranks import run_ranks

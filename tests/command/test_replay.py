@@ -17,9 +17,8 @@ from safetensors.torch import load_file
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.graph import Graph
 from graphtrain.proof.history import RunHistory
-from graphtrain.proof.replay import Replay
+from graphtrain.proof.replay import Replay, parse_moment
 from graphtrain.storage.checkpoint import SavedCheckpoint
-from graphtrain.trainer.breakpoints import parse_moment
 from tests.command.conftest import Command
 from tests.command.running import contents, forget
 from tests.command.test_verify import KEEPING, WHOLE

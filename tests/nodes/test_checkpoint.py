@@ -1,4 +1,4 @@
-"""The node `checkpoint` with `best`: what makes it due, what is marked, what is refused."""
+"""The node `checkpoint` with `best`: what makes it due, what is ranked, what is refused."""
 
 from __future__ import annotations
 
@@ -126,13 +126,12 @@ def test_the_best_stay_and_are_named(graph: Any, mode: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("if_busy", ["wait", "skip"])
-def test_where_only_the_metric_is_new_the_checkpoint_is_marked(if_busy: str, tmp_path: Path) -> None:
+def test_where_only_the_metric_is_new_it_takes_the_place_of_the_newest(if_busy: str, tmp_path: Path) -> None:
     """`checkpoint` comes first in `decide`, so that the validation follows a checkpoint of the same state."""
     graph = saved_first(every="2 batches", keep=100, keep_best=2, if_busy=if_busy, mode="sync")
     trainer = trainer_of(graph, tmp_path)
     trainer.run()
-    numbers = [int(path.name.partition("-")[0]) for path in checkpoints(tmp_path)]
-    assert numbers == [*range(1, 8), 9], "eight by the interval, and the end in the place of the last"
+    assert steps(tmp_path) == [*range(2, 17, 2)], "each state once: those of the interval, and of the end"
     assert ranking(tmp_path) == [(10, 3.0), (14, 3.5), (6, 4.0), (2, 5.0), (4, 6.0)]
     assert trainer.read("checkpoint.runs") == 8 + 5
     assert trainer.read("checkpoint.skipped") == 0
@@ -250,12 +249,12 @@ def test_a_resume_trusts_the_file_as_far_as_it_can(name: str, tmp_path: Path) ->
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_what_was_marked_is_known_after_a_resume(tmp_path: Path) -> None:
-    """Of a checkpoint that was made before its validation only the file knows the value."""
+def test_what_was_measured_after_the_save_is_known_after_a_resume(tmp_path: Path) -> None:
     graph = saved_first(every="2 batches", mode="sync")
     trainer_of(graph, tmp_path).run(until="3 batches")
     [first] = [path for path in checkpoints(tmp_path) if path.name.endswith("step-2")]
-    assert read_manifest(first).best == {"metric": "val/loss", "value": None}
+    assert read_manifest(first).best == {"metric": "val/loss", "value": 5.0}
+    (tmp_path / BEST_FILE).unlink()
     again = trainer_of(graph, tmp_path, losses=[5.0] + [9.0] * 7)
     again.run()
     assert ranking(tmp_path) == [(2, 5.0)]
@@ -271,7 +270,7 @@ def test_what_was_given_up_is_no_longer_ranked(tmp_path: Path) -> None:
     assert ranking(tmp_path) == [(2, 5.0), (6, 5.5), (4, 6.0)]
 
 
-def test_what_was_marked_before_the_best_is_known_when_the_best_is_given_up(tmp_path: Path) -> None:
+def test_what_was_ranked_before_the_best_is_known_when_the_best_is_given_up(tmp_path: Path) -> None:
     graph = saved_first(every="2 batches", keep=100, mode="sync")
     trainer_of(graph, tmp_path).run()
     assert ranking(tmp_path) == [(10, 3.0), (6, 4.0), (2, 5.0)]

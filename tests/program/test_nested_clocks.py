@@ -14,13 +14,14 @@ from graphtrain import Graph, Outcome, Trainer, UsageError, node, progress
 from graphtrain.program import clock
 from graphtrain.program.clock import RunClock
 from graphtrain.proof.history import RunHistory
+from graphtrain.proof.replay import parse_moment
+from graphtrain.report.display.choose import PlainLines
 from graphtrain.report.display.panel import Panel, parts, plain_text
-from graphtrain.report.display.plain_lines import PlainLines
 from graphtrain.report.recorder import Recorder
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.resume.restore import repeated
 from graphtrain.storage.checkpoint import read_manifest
-from graphtrain.trainer.breakpoints import parse_amount, parse_moment
+from graphtrain.trainer.breakpoints import parse_amount
 
 FOLDS, BATCHES, EPOCHS = 2, 3, 2
 STEPS = 2 * EPOCHS  # of a fold: windows of two batches

@@ -16,10 +16,9 @@ from graphtrain.command.runs import ls, status
 from graphtrain.graph import Graph
 from graphtrain.kind import StepFunction
 from graphtrain.proof.history import RunHistory, Segment
-from graphtrain.proof.replay import Replay
+from graphtrain.proof.replay import Replay, parse_moment
 from graphtrain.proof.verify import Verdict, Verifier
 from graphtrain.ranks import Ranks, current_ranks
-from graphtrain.trainer.breakpoints import parse_moment
 from tests.ranks.fake_ranks import run_ranks
 from tests.resume.rank_runs import run, trainer_of
 

@@ -20,8 +20,7 @@ from graphtrain.program.resources import resolve_device
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.ranks.processes import Processes
 from graphtrain.resume import equal_ranks
-from graphtrain.storage.lock import RunLock
-from graphtrain.storage.run_files import RunFiles
+from graphtrain.storage.run_files import RunFiles, RunLock
 from tests.ranks.processes import run_processes
 
 Resources = dict[str, Any]

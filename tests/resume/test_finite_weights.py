@@ -11,7 +11,7 @@ import torch
 
 from graphtrain import Graph, Outcome, Trainer
 from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.retention import Retention
+from graphtrain.storage.run_directory import Retention
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.ranks.fake_ranks import run_ranks

@@ -16,7 +16,7 @@ import torch
 
 from graphtrain import CheckpointError, Graph, Outcome, Trainer
 from graphtrain.errors import SaveFailedError
-from graphtrain.notices import Notices
+from graphtrain.printable import Notices
 from graphtrain.storage import checkpoint as writing
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import read_checkpoint, read_manifest

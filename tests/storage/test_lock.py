@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from graphtrain import UsageError
-from graphtrain.storage.lock import LOCK_FILE, RunLock
+from graphtrain.storage.run_files import LOCK_FILE, RunLock
 from tests.program.small_run import small_trainer
 
 pytest.importorskip("fcntl")
@@ -21,7 +21,7 @@ pytest.importorskip("fcntl")
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from graphtrain.storage.lock import RunLock
+from graphtrain.storage.run_files import RunLock
 RunLock(Path(sys.argv[1]), print).acquire()
 if sys.argv[2] == "with a worker" and os.fork() == 0:
     time.sleep(60)

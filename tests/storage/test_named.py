@@ -16,8 +16,7 @@ from graphtrain import Graph, Trainer
 from graphtrain.command.runs import export
 from graphtrain.command.set_up import named_weights
 from graphtrain.errors import LifeCycleError, UsageError
-from graphtrain.storage.run_directory import checkpoint_folder
-from graphtrain.storage.saved_graph import saved_graph
+from graphtrain.storage.named import checkpoint_folder, saved_graph
 from tests.resume.rank_runs import run, trainer_of
 
 
@@ -108,7 +107,7 @@ def test_the_newest_is_the_newest_sound_one(trained: Path) -> None:
     best, newest = sorted((trained / "checkpoints").iterdir())
     (newest / "model.safetensors").write_bytes(b"torn")
     lines: list[str] = []
-    assert checkpoint_folder(trained / "newest", lines.append) == best
+    assert checkpoint_folder(trained / "newest", notify=lines.append) == best
     assert len(lines) == 1 and "skipped a damaged checkpoint" in lines[0]
 
 

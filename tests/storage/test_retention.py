@@ -7,7 +7,7 @@ from math import nan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphtrain.storage.retention import Retention
+from graphtrain.storage.run_directory import Retention
 
 VALUES = st.dictionaries(st.integers(0, 30), st.floats(allow_nan=True), max_size=20)
 

@@ -18,7 +18,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import MANIFEST_FILE, read_checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.regular import remove_leftovers
-from graphtrain.storage.retention import Retention
+from graphtrain.storage.run_directory import Retention
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.store import FolderStore
 from graphtrain.storage.tensor_files import StagingBuffers

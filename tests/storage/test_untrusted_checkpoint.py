@@ -23,9 +23,9 @@ from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
 from graphtrain.storage.manifest import MANIFEST_FILE, Manifest
+from graphtrain.storage.named import graph_of, saved_manifest
 from graphtrain.storage.regular import parsed_json
-from graphtrain.storage.retention import Retention
-from graphtrain.storage.saved_graph import graph_of, saved_manifest
+from graphtrain.storage.run_directory import Retention
 from graphtrain.storage.state_files import PROGRESS_FILE, StagedState
 from graphtrain.storage.store import FolderStore
 from graphtrain.storage.tensor_files import StagingBuffers

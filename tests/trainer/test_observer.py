@@ -258,7 +258,7 @@ class Endless:
 @pytest.mark.parametrize("length", [10**9, None])
 @pytest.mark.parametrize("after", ["50 steps", "50 batches", "1 hours", "never"])
 def test_a_run_by_steps_shows_no_epoch_that_does_not_move(length: int | None, after: str) -> None:
-    from graphtrain.report.display.plain_lines import PlainLines
+    from graphtrain.report.display.choose import PlainLines
 
     lines: list[str] = []
     display = PlainLines(lines.append, interval_seconds=0)
@@ -340,8 +340,8 @@ def test_memory_is_that_of_this_process() -> None:
 
 @pytest.mark.usefixtures("at_every_tick")
 def test_how_far_an_evaluation_is_is_shown() -> None:
+    from graphtrain.report.display.choose import PlainLines
     from graphtrain.report.display.panel import parts
-    from graphtrain.report.display.plain_lines import PlainLines
 
     seen = Seen()
     data = {"a": [torch.ones(2, 1)] * 3, "b": [torch.ones(2, 1)] * 2}

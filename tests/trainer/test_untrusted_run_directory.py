@@ -14,8 +14,8 @@ import torch
 
 from graphtrain import Graph, Outcome, Trainer
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
-from graphtrain.storage.lock import LOCK_FILE
 from graphtrain.storage.manifest import MANIFEST_FILE
+from graphtrain.storage.named import saved_manifest
 from graphtrain.storage.run_directory import (
     BEST_FILE,
     METRICS_FILE,
@@ -25,8 +25,7 @@ from graphtrain.storage.run_directory import (
     read_starts,
     read_status,
 )
-from graphtrain.storage.run_files import RunFiles
-from graphtrain.storage.saved_graph import saved_manifest
+from graphtrain.storage.run_files import LOCK_FILE, RunFiles
 from tests.storage.test_untrusted_checkpoint import seal
 
 

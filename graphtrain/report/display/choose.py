@@ -1,4 +1,4 @@
-"""Chooses a display: a terminal, a notebook, or plain lines."""
+"""Chooses a display: a terminal, a notebook, or plain lines, which are here."""
 
 from __future__ import annotations
 
@@ -6,14 +6,111 @@ import importlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
 
 from rich.console import Console
 
-from graphtrain.report.display.plain_lines import PlainLines
+from graphtrain.plain import is_equal
+from graphtrain.printable import one_line
+from graphtrain.report.display.panel import parts
 from graphtrain.report.display.summary import Summary
-from graphtrain.report.snapshot import Display
+from graphtrain.report.numbers import counted
+from graphtrain.report.snapshot import Display, Snapshot
+
+_SILENCE_SECONDS = 60.0
+
+
+@final
+class PlainLines(Display):
+    """Writes new metrics as a line, where there is no terminal to draw on.
+
+    A line begins with the step and the epoch of its metrics, after the clocks of enclosing graphs, and ends with the
+    progress and the pace of the run. After a minute without new metrics there is a line without any.
+
+    Arguments:
+        write: takes a line.
+        interval_seconds: metrics logged sooner wait for the next line, or the end. Default: 2.
+        clock: returns the time in seconds. Default: `time.monotonic`.
+        metrics: names of the metrics to write. Default: all.
+
+    >>> lines = []; display = PlainLines(lines.append, interval_seconds=0)
+    >>> display.begin()
+    >>> display.show(Snapshot("running", "fit", "step", step=10, epoch=0.5, metrics={"loss": 0.25}, batch=10))
+    >>> display.end(Snapshot("stopped", "fit", "step", step=10, epoch=0.5, metrics={"loss": 0.25}, seconds={"data": 2}))
+    >>> lines
+    ['step 10  epoch 0.50  loss 0.25  batch 10', 'host time: data 100 %']
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str], Any],
+        interval_seconds: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+        metrics: Sequence[str] | None = None,
+    ) -> None:
+        self.interval_seconds = interval_seconds
+        self._write = write
+        self._clock = clock
+        self._metrics = metrics
+        self._written: Mapping[str, float] = {}
+        self._last = -float("inf")
+        self._begun = False
+
+    def begin(self, snapshot: Snapshot | None = None) -> None:
+        """Start writing lines; the metrics in the snapshot are not new."""
+        self._begun = True
+        if snapshot is not None:
+            self._written = dict(snapshot.metrics)
+        self._last = max(self._last, self._clock() - self.interval_seconds)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Write new metrics, if the last line is old enough."""
+        if not self._begun:
+            return
+        silent = self._clock() - self._last
+        # A caller that waits for the interval calls a little too early by this clock half of the time.
+        if silent >= 0.9 * self.interval_seconds and (new := self._new(snapshot)):
+            self._write_line(snapshot, new)
+        elif silent >= max(_SILENCE_SECONDS, self.interval_seconds):
+            self._write_line(snapshot, {})
+
+    def end(self, snapshot: Snapshot) -> None:
+        """Write the remaining metrics, and the shares of host time."""
+        if not self._begun:
+            return
+        self._begun = False
+        if new := self._new(snapshot):
+            self._write_line(snapshot, new)
+        if shares := parts(snapshot).host_time:
+            self._write("host time: " + "  ".join(shares))
+
+    def _new(self, snapshot: Snapshot) -> dict[str, float]:
+        """The metrics from the first one on that has changed: the latest row is at the end."""
+        values = [*snapshot.metrics.items()]
+        changed = (i for i, (name, value) in enumerate(values) if not is_equal(self._written.get(name), value))
+        return dict(values[next(changed, len(values)) :])
+
+    def _write_line(self, snapshot: Snapshot, metrics: Mapping[str, float]) -> None:
+        self._written = {**self._written, **metrics}
+        self._last = self._clock()
+        wanted = metrics if self._metrics is None else self._metrics
+        measured = snapshot.measured
+        texts = parts(snapshot, [name for name in wanted if name in metrics and name in measured])
+        row = snapshot.metrics if metrics else {}  # the place of the values, which may be some batches ago
+        step, epoch = row.get("step", snapshot.step), row.get("epoch", snapshot.epoch)
+        words = [  # a row has both, also where the run does not count them
+            *(f"{one_line(name)} {counted(row.get(name, value))}" for name, value in snapshot.clocks.items()),
+            f"step {step:.0f}" if step is not None and snapshot.step is not None else "",
+            f"epoch {epoch:.2f}" if epoch is not None and snapshot.epoch is not None else "",
+            *(f"{name} {value}" for name, value in texts.metrics),
+            texts.batch,
+            texts.place if snapshot.evaluation is not None and snapshot.state == "running" else "",
+            *texts.rates,
+            texts.left,
+        ]
+        self._write("  ".join(filter(None, words)))
 
 
 def display_for(notify: Callable[[str], Any], metrics: Sequence[str] | None = None) -> Display:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from graphtrain.report.display.choose import display_for, introduce
+from graphtrain.report.display.choose import PlainLines, display_for, introduce
 from graphtrain.report.display.live import Live
 from graphtrain.report.display.notebook import Notebook
-from graphtrain.report.display.plain_lines import PlainLines
 from graphtrain.report.display.summary import Activity, Summary
 from tests.report.display.terminal import Terminal
 

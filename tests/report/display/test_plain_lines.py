@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from graphtrain.report.display.plain_lines import PlainLines
+from graphtrain.report.display.choose import PlainLines
 from graphtrain.report.snapshot import Snapshot
 from tests.report.display.runs import snapshot
 

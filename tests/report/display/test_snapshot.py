@@ -13,9 +13,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from graphtrain.report.display.choose import PlainLines
 from graphtrain.report.display.notebook import as_html
 from graphtrain.report.display.panel import Panel, plain_text
-from graphtrain.report.display.plain_lines import PlainLines
 from graphtrain.report.snapshot import Snapshot
 from tests.report.display.runs import snapshot
 

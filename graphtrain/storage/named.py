@@ -1,0 +1,227 @@
+"""A name or a path -> the checkpoint that it stands for, and the graph that was saved there; no torch.
+
+A checkpoint is named by its path, by ``RUN/best`` or ``RUN/newest``, or, where a run directory is given, by ``best``,
+``newest`` or the name of its folder. A run directory alone stands for its newest sound checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from graphtrain.errors import CheckpointError, GraphtrainError, LaterFormatError, UsageError
+from graphtrain.graph import Graph
+from graphtrain.names import nearest
+from graphtrain.storage.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    SkippedCheckpoints,
+    check_files,
+    checkpoint_paths,
+    holds_a_checkpoint,
+    own_checkpoint_paths,
+    read_manifest,
+)
+from graphtrain.storage.run_directory import BEST_FILE, CHECKPOINTS_FOLDER, Ranking
+
+T = TypeVar("T")
+
+BEST, NEWEST = "best", "newest"
+"""`RUN/best` and `RUN/newest` stand for checkpoints of the run in `RUN`."""
+
+
+def _ignore(line: str) -> None:
+    pass
+
+
+def _is_named(path: Path) -> bool:
+    """True for ``RUN/best`` and ``RUN/newest`` of a run directory; a file or folder of that name is what it is."""
+    is_name = path.name in (BEST, NEWEST) and not os.path.lexists(path)
+    return is_name and os.path.isdir(os.path.join(path.parent, CHECKPOINTS_FOLDER))
+
+
+def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Callable[[str], None] = _ignore) -> Path:
+    """The path that a name stands for, which may not exist; any path that is no name as it is.
+
+    Arguments:
+        folder: where the checkpoints of a run are, of which names are known too. Default: none are.
+        notify: receives a line for every checkpoint that is skipped. Default: nobody is told.
+
+    Raises:
+        UsageError: the run has no best or newest checkpoint.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return path.resolve() if path.is_symlink() else path  # of a person, outside of any run directory
+    if folder is not None and (folder / path).is_dir():
+        return folder / path
+    if folder is not None and path == Path(path.name) and _is_named(folder.parent / path):
+        path = folder.parent / path
+    if not _is_named(path):
+        return path
+    run = path.parent
+    if path.name == NEWEST:
+        return newest_in(run, _checked, notify, f"`{path}`: ")
+    names = {own.name for own in own_checkpoint_paths(run / CHECKPOINTS_FOLDER)}
+    for best in Ranking.read(run / BEST_FILE).values:
+        if best in names and holds_a_checkpoint(run / CHECKPOINTS_FOLDER / best):
+            return run / CHECKPOINTS_FOLDER / best
+    raise UsageError(
+        f"`{path}`: no checkpoint of the run in `{run}` is the best, because none was ranked by a metric",
+        f"train with checkpoint.best='val/loss', or take `{run / NEWEST}`",
+    )
+
+
+def existing_checkpoint(name: str | Path, folder: Path | None = None, option: str = "", known: str = "") -> Path:
+    """The folder that a name stands for, as `checkpoint_folder` has it.
+
+    Arguments:
+        option: that names it, for the message.
+        known: what it takes, for the message where the run has no checkpoint.
+
+    Raises:
+        UsageError: there is none.
+    """
+    path = checkpoint_folder(name, folder)
+    if path.is_dir():
+        return path
+    names = [own.name for own in own_checkpoint_paths(folder)] if folder is not None else []
+    close = nearest(str(name), names)
+    hint = f"did you mean {close}?" if close else f"there are: {', '.join(names)}" if names else known
+    raise UsageError(f"{option}: " * bool(option) + f"there is no checkpoint `{name}`", hint)
+
+
+def newest_in(
+    run: Path,
+    read: Callable[[Path, Manifest], T],
+    notify: Callable[[str], None],
+    option: str = "",
+    *,
+    finite_first: bool = False,
+) -> T:
+    """What is read of the newest sound checkpoint of a run, as `newest_checkpoint` finds it.
+
+    Raises:
+        UsageError: there is none; the message begins with the `option`.
+    """
+    newest = newest_checkpoint(run / CHECKPOINTS_FOLDER, read, notify, finite_first=finite_first)
+    if newest is None:
+        raise UsageError(f"{option}there is no checkpoint in `{run}`", "name the directory of a run that has saved")
+    return newest
+
+
+def newest_checkpoint(
+    folder: Path,
+    read: Callable[[Path, Manifest], T],
+    notify: Callable[[str], None],
+    *,
+    finite_first: bool = False,
+    why_incompatible: Callable[[Manifest], str] = lambda manifest: "",
+    damaged: Callable[[Path], None] = lambda path: None,
+) -> T | None:
+    """What is read of the newest sound checkpoint in a folder of them; None where there is none.
+
+    Arguments:
+        read: reads a checkpoint, given its manifest; a CheckpointError that it raises skips it.
+        notify: receives a line for every checkpoint that is skipped.
+        finite_first: True takes one whose weights are not finite only where no other can be read. Default: False.
+        why_incompatible: given a manifest, the reason why it is passed over; empty if it is not. Default: none is.
+        damaged: receives each that will not be sound tomorrow either. Default: nobody is told.
+
+    Raises:
+        LaterFormatError: one that would be tried was written by a later version.
+    """
+    skipped = SkippedCheckpoints(notify)
+    not_finite: dict[Path, str] = {}
+    paths = checkpoint_paths(folder)[::-1]
+    try:
+        for path in paths:  # which grows by those that are tried last
+            try:
+                manifest = read_manifest(path)
+                reason, weight = why_incompatible(manifest), manifest.not_finite if finite_first else ""
+                if reason:
+                    skipped.add(path, reason, f"skipped {path}: {reason}")
+                elif weight and path not in not_finite:
+                    not_finite[path] = f"`{weight}` is not finite; --resume {path.name} takes it nevertheless"
+                    paths.append(path)
+                else:
+                    checkpoint = read(path, manifest)
+                    for passed, why in not_finite.items() if not weight else ():
+                        skipped.add(passed, why, f"passed over {passed}: {why}")
+                    return checkpoint
+            except LaterFormatError:
+                raise
+            except CheckpointError as error:
+                if not isinstance(
+                    error.__cause__, OSError | MemoryError
+                ):  # one that cannot be read now may be tomorrow
+                    damaged(path)
+                skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
+    finally:
+        skipped.report()
+    return None
+
+
+def _checked(path: Path, manifest: Manifest) -> Path:
+    """The path of a checkpoint, all files of which are as they were written."""
+    check_files(path, manifest)
+    return path
+
+
+# ---- the graph that was saved
+
+
+def holds_a_graph(path: Path) -> bool:
+    """True for a run directory, and for a checkpoint: its folder, or ``RUN/best`` and ``RUN/newest``."""
+    # Not by `Path`, which raises for names that are too long.
+    folder, manifest = os.path.join(path, CHECKPOINTS_FOLDER), os.path.join(path, MANIFEST_FILE)
+    return os.path.isdir(folder) or os.path.isfile(manifest) or _is_named(path)
+
+
+def saved_graph(path: str | Path, notify: Callable[[str], None] = _ignore, *, contained: bool = False) -> Graph:
+    """The graph of a checkpoint, or that of the newest sound one in a run directory; as `saved_manifest` reads it."""
+    return graph_of(*saved_manifest(path, notify, contained=contained))
+
+
+def saved_manifest(
+    path: str | Path, notify: Callable[[str], None] = _ignore, *, contained: bool = False
+) -> tuple[Path, Manifest]:
+    """A checkpoint, or the newest sound one in a run directory, and its manifest. All its files are read.
+
+    Arguments:
+        notify: receives a line for every checkpoint that is skipped.
+        contained: True refuses checkpoints that are elsewhere, by a link. Default: that may be.
+
+    Raises:
+        UsageError: there is no checkpoint, or it is elsewhere.
+        CheckpointError: the one that was named is not sound.
+    """
+    path = Path(path)
+    run = path.parent if _is_named(path) else path
+    if contained and not (run / CHECKPOINTS_FOLDER).resolve().is_relative_to(run.resolve()):
+        folder = run / CHECKPOINTS_FOLDER
+        raise UsageError(f"`{folder}` leads out of the run directory, in which the graph is to be contained")
+    path = checkpoint_folder(path, notify=notify)
+    if (path / MANIFEST_FILE).is_file():
+        manifest = read_manifest(path)
+        return _checked(path, manifest), manifest
+
+    def read(checkpoint: Path, manifest: Manifest) -> tuple[Path, Manifest]:
+        graph_of(checkpoint, manifest)
+        return _checked(checkpoint, manifest), manifest
+
+    return newest_in(path, read, notify)
+
+
+def graph_of(path: Path, manifest: Manifest) -> Graph:
+    """The graph in a manifest; `path` is that of its checkpoint, for the message.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    try:
+        return Graph.from_json(manifest.graph)
+    except (ValueError, GraphtrainError) as error:
+        raise CheckpointError(f"{path}: its graph cannot be read: {error}") from None
