@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
-from graphtrain.data.common import Wrapped
 from graphtrain.data.loader import NumberedEpoch
 from graphtrain.data.source import Opened, Ordered
+from graphtrain.data.wrapped import Wrapped
 from graphtrain.kind.batch_limit import BatchLimit
 
 
@@ -272,9 +272,7 @@ class Shared(Wrapped):
         limit = self._limit.of(numbered.length)
         end = numbered.length if limit is None else min(numbered.length, limit)
         number = drawn - again if again and drawn - again >= state.get("cut", {}).get("batches", 0) else None
-        share = Share(
-            numbered, end, self._rank, self._world_size, drawn, self._windows, self._source.end_workers, number
-        )
+        share = Share(numbered, end, self._rank, self._world_size, drawn, self._windows, self._source.release, number)
         # What follows are batches of other ranks.
         self.redrawn = [*share.redrawn, *[None] * (again - 1)] if again else []
         return share
