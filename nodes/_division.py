@@ -71,11 +71,8 @@ class Division(ABC):
             count: the samples in a batch.
         """
 
-
-class _Turns(Division):
-    """Ranks take turns in the batches of one order: in a round, rank r takes the r-th."""
-
     def _size(self, first: int, end: int | None) -> int:
+        """The micro-batches of a round in which ranks take turns in one order: rank r takes the r-th."""
         windows = self._supply.run.windows()
         if any(window.left <= 0 for window in windows):
             self._supply.run.notify(
@@ -96,9 +93,10 @@ class _Turns(Division):
         )
         for rank, record in enumerate(records):
             if record.length != records[0].length:
+                both = (records[0].length, record.length)
+                first, other = ("no length" if length < 0 else f"{length} batches" for length in both)
                 raise RanksDivergedError(
-                    f"{self._supply.name} has {_batches(records[0].length)} on rank 0, and {_batches(record.length)} "
-                    f"on rank {rank}",
+                    f"{self._supply.name} has {first} on rank 0, and {other} on rank {rank}",
                     "give every rank the same data; or pass graphtrain.rank_local(data), of which each has its own",
                 )
             if record.digest != records[0].digest:
@@ -111,7 +109,7 @@ class _Turns(Division):
 
 
 @final
-class _ByNumber(_Turns):
+class _ByNumber(Division):
     """A `Loader`: every rank loads its own batches, and knows of the others by their numbers."""
 
     def draw(self, opened: OpenBatches, opens: bool, count: Callable[[Any], int]) -> Round:
@@ -134,7 +132,7 @@ class _ByNumber(_Turns):
 
 
 @final
-class _DrawnByAll(_Turns):
+class _DrawnByAll(Division):
     """Data that gives one batch after the other: every rank draws those of all ranks, and keeps its own."""
 
     def draw(self, opened: OpenBatches, opens: bool, count: Callable[[Any], int]) -> Round:
@@ -228,7 +226,3 @@ def division_of(supply: Supply, ranks: Agreement) -> Division:
     drawn_by_all = _DrawnByAll(supply, ranks, source)
     drawn_by_all.early = ranks.world_size
     return drawn_by_all
-
-
-def _batches(length: int) -> str:
-    return "no length" if length < 0 else f"{length} batches"

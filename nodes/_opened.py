@@ -13,7 +13,7 @@ import torch
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import EarlyMover, batch_mover, is_other, tensors_held, traces
 from graphtrain.data.samplers import generators_of, samples_per_batch
-from graphtrain.data.source import Recut, Stateful
+from graphtrain.data.source import Stateful
 from graphtrain.errors import UsageError
 from graphtrain.nodes._supply import Supply
 from graphtrain.state.random import RandomAside, global_generators
@@ -54,7 +54,8 @@ class OpenBatches:
         self.iterator: Any = iter(())
         self.ahead: list[Any] = []
         self.most: int | None = None
-        self._begin_cut: Callable[[], None] | None = None  # once a batch is fetched of an epoch that is cut again
+        # Of an epoch that is cut into batches of another size, until one is fetched: its length and its state.
+        self._cut: tuple[int | None, dict[str, Any]] | None = None
         self.held: Any = NOTHING
         self.held_number: int | None = None
         self._early: EarlyMover | None = None
@@ -98,7 +99,7 @@ class OpenBatches:
         node, supply = self._node, self._supply
         held = self._state.capture(supply.data)  # before the data is told the epoch: a resume draws it from here
         self.iterator, node.length, node.source_state = supply.source.open(node.passes - 1)
-        self.most = supply.limit.of(node.length) if supply.limit else None
+        self.most = supply.limit.of(node.length)
         if held:
             node.source_state["data"] = held
         if selected is not None:
@@ -118,7 +119,7 @@ class OpenBatches:
             self.iterator = self._reopened(self._drawn())
 
     def _reopened(self, drawn: int) -> Iterator[Any]:
-        if self._begin_cut is not None:  # nothing was fetched since the resume
+        if self._cut is not None:  # nothing was fetched since the resume
             yield from self._resumed()
             return
         with self._opened_again():
@@ -206,23 +207,31 @@ class OpenBatches:
 
     def _resumed(self) -> Iterator[Any]:
         """The rest of the epoch in which the run was saved; the last batch is compared where it is drawn again."""
-        node, supply, drawn = self._node, self._supply, self._drawn()
-        recut = supply.source.recut(drawn, node.source_state, node.last_batch.get("batch_size"))
+        node, supply, drawn, state = self._node, self._supply, self._drawn(), self._node.source_state
+        saved: list[list[Any]] = node.last_batch.get("tensors", [])
+        again = 0
+        recut = supply.source.recut(drawn, state, node.last_batch.get("batch_size"))
         if recut is not None:
-            return self._recut(recut, drawn)
-        saved = node.last_batch.get("tensors")
-        compares = bool(saved) and supply.source.redraws and self.consumed() > 0 and self._state.is_known(supply.data)
-        again = 1 + len(self.ahead) if compares else 0
-        if compares and "number" in node.last_batch:  # of the batches of several ranks, that of this one
-            again = drawn - node.last_batch["number"]
+            line = f"{supply.name}: {recut.text}"
+            if recut.is_complete:
+                self._state.changes.append(line)
+            else:
+                self._state.comparisons.append(lambda: line)
+            state = {**state, "cut": recut.cut}
+        elif saved and supply.source.redraws and self.consumed() > 0 and self._state.is_known(supply.data):
+            again = 1 + len(self.ahead)
+            if "number" in node.last_batch:  # of the batches of several ranks, that of this one
+                again = drawn - node.last_batch["number"]
         with self._opened_again():
             self._compare_end(drawn)
-            iterator = supply.source.reopen(node.passes - 1, drawn, node.source_state, again)
-            if compares:
-                self._compare(saved or [], again, drawn - again)
+            iterator = supply.source.reopen(node.passes - 1, drawn, state, again)
+            if recut is not None:
+                self._cut = recut.length(), state
+            if again:
+                self._compare(saved, again, drawn - again)
             # Those that were not saved, from where those before them were drawn again.
             self.ahead += itertools.islice(iterator, node.fetched_ahead - len(self.ahead))
-        return iterator
+        return iterator if recut is None or self._ranks is not None else self._beginning_cut(iterator)
 
     def _compare_end(self, drawn: int) -> None:
         """Of data that keeps its position nothing is drawn again: what is known is how many batches there may be."""
@@ -244,38 +253,17 @@ class OpenBatches:
         # A batch of data that changes while it is trained on cannot be drawn again, and need not be.
         self._state.comparisons.append(lambda: line if _digest(self._state.capture(supply.data)) == drawn_again else "")
 
-    def _recut(self, recut: Recut, drawn: int) -> Iterator[Any]:
-        """The rest of an epoch in batches of another size. Until one is fetched, the position stays what it was."""
-        node, supply = self._node, self._supply
-        line = f"{supply.name}: {recut.text}"
-        if recut.is_complete:
-            self._state.changes.append(line)
-        else:
-            self._state.comparisons.append(lambda: line)
-        state = {**node.source_state, "cut": recut.cut}
-        with self._opened_again():
-            iterator = supply.source.reopen(node.passes - 1, drawn, state)
-            length = recut.length()
-            self.ahead += itertools.islice(iterator, node.fetched_ahead - len(self.ahead))
-
-        def begin() -> None:
-            node.length, node.source_state = length, state
-            self.most = supply.limit.of(length)
-            node.note_opening()
-
-        def begun() -> Iterator[Any]:
-            self.begin_cut()
-            self.iterator = iterator
-            yield from itertools.islice(iterator, 1)  # what follows is asked of the iterator itself
-
-        self._begin_cut = begin
-        return begun() if self._ranks is None else iterator
+    def _beginning_cut(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        self.begin_cut()
+        self.iterator = iterator
+        yield from itertools.islice(iterator, 1)  # what follows is asked of the iterator itself
 
     def begin_cut(self) -> None:
         """Note that a batch is fetched of an epoch that is cut into batches of another size."""
-        if self._begin_cut is not None:
-            begin, self._begin_cut = self._begin_cut, None
-            begin()
+        if self._cut is not None:
+            self._node.length, self._node.source_state = self._cut
+            self._cut, self.most = None, self._supply.limit.of(self._node.length)
+            self._node.note_opening()
 
     @contextmanager
     def _opened_again(self) -> Iterator[None]:

@@ -359,15 +359,9 @@ class NextBatch:
         assert opened is not None, "something is open"
         given = opened.consumed()
         if in_turn is not None:
-            self.last = self.ended or in_turn.is_last(self.loader)
+            self.last = in_turn.ends_with(self.loader, given) or self.ended
         else:
             self.last = self.ended or batches is None or self.epoch_batches >= batches
-        if not given and in_turn is not None:
-            raise DataError(
-                f"the loader `{self.loader}` gave no batch: it is empty, or was iterated over before and does not "
-                "start over",
-                "leave it out of the mapping, or give it data",
-            )
         if not (given or self.last):
             raise DataError(
                 f"the data gave no batch after {self.epoch_batches} of {batches} in the epoch: it is empty, or does "

@@ -309,13 +309,14 @@ class Indexed(Source):
 
 @final
 class Ordered(Source):
-    """A `Loader`: any batch of any epoch can be reproduced."""
+    """A `Loader`, the attribute `loader`: any batch of any epoch can be reproduced."""
 
     _data: Loader
     redraws = True
 
     def __init__(self, loader: Loader, seed: int) -> None:
-        self._data, self._seed = loader, seed
+        self._data = self.loader = loader
+        self._seed = seed
 
     def open(self, epoch: int) -> Opened:
         return Opened(self.reopen(epoch, 0, {}), self.length(), {})
@@ -342,7 +343,7 @@ class Ordered(Source):
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         first = max(drawn - again, 0)
-        batches = self.numbered(epoch, first, state).load(itertools.count(first))
+        batches = self._data.load(self.numbered(epoch, first, state), itertools.count(first))
         self.redrawn = list(itertools.islice(batches, drawn - first))
         return batches
 

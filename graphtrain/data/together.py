@@ -58,8 +58,14 @@ class InTurn:
         names = [*self.loaders]
         return names[(names.index(name) + 1) % len(names)] if name in names else names[0]
 
-    def is_last(self, name: str) -> bool:
-        """True if no other follows this one."""
+    def ends_with(self, name: str, batches: int) -> bool:
+        """True if no other follows a loader that has ended after so many batches.
+
+        Raises:
+            DataError: it gave none.
+        """
+        if not batches:
+            raise _without_batch(name)
         return [*self.loaders][-1] == name
 
     def length(self, limit: BatchLimit) -> int:
@@ -209,11 +215,7 @@ class _Batches:
         batch = {name: next(iterator, _ENDED) for name, iterator in self.iterators.items()}
         ended = [name for name, part in batch.items() if part is _ENDED]
         if self._number == 0 and ended:
-            raise DataError(
-                f"the loader `{ended[0]}` gave no batch: it is empty, or was iterated over before and does not start "
-                "over",
-                "leave it out of the mapping, or give it data",
-            )
+            raise _without_batch(ended[0])
         combine, states = self._together.combine, self._state["loaders"]
         # All are over once each was read to its end in this epoch; with "cycle" perhaps in a pass before this one.
         if ended and all(
@@ -242,3 +244,10 @@ class _Batches:
                 'give it an `__iter__` that starts over; or set next_batch.combine = "shortest", or "longest"',
             )
         return part
+
+
+def _without_batch(name: str) -> DataError:
+    return DataError(
+        f"the loader `{name}` gave no batch: it is empty, or was iterated over before and does not start over",
+        "leave it out of the mapping, or give it data",
+    )

@@ -30,8 +30,7 @@ class Wrapped(Source):
         self.replays, self.redraws = source.replays, source.redraws
 
     def select(self, indices: Any) -> torch.Tensor | None:
-        self.selected = self._source.select(indices)
-        return self.selected
+        return self._source.select(indices)
 
     def has_length(self) -> bool:
         return self._source.has_length()

@@ -108,7 +108,9 @@ def test_loaders_follow_one_another_and_begin_again() -> None:
     assert [loaders.after(name) for name in ("", "clean", "noisy", "rare", "gone")] == [
         "clean", "noisy", "rare", "clean", "clean",
     ]  # fmt: skip
-    assert [loaders.is_last(name) for name in ("clean", "noisy", "rare")] == [False, False, True]
+    assert [loaders.ends_with(name, 1) for name in ("clean", "noisy", "rare")] == [False, False, True]
+    with pytest.raises(DataError, match="the loader `rare` gave no batch"):
+        loaders.ends_with("rare", 0)
 
 
 def test_a_loader_has_one_source() -> None:
