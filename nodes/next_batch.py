@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from graphtrain.nodes import _division as divisions
     from graphtrain.nodes import _opened as openings
     from graphtrain.nodes import _supply as supplies
-    from graphtrain.nodes._division import Round
     from graphtrain.nodes._opened import OpenBatches
     from graphtrain.nodes._supply import Supply
     from graphtrain.program.agreement import Agreement
@@ -272,7 +271,21 @@ class NextBatch:
         now = self._clock()
         self.seconds += now - self._mark
         self._mark = now
-        self._follow(opened, drawn)
+        self.round_batches = len(drawn.counts)
+        self.epoch_batches += len(drawn.counts)
+        self.batches += len(drawn.counts)
+        self.samples += sum(drawn.counts)
+        if drawn.length is not None:
+            self.length = drawn.length
+        self.exhausted = not drawn.counts
+        if drawn.is_last or not drawn.counts:
+            self._close()
+        elif drawn.is_last is None and self.epoch_batches >= self._certain:
+            self._look_ahead(opened)
+        else:
+            self._end_by_number()
+        if self._supply.is_early and not (self.last or self.pass_over):
+            opened.fetch_early()
         if not (drawn.counts or self.last):
             return self._take_part(ranks, indices)
         self.idle = drawn.batch is None
@@ -282,28 +295,6 @@ class NextBatch:
             return None, 0
         opened.held, opened.held_number = tensors_held(drawn.batch), drawn.number
         return (drawn.batch if opened.move is None else opened.move(drawn.batch)), drawn.samples
-
-    def _follow(self, opened: OpenBatches, drawn: Round) -> None:
-        """Count a round, and see whether the epoch has another."""
-        self.round_batches = len(drawn.counts)
-        if drawn.length is not None:
-            self.length = drawn.length
-        if not drawn.counts:
-            self.exhausted = True
-            self._close()
-            return
-        self.epoch_batches += len(drawn.counts)
-        self.batches += len(drawn.counts)
-        self.samples += sum(drawn.counts)
-        if drawn.is_last:
-            self._close()
-            return
-        if drawn.is_last is None and self.epoch_batches >= self._certain:
-            self._look_ahead(opened)
-        else:
-            self._end_by_number()
-        if self._supply.is_early and not self.last:
-            opened.fetch_early()
 
     def end_epoch(self) -> None:
         """End the epoch before its next batch, where it has one: a step function has asked for it."""

@@ -31,8 +31,8 @@ from graphtrain.data.samplers import (
     length_of,
     of_torchdata,
     samples_per_batch,
+    selection_of,
 )
-from graphtrain.data.selection import selection_of
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
