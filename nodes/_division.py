@@ -11,20 +11,19 @@ from torch.utils.data import DistributedSampler
 
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import tensors_held, traces
-from graphtrain.data.common import Common
-from graphtrain.data.loaders import RankLocal, loaders_of
+from graphtrain.data.loaders import RankLocal, loaders_of, own_data
 from graphtrain.data.samplers import length_of, parts_of
-from graphtrain.data.shares import Share, Shared, Windows, round_size
+from graphtrain.data.shares import Share, Shared, round_size
 from graphtrain.data.source import Indexed, Ordered, Source
-from graphtrain.data.state import DataState
+from graphtrain.data.wrapped import Common
 from graphtrain.errors import DataError, RanksDivergedError
-from graphtrain.kind.batch_limit import BatchLimit
-from graphtrain.program.agreement import Agreement
 from graphtrain.ranks import Record
 from graphtrain.state.content import content_hash
 
 if TYPE_CHECKING:
     from graphtrain.nodes._opened import OpenBatches
+    from graphtrain.nodes._supply import Supply
+    from graphtrain.program.agreement import Agreement
 
 
 class Round(NamedTuple):
@@ -34,7 +33,7 @@ class Round(NamedTuple):
         batch: of this rank; `NOTHING` where it has none.
         samples: how many this batch has.
         counts: the samples of every micro-batch, in the order of ranks; empty where the data has ended.
-        number: which of the batches that `Division.drawn` counts this rank was given, from 0.
+        number: which of the batches that this rank draws it was given, from 0.
         is_last: the epoch has no further round. None: nobody has looked.
         length: the micro-batches of the epoch, where that is known only now. Default: as it was.
     """
@@ -47,27 +46,6 @@ class Round(NamedTuple):
     length: int | None = None
 
 
-class Surroundings(NamedTuple):
-    """What a node that fetches batches is set up with, beside its data.
-
-    Attributes:
-        seed, saving, notify, ranks: of the run.
-        state: what is known of the data of the run.
-        windows: those that the batches fill.
-        graph_trains: True in a graph that steps an optimizer.
-        counts_by_hand: True where a function of the user's counts the samples of a batch.
-    """
-
-    seed: int
-    saving: bool
-    notify: Callable[[str], None]
-    ranks: Agreement | None
-    state: DataState
-    windows: Windows
-    graph_trains: bool
-    counts_by_hand: bool
-
-
 class Division(ABC):
     """How the batches of some data go to ranks.
 
@@ -77,9 +55,11 @@ class Division(ABC):
         early: the batches that a rank draws early where it does; 0 where `source` does it.
     """
 
-    source: Source
     synchronises = False
     early = 0
+
+    def __init__(self, supply: Supply, ranks: Agreement, source: Source) -> None:
+        self._supply, self._ranks, self.source = supply, ranks, source
 
     @abstractmethod
     def draw(self, opened: OpenBatches, opens: bool, count: Callable[[Any], int]) -> Round:
@@ -91,37 +71,13 @@ class Division(ABC):
             count: the samples in a batch.
         """
 
-    def known_length(self, length: int | None) -> int | None:
-        """The micro-batches of an epoch, as far as that is known before its first round, given what the data says."""
-        return length
-
-    def drawn(self, consumed: int) -> int:
-        """The batches of its data that a rank has drawn once so many micro-batches of an epoch are consumed."""
-        return consumed
-
-
-class _Turns(Division):
-    """Ranks take turns in the batches of one order: in a round, rank r takes the r-th.
-
-    Arguments:
-        name: what the data is called.
-    """
-
-    def __init__(self, source: Source, ranks: Agreement, run: Surroundings, name: Callable[[], str]) -> None:
-        self.source, self._ranks, self._name = source, ranks, name
-        self._windows, self._notify = run.windows, run.notify
-        if run.windows.are_expected:
-            run.notify(
-                "no node counts the micro-batches of a step, as `accumulate` does: a step has one of every rank, so it "
-                "depends on their number"
-            )
-
     def _size(self, first: int, end: int | None) -> int:
-        windows = self._windows()
+        """The micro-batches of a round in which ranks take turns in one order: rank r takes the r-th."""
+        windows = self._supply.run.windows()
         if any(window.left <= 0 for window in windows):
-            self._notify(
-                f"the window of `{self._windows.unstepped()}` is full and not stepped: how many batches a step has "
-                "depends on the number of ranks; let a guard step where `accumulate.full`"
+            self._supply.run.notify(
+                f"the window of `{self._supply.run.windows.unstepped()}` is full and not stepped: how many batches a "
+                "step has depends on the number of ranks; let a guard step where `accumulate.full`"
             )
         return round_size(first, end, self._ranks.world_size, windows)
 
@@ -137,14 +93,15 @@ class _Turns(Division):
         )
         for rank, record in enumerate(records):
             if record.length != records[0].length:
+                both = (records[0].length, record.length)
+                first, other = ("no length" if length < 0 else f"{length} batches" for length in both)
                 raise RanksDivergedError(
-                    f"{self._name()} has {_batches(records[0].length)} on rank 0, and {_batches(record.length)} on "
-                    f"rank {rank}",
+                    f"{self._supply.name} has {first} on rank 0, and {other} on rank {rank}",
                     "give every rank the same data; or pass graphtrain.rank_local(data), of which each has its own",
                 )
             if record.digest != records[0].digest:
                 raise RanksDivergedError(
-                    f"{self._name()} gives other batches on rank {rank} than on rank 0",
+                    f"{self._supply.name} gives other batches on rank {rank} than on rank 0",
                     "seed the generator that it draws from, or use a graphtrain.Loader, whose order follows from the "
                     "seed; or pass graphtrain.rank_local(data), of which each rank has its own",
                 )
@@ -152,7 +109,7 @@ class _Turns(Division):
 
 
 @final
-class _ByNumber(_Turns):
+class _ByNumber(Division):
     """A `Loader`: every rank loads its own batches, and knows of the others by their numbers."""
 
     def draw(self, opened: OpenBatches, opens: bool, count: Callable[[Any], int]) -> Round:
@@ -175,7 +132,7 @@ class _ByNumber(_Turns):
 
 
 @final
-class _DrawnByAll(_Turns):
+class _DrawnByAll(Division):
     """Data that gives one batch after the other: every rank draws those of all ranks, and keeps its own."""
 
     def draw(self, opened: OpenBatches, opens: bool, count: Callable[[Any], int]) -> Round:
@@ -199,23 +156,20 @@ class _EachItsOwn(Division):
     synchronises = True
     early = 1
 
-    def __init__(self, source: Source, data: Any, ranks: Agreement, name: Callable[[], str]) -> None:
-        self.source, self._data, self._ranks, self._name = source, data, ranks, name
-
     def draw(self, opened: OpenBatches, opens: bool, count: Callable[[Any], int]) -> Round:
         first, ranks = opened.consumed(), self._ranks
         size = round_size(first, opened.most, ranks.world_size, [])
         batch = opened.next() if ranks.rank < size else NOTHING
         samples = 0 if batch is NOTHING else count(batch)
-        own_length = length_of(self._data) if opens else None
+        own_length = length_of(own_data(self._supply.data)) if opens else None
         has_batch = batch is not NOTHING or ranks.rank >= size
         known = -1 if own_length is None else own_length
         records = ranks.with_batch(Record(has_batch=has_batch, length=known, samples=samples))
         without = [rank for rank, record in enumerate(records) if not record.has_batch]
         if without and first == 0 and len(without) < size:
             raise DataError(
-                f"`{self._name()}` gave no batch in this epoch on rank {', '.join(map(str, without))}: it is empty "
-                "there, or was iterated over before and does not start over",
+                f"`{self._supply.name}` gave no batch in this epoch on rank {', '.join(map(str, without))}: it is "
+                "empty there, or was iterated over before and does not start over",
                 "give every rank data, as a part of its own of the files, that starts over at each `__iter__`",
             )
         if without:
@@ -227,51 +181,38 @@ class _EachItsOwn(Division):
         ends = [end for end in (length, opened.most) if end is not None]
         counts = [record.samples for record in records[:size]]
         is_last = any(first + size >= end for end in ends)
-        return Round(batch, samples, counts, self.drawn(first), is_last, length)
-
-    def known_length(self, length: int | None) -> int | None:
-        return None
-
-    def drawn(self, consumed: int) -> int:
-        return consumed // self._ranks.world_size
+        return Round(batch, samples, counts, first // ranks.world_size, is_last, length)
 
 
-def division_of(
-    data: Any,
-    source: Source,
-    ranks: Agreement,
-    run: Surroundings,
-    *,
-    name: Callable[[], str],
-    limit: BatchLimit,
-) -> Division:
-    """The division of data among ranks.
-
-    Arguments:
-        source: the data, as one process reads it.
-        name: what the data is called.
-        limit: the most micro-batches in an epoch, of all ranks.
+def division_of(supply: Supply, ranks: Agreement) -> Division:
+    """The division among ranks of what a node has taken to read.
 
     Raises:
         DataError: a sampler divides the data already, or a share is to be taken of data whose length differs.
     """
+    data, source, run, limit = supply.data, supply.source, supply.run, supply.limit
     if isinstance(data, RankLocal):
         if limit.is_share:
             raise DataError(
                 f"next_batch.limit = {limit} is a share of the batches, and each rank has another number of them",
                 "set limit to a number of batches, of all ranks",
             )
-        return _EachItsOwn(source, data.data, ranks, name)
+        return _EachItsOwn(supply, ranks, source)
     parts = [part for loader in loaders_of(data).values() or [data] for part in parts_of(loader)]
     if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
         raise DataError(
-            f"{name()} has a DistributedSampler, which gives every rank another part; and ranks take turns in the "
+            f"{supply.name} has a DistributedSampler, which gives every rank another part; and ranks take turns in the "
             "batches of one order already",
             "leave the sampler out; or, to divide the data by it, pass graphtrain.rank_local(data)",
         )
+    if run.windows.are_expected:
+        run.notify(
+            "no node counts the micro-batches of a step, as `accumulate` does: a step has one of every rank, so it "
+            "depends on their number"
+        )
     if isinstance(source, Ordered):
         shared = Shared(source, ranks.rank, ranks.world_size, limit, run.windows)
-        division = _ByNumber(shared, ranks, run, name)
+        division = _ByNumber(supply, ranks, shared)
         division.synchronises = run.counts_by_hand
         return division
     if not isinstance(source, Indexed):
@@ -282,10 +223,6 @@ def division_of(
             "batch is loaded once"
         )
         source = Common(source, data, run.seed)
-    drawn_by_all = _DrawnByAll(source, ranks, run, name)
+    drawn_by_all = _DrawnByAll(supply, ranks, source)
     drawn_by_all.early = ranks.world_size
     return drawn_by_all
-
-
-def _batches(length: int) -> str:
-    return "no length" if length < 0 else f"{length} batches"

@@ -13,8 +13,7 @@ import torch
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import EarlyMover, batch_mover, is_other, tensors_held, traces
 from graphtrain.data.samplers import generators_of, samples_per_batch
-from graphtrain.data.shares import Share
-from graphtrain.data.source import Recut, Stateful
+from graphtrain.data.source import Stateful
 from graphtrain.errors import UsageError
 from graphtrain.nodes._supply import Supply
 from graphtrain.state.random import RandomAside, global_generators
@@ -51,10 +50,12 @@ class OpenBatches:
         self, node: NextBatch, supply: Supply, device: torch.device, transfer: Callable[[Any, Any], Any] | None
     ) -> None:
         self._node, self._supply = node, supply
-        self.iterator: Iterator[Any] = iter(())
+        self._ranks, self._state = supply.run.ranks, supply.run.state
+        self.iterator: Any = iter(())
         self.ahead: list[Any] = []
         self.most: int | None = None
-        self._begin_cut: Callable[[], None] | None = None  # once a batch is fetched of an epoch that is cut again
+        # Of an epoch that is cut into batches of another size, until one is fetched: its length and its state.
+        self._cut: tuple[int | None, dict[str, Any]] | None = None
         self.held: Any = NOTHING
         self.held_number: int | None = None
         self._early: EarlyMover | None = None
@@ -69,7 +70,7 @@ class OpenBatches:
 
     def consumed(self) -> int:
         """The batches that were given of what is open; of data alone, those of the epoch."""
-        return self._node.epoch_batches - self._node.loader_first
+        return self._node.epoch_batches - self._node.pass_first
 
     def length(self) -> int | None:
         """How many there are, as far as that is known."""
@@ -80,13 +81,12 @@ class OpenBatches:
         """From this batch of an epoch on, every visit looks whether there is another: the first, or the last."""
         if self._supply.is_early or not (length := self.length()):
             return 0
-        end, batches = self._node.loader_first + length, self._node.batches_per_epoch
+        end, batches = self._node.pass_first + length, self._node.batches_per_epoch
         return end if batches is None else min(end, batches)
 
     def _drawn(self) -> int:
         """How many batches the data has given, those ahead included."""
-        batches = self.consumed()
-        return (batches if self._supply.ranks is None else self._supply.division.drawn(batches)) + len(self.ahead)
+        return self.consumed() // (self._node.rank_local or 1) + len(self.ahead)
 
     # ---- opening and closing
 
@@ -97,14 +97,14 @@ class OpenBatches:
             selected: the numbers of what it has.
         """
         node, supply = self._node, self._supply
-        held = supply.state.capture(supply.data)  # before the data is told the epoch: a resume draws it from here
-        self.iterator, node.length, node.source_state = supply.source.open(supply.epoch)
-        self.most = supply.limit.of(node.length) if supply.limit else None
+        held = self._state.capture(supply.data)  # before the data is told the epoch: a resume draws it from here
+        self.iterator, node.length, node.source_state = supply.source.open(node.passes - 1)
+        self.most = supply.limit.of(node.length)
         if held:
             node.source_state["data"] = held
         if selected is not None:
             node.source_state["indices"] = selected
-        if supply.ranks is not None:
+        if self._ranks is not None:
             self.held, node.last_batch = NOTHING, {}
 
     def end(self) -> None:
@@ -115,15 +115,15 @@ class OpenBatches:
 
     def release(self) -> None:
         """End the worker processes of the data; if another batch is fetched, it is reopened where it was."""
-        if self._supply.source.release(self.iterator) and not self._node.opens_next():
+        if self._supply.source.release(self.iterator) and not self._node.pass_over:
             self.iterator = self._reopened(self._drawn())
 
     def _reopened(self, drawn: int) -> Iterator[Any]:
-        if self._begin_cut is not None:  # nothing was fetched since the resume
+        if self._cut is not None:  # nothing was fetched since the resume
             yield from self._resumed()
             return
         with self._opened_again():
-            self.iterator = self._supply.source.reopen(self._supply.epoch, drawn, self._node.source_state)
+            self.iterator = self._supply.source.reopen(self._node.passes - 1, drawn, self._node.source_state)
         yield from itertools.islice(self.iterator, 1)  # what follows is asked of the iterator itself
 
     # ---- the next batch
@@ -148,7 +148,7 @@ class OpenBatches:
         if following is NOTHING:
             return False
         self.ahead.append(following)
-        if self._early is not None and self._supply.ranks is None:
+        if self._early is not None and self._ranks is None:
             self._early.begin(following)
         node.fetched_ahead = 1
         return True
@@ -156,7 +156,7 @@ class OpenBatches:
     def fetch_early(self) -> None:
         """Fetch what this rank needs in the next round."""
         early = self._supply.division.early
-        if isinstance(self.iterator, Share):
+        if not early:
             fetched = self.iterator.fetch_early()
         else:
             rest = early if self.most is None else self.most - self.consumed()
@@ -177,7 +177,7 @@ class OpenBatches:
         node, supply = self._node, self._supply
         if self.held is not NOTHING:
             node.last_batch = {"batch_size": samples_per_batch(supply.data), "tensors": traces(self.held)}
-            if supply.ranks is not None:
+            if self._ranks is not None:
                 node.last_batch["number"] = self.held_number
         # A batch of a class of one's own cannot be encoded; where it can be, it is drawn again with those before it.
         if self.ahead and _has_plain_form(self.ahead):
@@ -197,41 +197,50 @@ class OpenBatches:
         node, supply = self._node, self._supply
         self.most = supply.limit.of(node.length)
         self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
-        if supply.ranks is not None and not supply.division.early:
+        if self._ranks is not None and not supply.division.early:
             self.ahead, node.fetched_ahead = [], 0  # each rank fetches its own again
         supply.source.select(node.source_state.get("indices"))
         self.iterator = self._resumed()
-        if self._early is not None and supply.ranks is None:
+        if self._early is not None and self._ranks is None:
             for batch in self.ahead:
                 self._early.begin(batch)
 
     def _resumed(self) -> Iterator[Any]:
         """The rest of the epoch in which the run was saved; the last batch is compared where it is drawn again."""
-        node, supply, drawn = self._node, self._supply, self._drawn()
-        recut = supply.source.recut(drawn, node.source_state, node.last_batch.get("batch_size"))
+        node, supply, drawn, state = self._node, self._supply, self._drawn(), self._node.source_state
+        saved: list[list[Any]] = node.last_batch.get("tensors", [])
+        again = 0
+        recut = supply.source.recut(drawn, state, node.last_batch.get("batch_size"))
         if recut is not None:
-            return self._recut(recut, drawn)
-        saved = node.last_batch.get("tensors")
-        compares = bool(saved) and supply.source.redraws and self.consumed() > 0 and supply.state.is_known(supply.data)
-        again = 1 + len(self.ahead) if compares else 0
-        if compares and "number" in node.last_batch:  # of the batches of several ranks, that of this one
-            again = drawn - node.last_batch["number"]
+            line = f"{supply.name}: {recut.text}"
+            if recut.is_complete:
+                self._state.changes.append(line)
+            else:
+                self._state.comparisons.append(lambda: line)
+            state = {**state, "cut": recut.cut}
+        elif saved and supply.source.redraws and self.consumed() > 0 and self._state.is_known(supply.data):
+            again = 1 + len(self.ahead)
+            if "number" in node.last_batch:  # of the batches of several ranks, that of this one
+                again = drawn - node.last_batch["number"]
         with self._opened_again():
             self._compare_end(drawn)
-            iterator = supply.source.reopen(supply.epoch, drawn, node.source_state, again)
-            if compares:
-                self._compare(saved or [], again, drawn - again)
-            self._fetch_ahead_again(iterator)
-        return iterator
+            iterator = supply.source.reopen(node.passes - 1, drawn, state, again)
+            if recut is not None:
+                self._cut = recut.length(), state
+            if again:
+                self._compare(saved, again, drawn - again)
+            # Those that were not saved, from where those before them were drawn again.
+            self.ahead += itertools.islice(iterator, node.fetched_ahead - len(self.ahead))
+        return iterator if recut is None or self._ranks is not None else self._beginning_cut(iterator)
 
     def _compare_end(self, drawn: int) -> None:
         """Of data that keeps its position nothing is drawn again: what is known is how many batches there may be."""
         node, supply = self._node, self._supply
         is_at_end = 0 < drawn == (node.length or node.pass_before)
-        if is_at_end and isinstance(supply.source, Stateful) and supply.source.has_more(supply.epoch):
+        if is_at_end and isinstance(supply.source, Stateful) and supply.source.has_more(node.passes - 1):
             expected = f"{'its length is' if node.length else 'the epoch before had'} {drawn}"
             line = f"{supply.name} has a batch {drawn + 1} in this epoch now, and {expected}: {_AT_THE_END}"
-            supply.state.comparisons.append(lambda: line)
+            self._state.comparisons.append(lambda: line)
 
     def _compare(self, saved: list[list[Any]], again: int, number: int) -> None:
         """Compare what was drawn again with what the run was saved with."""
@@ -240,48 +249,21 @@ class OpenBatches:
         if len(supply.source.redrawn) == again and not is_other(traces(tensors_held(batch)), saved):
             return
         line = f"{supply.name} differs: batch {number + 1} of epoch {self._node.epoch + 1} is not what it was"
-        drawn_again = _digest(supply.state.capture(supply.data))
+        drawn_again = _digest(self._state.capture(supply.data))
         # A batch of data that changes while it is trained on cannot be drawn again, and need not be.
-        supply.state.comparisons.append(
-            lambda: line if _digest(supply.state.capture(supply.data)) == drawn_again else ""
-        )
+        self._state.comparisons.append(lambda: line if _digest(self._state.capture(supply.data)) == drawn_again else "")
 
-    def _fetch_ahead_again(self, iterator: Iterator[Any]) -> None:
-        """Fetch the batch ahead if it was not saved, from where those before it were drawn again."""
-        self.ahead += itertools.islice(iterator, self._node.fetched_ahead - len(self.ahead))
-
-    def _recut(self, recut: Recut, drawn: int) -> Iterator[Any]:
-        """The rest of an epoch in batches of another size. Until one is fetched, the position stays what it was."""
-        node, supply = self._node, self._supply
-        line = f"{supply.name}: {recut.text}"
-        if recut.is_complete:
-            supply.state.changes.append(line)
-        else:
-            supply.state.comparisons.append(lambda: line)
-        state = {**node.source_state, "cut": recut.cut}
-        with self._opened_again():
-            iterator = supply.source.reopen(supply.epoch, drawn, state)
-            length = recut.length()
-            self._fetch_ahead_again(iterator)
-
-        def begin() -> None:
-            node.length, node.source_state = length, state
-            self.most = supply.limit.of(length)
-            node.note_opening()
-
-        def begun() -> Iterator[Any]:
-            self.begin_cut()
-            self.iterator = iterator
-            yield from itertools.islice(iterator, 1)  # what follows is asked of the iterator itself
-
-        self._begin_cut = begin
-        return begun() if supply.ranks is None else iterator
+    def _beginning_cut(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        self.begin_cut()
+        self.iterator = iterator
+        yield from itertools.islice(iterator, 1)  # what follows is asked of the iterator itself
 
     def begin_cut(self) -> None:
         """Note that a batch is fetched of an epoch that is cut into batches of another size."""
-        if self._begin_cut is not None:
-            begin, self._begin_cut = self._begin_cut, None
-            begin()
+        if self._cut is not None:
+            self._node.length, self._node.source_state = self._cut
+            self._cut, self.most = None, self._supply.limit.of(self._node.length)
+            self._node.note_opening()
 
     @contextmanager
     def _opened_again(self) -> Iterator[None]:
@@ -290,8 +272,8 @@ class OpenBatches:
         with ExitStack() as kept:
             kept.enter_context(RandomAside([*global_generators(), *generators_of(supply.data)]))
             for data in supply.parts:
-                kept.enter_context(supply.state.kept(data))
-            supply.state.restore(supply.data, self._node.source_state.get("data", {}))
+                kept.enter_context(self._state.kept(data))
+            self._state.restore(supply.data, self._node.source_state.get("data", {}))
             yield
 
 

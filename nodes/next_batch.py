@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from graphtrain.nodes import _division as divisions
     from graphtrain.nodes import _opened as openings
     from graphtrain.nodes import _supply as supplies
-    from graphtrain.nodes._division import Round
     from graphtrain.nodes._opened import OpenBatches
     from graphtrain.nodes._supply import Supply
     from graphtrain.program.agreement import Agreement
@@ -152,12 +151,10 @@ class NextBatch:
     round_batches: int = progress(1, in_digest=False)
     rank_local: int = progress(0, in_digest=False)  # the ranks among which the data divides itself
     idle: bool = progress(False, in_digest=False)  # the batch of this rank is None
-    # Of several loaders: the one that is read, whether it has ended, and the batches of the epoch before it.
     loader: str = progress("")
-    between: bool = progress(False)
-    loader_first: int = progress(0)
-    # With `batches_per_epoch`: the epoch has ended and its pass through the data has not, which the next one continues.
-    rest: bool = progress(False)
+    # What is open is a pass through the data, or through one of the loaders; an epoch may have several, or end inside.
+    pass_over: bool = progress(True)  # nothing is open: the next visit opens the data, or another loader
+    pass_first: int = progress(0)  # the batches of the epoch before the pass; below 0 where it began in an epoch before
     pass_before: int = progress(0)  # the batches of the last pass through the data that has ended
     passes: int = progress(0, stays=True)
     source_state: dict[str, Any] = progress({})
@@ -194,13 +191,13 @@ class NextBatch:
         graph_trains: bool = True,
     ) -> None:
         position, self._position = self._position, {}
-        inside = not self.opens_next()  # of an epoch: this is a resume
+        inside = not self.pass_over  # this is a resume
         self._ranks, self._notify, self._turns = ranks, notify, 0
         if self._opened is None:
             self._supply = supplies.Supply(self)
         state, filled = data_state or states.DataState(), windows or shares.Windows()
-        run = divisions.Surroundings(seed, saving, notify, ranks, state, filled, graph_trains, batch_size is not None)
-        self._supply.set_up(train_data, position, inside=inside, run=run)
+        run = supplies.Surroundings(seed, saving, notify, ranks, state, filled, graph_trains, batch_size is not None)
+        self._supply.set_up(train_data, position, run, inside=inside)
         self._count = sample_counter() if batch_size is None else _whole(batch_size)
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
@@ -212,13 +209,9 @@ class NextBatch:
                 self._opened.end()
         self._certain = self._opened.first_uncertain()
 
-    def opens_next(self) -> bool:
-        """True if the next visit opens the data of an epoch, or another loader of one."""
-        return (self.last and not self.rest) or self.between or not self.opened
-
     def follow_windows(self, windows: Windows) -> None:
         """Fill these from now on: the graph around the node has changed, and the node has not."""
-        self._supply.windows.counters = windows.counters
+        self._supply.run.windows.counters = windows.counters
 
     def __call__(self, indices: Indices | None = None) -> tuple[Any, int]:
         if self._ranks is not None:
@@ -226,8 +219,8 @@ class NextBatch:
         now = self._clock()
         self.seconds += now - self._mark
         self._mark = now
-        if self.last or not self.opened or self.between:
-            self._open_epoch(indices)
+        if self.last or self.pass_over:
+            self._open(indices)
         opened: Any = self._opened
         batch = opened.next()
         if batch is None:
@@ -236,9 +229,9 @@ class NextBatch:
         opened.held = tensors_held(batch) if kind is dict or kind is list else batch  # 0.05 us for most batches
         if batch is NOTHING:
             self.exhausted = True
-            if not self.rest:
-                self._close_epoch()
-            return self(indices) if self.between else (None, 0)
+            if not (self.last or self.pass_over):
+                self._close()
+            return (None, 0) if self.last else self(indices)
         self.epoch_batches += 1
         self.batches += 1
         if self.epoch_batches >= self._certain:
@@ -256,20 +249,19 @@ class NextBatch:
             self.batches += 1
             if self.epoch_batches >= self._certain:
                 self._look_ahead(opened)
-            batch = NOTHING if self.last or self.between else opened.next()
+            batch = NOTHING if self.last or self.pass_over else opened.next()
         return batch
 
     def _take_part(self, ranks: Agreement, indices: Indices | None) -> tuple[Any, int]:
         """Take the batch of this rank in the next round of all of them."""
         opened: Any = self._opened
-        opens = self.opens_next()
-        if self.rest:
-            self._continue_data()
-        if opens:
-            self._open_epoch(indices)
-            self.length = self._supply.division.known_length(self.length)
-        else:
+        opens = self.pass_over
+        if opens or self.last:
+            self._open(indices)
+        if not opens:
             opened.begin_cut()
+        elif self.rank_local:
+            self.length = None  # until all ranks have said theirs
         if not (opens or self._supply.division.synchronises):
             ranks.before_batch()
         if self.ended:
@@ -279,8 +271,22 @@ class NextBatch:
         now = self._clock()
         self.seconds += now - self._mark
         self._mark = now
-        self._follow(opened, drawn)
-        if not drawn.counts and self.between:
+        self.round_batches = len(drawn.counts)
+        self.epoch_batches += len(drawn.counts)
+        self.batches += len(drawn.counts)
+        self.samples += sum(drawn.counts)
+        if drawn.length is not None:
+            self.length = drawn.length
+        self.exhausted = not drawn.counts
+        if drawn.is_last or not drawn.counts:
+            self._close()
+        elif drawn.is_last is None and self.epoch_batches >= self._certain:
+            self._look_ahead(opened)
+        else:
+            self._end_by_number()
+        if self._supply.is_early and not (self.last or self.pass_over):
+            opened.fetch_early()
+        if not (drawn.counts or self.last):
             return self._take_part(ranks, indices)
         self.idle = drawn.batch is None
         if self.idle:
@@ -290,54 +296,30 @@ class NextBatch:
         opened.held, opened.held_number = tensors_held(drawn.batch), drawn.number
         return (drawn.batch if opened.move is None else opened.move(drawn.batch)), drawn.samples
 
-    def _follow(self, opened: OpenBatches, drawn: Round) -> None:
-        """Count a round, and see whether the epoch has another."""
-        self.round_batches = len(drawn.counts)
-        if drawn.length is not None:
-            self.length = drawn.length
-        if not drawn.counts:
-            self.exhausted = True
-            self._close_epoch()
-            return
-        self.epoch_batches += len(drawn.counts)
-        self.batches += len(drawn.counts)
-        self.samples += sum(drawn.counts)
-        if drawn.is_last:
-            self._close_epoch()
-            return
-        if drawn.is_last is None and self.epoch_batches >= self._certain:
-            self._look_ahead(opened)
-        else:
-            self._end_by_number()
-        if self._supply.is_early and not self.last:
-            opened.fetch_early()
-
     def end_epoch(self) -> None:
         """End the epoch before its next batch, where it has one: a step function has asked for it."""
         if not self.opened or self.last or not self.epoch_batches:
             return
         self.ended = True
-        if self.between:  # it was the last batch of a loader
-            self._close_epoch()
+        if self.pass_over:  # it was the last batch of a loader
+            self._close()
         elif self._opened is not None:
             self._opened.end()
 
     def _look_ahead(self, opened: OpenBatches) -> None:
         """See whether the epoch has another batch after this one."""
         if not opened.has_another():
-            self._close_epoch()
+            self._close()
         self._end_by_number()
 
     def _end_by_number(self) -> None:
         """End the epoch where it has as many batches as it is to have; what the data still has is for the next one."""
-        if self.batches_per_epoch is None or self.last or self.between:
-            return
-        if self.epoch_batches < self.batches_per_epoch:
+        if self.batches_per_epoch is None or self.pass_over or self.epoch_batches < self.batches_per_epoch:
             return
         if self.ended:  # during this very round, by what several ranks have agreed on
-            self._close_epoch()
+            self._close()
         else:
-            self.last = self.rest = True
+            self.last = True
             self._turns += 1
 
     def note_opening(self) -> None:
@@ -346,44 +328,39 @@ class NextBatch:
         self._certain = self._opened.first_uncertain()
         self._turns += 1
 
-    def _continue_data(self) -> None:
-        """Begin an epoch with what its data still has."""
-        self.loader_first -= self.epoch_batches
-        self.epoch, self.epoch_batches = self.epoch + 1, 0
-        self.last = self.rest = self.exhausted = self.empty = self.ended = False
-        self.note_opening()
-
-    def _open_epoch(self, indices: Indices | None) -> None:
-        if self.rest:
-            self._continue_data()
-            return
-        selected = self._supply.take_next(indices)
-        if self.between:
-            self.loader_first = self.epoch_batches
-            self.passes += self._supply.in_turn is None
-        else:
-            self.epoch += self.opened
-            self.passes += 1
-            self.epoch_batches = self.loader_first = 0
-        self.opened, self.between = True, False
-        self.last = self.exhausted = self.empty = self.ended = False
+    def _open(self, indices: Indices | None) -> None:
+        """Begin an epoch, or what this one reads next; what is open has the first batches of an epoch that begins."""
         assert self._opened is not None, "the node is set up"
-        self._opened.open(selected)
+        begins, opens = self.last or not self.opened, self.pass_over
+        selected = self._supply.take_next(indices) if opens else None
+        if begins:
+            self.epoch += self.opened
+            self.pass_first, self.epoch_batches = self.pass_first - self.epoch_batches, 0
+        self.opened, self.pass_over = True, False
+        self.last = self.exhausted = self.empty = self.ended = False
+        if opens:
+            self.passes += begins or self._supply.in_turn is None
+            self.pass_first = self.epoch_batches
+            self._opened.open(selected)
         self.note_opening()
 
-    def _close_epoch(self) -> None:
-        opened, in_turn = self._opened, self._supply.in_turn
+    def _close(self) -> None:
+        """End what is open, and the epoch unless it reads another loader, or its data once more."""
+        opened, in_turn, batches = self._opened, self._supply.in_turn, self.batches_per_epoch
         assert opened is not None, "something is open"
-        self.between = not self.ended and self._is_followed(opened.consumed())
-        self.last = not self.between
-        self.empty = self.epoch_batches == 0
-        self.pass_before = 0 if self.ended or in_turn is not None else opened.consumed()
-        if in_turn is not None and not opened.consumed():
+        given = opened.consumed()
+        if in_turn is not None:
+            self.last = in_turn.ends_with(self.loader, given) or self.ended
+        else:
+            self.last = self.ended or batches is None or self.epoch_batches >= batches
+        if not (given or self.last):
             raise DataError(
-                f"the loader `{self.loader}` gave no batch: it is empty, or was iterated over before and does not "
-                "start over",
-                "leave it out of the mapping, or give it data",
+                f"the data gave no batch after {self.epoch_batches} of {batches} in the epoch: it is empty, or does "
+                "not start over",
+                "supply data that starts over at each `__iter__`, or leave next_batch.batches_per_epoch out",
             )
+        self.pass_over, self.empty = True, self.epoch_batches == 0
+        self.pass_before = 0 if self.ended or in_turn is not None else given
         if self.empty:
             epoch = f" in epoch {self.epoch + 1}" if self.epoch else ""
             self._notify(
@@ -392,20 +369,6 @@ class NextBatch:
         opened.end()  # other ranks have none to go with what is ahead
         self.source_state = {}
         self._turns += 1
-
-    def _is_followed(self, batches: int) -> bool:
-        """True if the epoch has another loader, or its data once more, after so many batches of what is open."""
-        if (in_turn := self._supply.in_turn) is not None:
-            return not in_turn.is_last(self.loader)
-        if self.batches_per_epoch is None or self.epoch_batches >= self.batches_per_epoch:
-            return False
-        if not batches:
-            raise DataError(
-                f"the data gave no batch after {self.epoch_batches} of {self.batches_per_epoch} in the epoch: it is "
-                "empty, or does not start over",
-                "supply data that starts over at each `__iter__`, or leave next_batch.batches_per_epoch out",
-            )
-        return True
 
     def release(self) -> None:
         """End the worker processes of the data; if another batch is fetched, the epoch is reopened where it was."""
@@ -416,7 +379,7 @@ class NextBatch:
         """The position that the data keeps itself, and the batch ahead; asked for when the run is captured."""
         if self._position or self._opened is None:
             return dict(self._position)
-        return self._supply.position(inside=not self.opens_next()) | self._opened.position()
+        return self._supply.position(inside=not self.pass_over) | self._opened.position()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep them until the node is set up, which may be in a later validation."""
@@ -442,7 +405,7 @@ class NextBatch:
         if self._opened is None:
             return self.length or 0
         if self._supply.in_turn is not None:
-            return self._supply.length_of_loaders()
+            return self._supply.length_in_turn
         return self._opened.length() or 0
 
     @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at", fractions="_has_length")

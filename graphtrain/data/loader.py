@@ -159,7 +159,7 @@ class Loader:
                 batches before it are of the same size.
             indices: the samples that the epoch has, in their order, or shuffled. Default: all of the dataset.
         """
-        return self.epoch(epoch, start, seed, sample=sample, indices=indices).load(itertools.count(start))
+        return self.load(self.epoch(epoch, start, seed, sample=sample, indices=indices), itertools.count(start))
 
     def epoch(
         self,
@@ -172,8 +172,8 @@ class Loader:
     ) -> NumberedEpoch:
         """An epoch of which any batches can be loaded, by their numbers; the arguments are those of `batches`.
 
-        >>> epoch = Loader(range(10), batch_size=4).epoch(0)
-        >>> epoch.length, epoch.samples(2), list(epoch.load(iter([2])))
+        >>> loader = Loader(range(10), batch_size=4); epoch = loader.epoch(0)
+        >>> epoch.length, epoch.samples(2), list(loader.load(epoch, iter([2])))
         (3, 2, [tensor([8, 9])])
         """
         seed = seed if self.seed is None else self.seed
@@ -184,10 +184,11 @@ class Loader:
             order, is_in_batches = self._order(indices)
         size = None if is_in_batches else self.batch_size
         first = start * (size or 1) if sample is None or is_in_batches else sample
-        return NumberedEpoch(self._load, _Order(order, size, self.drop_last, start, first, seed, epoch, is_in_batches))
+        return NumberedEpoch(order, size, self.drop_last, start, first, seed, epoch, is_in_batches)
 
-    def _load(self, jobs: Iterator[Job]) -> Iterator[Any]:
-        self._numbered.jobs = jobs
+    def load(self, epoch: NumberedEpoch, numbers: Iterator[int]) -> Iterator[Any]:
+        """The batches of an epoch with these numbers, which are asked for as workers are free."""
+        self._numbered.jobs = map(epoch.job, numbers)  # numbers may go on after their end, as in no generator
         if self._inner is None:
             if self.num_workers and self._reports is None:
                 self._reports = Reports(self.num_workers)
@@ -256,8 +257,8 @@ class Loader:
 
 @final
 @dataclass(frozen=True)
-class _Order:
-    """What an epoch has, in its order, and how it is cut into batches.
+class NumberedEpoch:
+    """What an epoch of a `Loader` has, in its order, and how it is cut into batches, of which any can be loaded.
 
     Persistent workers hold it as long as they live. It must not lead back to their loader: only the garbage collector
     ends what is in a cycle, after the queues by which workers are told to end, and waits ten seconds for each of them.
@@ -281,7 +282,11 @@ class _Order:
 
     def job(self, number: int) -> Job:
         """What has to be loaded for a batch, by its number."""
-        return self.seed, self.epoch, number, next(self.batches(number))
+        return self.seed, self.epoch, number, self.indices(number)
+
+    def indices(self, number: int) -> Any:
+        """The samples of a batch, by their numbers in the dataset."""
+        return next(self.batches(number))
 
     def _place(self, number: int) -> int:
         return self.first + (number - self.start) * (self.size or 1)
@@ -299,41 +304,15 @@ class _Order:
 
     @property
     def length(self) -> int:
-        """The batches in the epoch, those before `start` included."""
+        """How many batches it has, by its order: those that a sampler gives, whatever its `len()` is."""
         rest, size = max(len(self.order) - self.first, 0), self.size or 1
         return self.start + (rest // size if self.drop_last else -(-rest // size))
 
     def samples(self, number: int) -> int:
-        """The samples in a batch."""
+        """How many samples a batch has."""
         if self.is_in_batches:
             return len(self.order[number])
         return min(self.size or 1, len(self.order) - self._place(number))
-
-
-@final
-@dataclass(frozen=True)
-class NumberedEpoch:
-    """One epoch of a `Loader`, of which any batches can be loaded."""
-
-    _load: Callable[[Iterator[Job]], Iterator[Any]]
-    order: _Order
-
-    @property
-    def length(self) -> int:
-        """How many batches it has, by its order: those that a sampler gives, whatever its `len()` is."""
-        return self.order.length
-
-    def samples(self, number: int) -> int:
-        """How many samples a batch has."""
-        return self.order.samples(number)
-
-    def indices(self, number: int) -> Any:
-        """The samples of a batch, by their numbers in the dataset."""
-        return next(self.order.batches(number))
-
-    def load(self, numbers: Iterator[int]) -> Iterator[Any]:
-        """The batches with these numbers, which are asked for as workers are free."""
-        return self._load(map(self.order.job, numbers))  # numbers may go on after their end, as in no generator
 
 
 class _NumberedBatches:

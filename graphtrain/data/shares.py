@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
-from graphtrain.data.common import Wrapped
-from graphtrain.data.loader import NumberedEpoch
+from graphtrain.data.loader import Loader, NumberedEpoch
 from graphtrain.data.source import Opened, Ordered
+from graphtrain.data.wrapped import Wrapped
 from graphtrain.kind.batch_limit import BatchLimit
 
 
@@ -126,7 +126,7 @@ class Share:
         rank, world_size: this rank, of how many.
         first: the micro-batches that are consumed.
         windows: asked whenever rounds are planned.
-        end_workers: ends the workers that load some batches.
+        loader: of which the epoch is.
         again: the number of a batch that is loaded before all others, for `redrawn`. Default: none.
 
     Attributes:
@@ -141,11 +141,11 @@ class Share:
         world_size: int,
         first: int,
         windows: Windows,
-        end_workers: Callable[[Iterator[Any]], bool],
+        loader: Loader,
         again: int | None = None,
     ) -> None:
         self.epoch, self.end = epoch, end
-        self._rank, self._world_size, self._windows, self._end_workers = rank, world_size, windows, end_workers
+        self._rank, self._world_size, self._windows, self._loader = rank, world_size, windows, loader
         self._due: deque[int] = deque()  # the numbers that are planned, and not asked for yet
         self._asked: deque[int] = deque()  # those asked for, and not fetched yet,
         self._stale = 0  # of which so many are of an older plan
@@ -210,7 +210,7 @@ class Share:
 
     def _begin_loading(self) -> Iterator[Any]:
         if self._batches is None:
-            self._batches = self.epoch.load(_Numbers(weakref.ref(self)))
+            self._batches = self._loader.load(self.epoch, _Numbers(weakref.ref(self)))
         return self._batches
 
     def _fetch(self) -> Any:
@@ -228,7 +228,7 @@ class Share:
 
     def release(self) -> None:
         """End the workers. What they were asked for is asked for again."""
-        if self._batches is not None and self._end_workers(self._batches):
+        if self._batches is not None and self._loader.release(self._batches):
             self._due.extendleft(reversed([*self._asked][self._stale :]))
             self._asked.clear()
             self._stale, self._batches = 0, None
@@ -272,9 +272,7 @@ class Shared(Wrapped):
         limit = self._limit.of(numbered.length)
         end = numbered.length if limit is None else min(numbered.length, limit)
         number = drawn - again if again and drawn - again >= state.get("cut", {}).get("batches", 0) else None
-        share = Share(
-            numbered, end, self._rank, self._world_size, drawn, self._windows, self._source.end_workers, number
-        )
+        share = Share(numbered, end, self._rank, self._world_size, drawn, self._windows, self._source.loader, number)
         # What follows are batches of other ranks.
         self.redrawn = [*share.redrawn, *[None] * (again - 1)] if again else []
         return share

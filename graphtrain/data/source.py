@@ -31,8 +31,8 @@ from graphtrain.data.samplers import (
     length_of,
     of_torchdata,
     samples_per_batch,
+    selection_of,
 )
-from graphtrain.data.selection import selection_of
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
@@ -74,6 +74,9 @@ class Recut(NamedTuple):
 
 class Source(ABC):
     """Data with a position."""
+
+    _data: Any
+    """What is read; of several loaders, and around another source, there is none."""
 
     redraws = False
     """True if `reopen` draws exactly the same batches again, bit for bit."""
@@ -118,7 +121,7 @@ class Source(ABC):
 
     def has_length(self) -> bool:
         """False if the length of an epoch is not known."""
-        return True
+        return length_of(self._data) is not None
 
     def release(self, batches: Iterator[Any]) -> bool:
         """End the worker processes that load these batches; True if the epoch has to be reopened therefore."""
@@ -282,11 +285,11 @@ class Indexed(Source):
     redraws = True
 
     def __init__(self, batches: Sequence[Any]) -> None:
-        self._batches = batches
+        self._data = batches
 
     def open(self, epoch: int) -> Opened:
         if self.selected is None:
-            return Opened(iter(self._batches), len(self._batches), {})
+            return Opened(iter(self._data), len(self._data), {})
         return Opened(self._from(0), len(self.selected), {})
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
@@ -295,23 +298,25 @@ class Indexed(Source):
         return self._from(drawn)
 
     def select(self, indices: Any) -> torch.Tensor | None:
-        self.selected = None if indices is None else selection_of(indices, len(self._batches), "batches")
+        self.selected = None if indices is None else selection_of(indices, len(self._data), "batches")
         return self.selected
 
     def _from(self, first: int) -> Iterator[Any]:
         if self.selected is None:
-            return itertools.islice(self._batches, first, None)
-        return (self._batches[number] for number in self.selected[first:].tolist())
+            return itertools.islice(self._data, first, None)
+        return (self._data[number] for number in self.selected[first:].tolist())
 
 
 @final
 class Ordered(Source):
-    """A `Loader`: any batch of any epoch can be reproduced."""
+    """A `Loader`, the attribute `loader`: any batch of any epoch can be reproduced."""
 
+    _data: Loader
     redraws = True
 
     def __init__(self, loader: Loader, seed: int) -> None:
-        self._data, self._seed = loader, seed
+        self._data = self.loader = loader
+        self._seed = seed
 
     def open(self, epoch: int) -> Opened:
         return Opened(self.reopen(epoch, 0, {}), self.length(), {})
@@ -324,10 +329,6 @@ class Ordered(Source):
         """The epoch, of which any batches can be loaded that come after its last cut; the arguments are of `reopen`."""
         sample = self._sample(drawn, state) if "cut" in state else None
         return self._data.epoch(epoch, drawn, self._seed, sample=sample, indices=self.selected)
-
-    def end_workers(self, batches: Iterator[Any]) -> bool:
-        """End the workers that load batches; True if there are any."""
-        return self._data.release(batches)
 
     def select(self, indices: Any) -> torch.Tensor | None:
         loader = self._data
@@ -342,7 +343,7 @@ class Ordered(Source):
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         first = max(drawn - again, 0)
-        batches = self.numbered(epoch, first, state).load(itertools.count(first))
+        batches = self._data.load(self.numbered(epoch, first, state), itertools.count(first))
         self.redrawn = list(itertools.islice(batches, drawn - first))
         return batches
 
@@ -368,7 +369,7 @@ class Ordered(Source):
         return self._data.unsaved()
 
     def release(self, batches: Iterator[Any]) -> bool:
-        return self.end_workers(batches)
+        return self._data.release(batches)
 
 
 @final
@@ -411,9 +412,6 @@ class Stateful(Source):
             self._loaded = {}
             yield batch
         self._loaded = {}
-
-    def has_length(self) -> bool:
-        return length_of(self._data) is not None
 
     def position(self) -> dict[str, Any]:
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
@@ -467,9 +465,6 @@ class Replayed(Source):
         if self._once:
             state["once"] = True
         return Opened(self._begin(state), length, state)
-
-    def has_length(self) -> bool:
-        return length_of(self._data) is not None
 
     def release(self, batches: Iterator[Any]) -> bool:
         return not self._once and shut_down(batches.iterator if isinstance(batches, Stream) else batches)
@@ -558,7 +553,7 @@ class _Progress:
     """Reports batches that are drawn again, if that takes long, with an estimate."""
 
     def __init__(self, epoch: int, batches: int, notify: Callable[[str], None]) -> None:
-        self._epoch, self._batches, self._notify = epoch, batches, notify
+        self._epoch, self._data, self._notify = epoch, batches, notify
         self._begun = time.monotonic()
         self._next = _FIRST_REPORT_SECONDS
 
@@ -567,8 +562,8 @@ class _Progress:
         seconds = time.monotonic() - self._begun
         if seconds < self._next:
             return
-        rest = seconds / number * (self._batches - number)
-        place = f"{number:,} of {self._batches:,} batches of epoch {self._epoch + 1} are drawn again, {rest:.0f} s left"
+        rest = seconds / number * (self._data - number)
+        place = f"{number:,} of {self._data:,} batches of epoch {self._epoch + 1} are drawn again, {rest:.0f} s left"
         if self._next == _FIRST_REPORT_SECONDS:
             place += "; a graphtrain.Loader, or data with a state_dict, resumes at once"
         self._notify(place)

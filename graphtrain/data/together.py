@@ -1,4 +1,4 @@
-"""Several loaders read together: a batch is a mapping with one batch of each."""
+"""Several loaders: read one after the other, or together, where a batch is a mapping with one batch of each."""
 
 from __future__ import annotations
 
@@ -7,16 +7,83 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, final
 
+from graphtrain.data.loaders import RankLocal
+from graphtrain.data.samplers import length_of
 from graphtrain.data.source import Opened, Source
 from graphtrain.data.state import DataState
 from graphtrain.errors import DataError
-from graphtrain.kind.batch_limit import combined_length
+from graphtrain.kind.batch_limit import BatchLimit, combined_length
 
 Combine = Literal["cycle", "shortest", "longest"]
 
 # Passes that are kept of a loader which is read several times in an epoch: a resume begins as many batches back.
 _MOST_BACK = 64
 _ENDED = object()
+
+
+@final
+class InTurn:
+    """Loaders that are read one after the other, in the order of their mapping.
+
+    Arguments:
+        loaders: by name.
+        read: makes the source of a loader.
+
+    Attributes:
+        positions: of those that keep their own, loaded from a checkpoint and not taken so far.
+    """
+
+    def __init__(self, loaders: Mapping[str, Any], read: Callable[[Any], Source]) -> None:
+        self.loaders, self._read = loaders, read
+        self._sources: dict[str, Source] = {}  # of those read so far: one may keep its own position
+        self.positions: dict[str, dict[str, Any]] = {}
+
+    def source(self, name: str) -> Source:
+        """That of a loader, which is the same whenever it is asked for.
+
+        Raises:
+            DataError: there is none of that name, as where the run was saved with others.
+        """
+        if name not in self.loaders:
+            raise DataError(
+                f"the run was saved in the loader `{name}`, and now there are {', '.join(self.loaders)}",
+                f"supply the loader `{name}` too, or resume from a checkpoint that was made elsewhere",
+            )
+        if name not in self._sources:
+            self._sources[name] = self._read(self.loaders[name])
+        return self._sources[name]
+
+    def after(self, name: str) -> str:
+        """The name of the loader that follows one; of the first after the last, and after none."""
+        names = [*self.loaders]
+        return names[(names.index(name) + 1) % len(names)] if name in names else names[0]
+
+    def ends_with(self, name: str, batches: int) -> bool:
+        """True if no other follows a loader that has ended after so many batches.
+
+        Raises:
+            DataError: it gave none.
+        """
+        if not batches:
+            raise _without_batch(name)
+        return [*self.loaders][-1] == name
+
+    def length(self, limit: BatchLimit) -> int:
+        """The batches of all of them; 0 where that is not known."""
+        total = 0
+        for loader in self.loaders.values():
+            length = None if isinstance(loader, RankLocal) else length_of(loader)
+            if length is None:
+                return 0
+            most = limit.of(length)
+            total += length if most is None else min(most, length)
+        return total
+
+    def position(self, current: str) -> dict[str, Any]:
+        """What those report that keep their own position, all but the one that is read."""
+        reported = {name: source.position() for name, source in self._sources.items() if name != current}
+        known = self.positions | {name: position for name, position in reported.items() if position}
+        return {name: known[name] for name in (*self.loaders, *known) if name in known}  # in one order, for the digest
 
 
 @final
@@ -33,7 +100,6 @@ class Together(Source):
             its batch.
         data_state: of the data of the run.
         passes: how often each was opened before.
-        is_fixed: True gives the same batches again whenever a loader is read. Default: False.
     """
 
     def __init__(
@@ -43,10 +109,8 @@ class Together(Source):
         combine: Combine,
         data_state: DataState,
         passes: Mapping[str, int] = MappingProxyType({}),
-        *,
-        is_fixed: bool = False,
     ) -> None:
-        self.loaders, self.combine, self._data_state, self._is_fixed = loaders, combine, data_state, is_fixed
+        self.loaders, self.combine, self._data_state = loaders, combine, data_state
         self.sources = {name: read(loader) for name, loader in loaders.items()}
         self.replays = any(source.replays for source in self.sources.values())
         self.redraws = all(source.redraws for source in self.sources.values())
@@ -61,7 +125,7 @@ class Together(Source):
     def open_loader(self, name: str, first: int, state: dict[str, Any]) -> Opened:
         """Open a loader before the batch of the epoch with this number."""
         held = self._data_state.capture(self.loaders[name])
-        opened = self.sources[name].open(self._epoch(self.passes[name]))
+        opened = self.sources[name].open(self.passes[name])
         begun = {"first": first, "pass": self.passes[name], "state": opened.state}
         if held:
             begun["data"] = held
@@ -75,7 +139,7 @@ class Together(Source):
         """Open a loader again as in a pass, after so many batches of that."""
         self._data_state.restore(self.loaders[name], begun.get("data", {}))
         self.passes[name] = begun["pass"] + 1
-        return self.sources[name].reopen(self._epoch(begun["pass"]), taken, begun["state"])
+        return self.sources[name].reopen(begun["pass"], taken, begun["state"])
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         first = max(drawn - again, 0)
@@ -99,10 +163,6 @@ class Together(Source):
         iterator = _Batches(self, state, iterators, first, again_at)
         self.redrawn = list(itertools.islice(iterator, drawn - first))
         return iterator
-
-    def _epoch(self, number: int) -> int:
-        """The epoch that a loader is told in one of its passes."""
-        return 0 if self._is_fixed else number
 
     def has_length(self) -> bool:
         return all(source.has_length() for source in self.sources.values())
@@ -155,11 +215,7 @@ class _Batches:
         batch = {name: next(iterator, _ENDED) for name, iterator in self.iterators.items()}
         ended = [name for name, part in batch.items() if part is _ENDED]
         if self._number == 0 and ended:
-            raise DataError(
-                f"the loader `{ended[0]}` gave no batch: it is empty, or was iterated over before and does not start "
-                "over",
-                "leave it out of the mapping, or give it data",
-            )
+            raise _without_batch(ended[0])
         combine, states = self._together.combine, self._state["loaders"]
         # All are over once each was read to its end in this epoch; with "cycle" perhaps in a pass before this one.
         if ended and all(
@@ -188,3 +244,10 @@ class _Batches:
                 'give it an `__iter__` that starts over; or set next_batch.combine = "shortest", or "longest"',
             )
         return part
+
+
+def _without_batch(name: str) -> DataError:
+    return DataError(
+        f"the loader `{name}` gave no batch: it is empty, or was iterated over before and does not start over",
+        "leave it out of the mapping, or give it data",
+    )

@@ -19,6 +19,7 @@ class BatchLimit:
             infinity: all of them.
 
     Attributes:
+        amount: the same; None for infinity.
         is_share: True for a share, which needs data with a length.
 
     Raises:
@@ -29,19 +30,19 @@ class BatchLimit:
     """
 
     def __init__(self, amount: float | None) -> None:
-        self._amount = None if amount == math.inf else amount
-        self.is_share = isinstance(self._amount, float)
-        if isinstance(self._amount, float) and not 0 < self._amount < 1:
+        self.amount = None if amount == math.inf else amount
+        self.is_share = isinstance(self.amount, float)
+        if isinstance(self.amount, float) and not 0 < self.amount < 1:
             raise UsageError(
                 f"next_batch.limit = {amount:g} is neither a whole number nor a share between 0 and 1",
                 "write limit = 100 for 100 batches, limit = 0.25 for a quarter of them; leave it out for all",
             )
 
     def __bool__(self) -> bool:
-        return self._amount is not None
+        return self.amount is not None
 
     def __str__(self) -> str:
-        return str(self._amount)
+        return str(self.amount)
 
     def of(self, length: int | None) -> int | None:
         """The most batches of an epoch of data with this length; None for all.
@@ -49,14 +50,14 @@ class BatchLimit:
         Raises:
             DataError: it is a share, and the data has no length, or too few batches to leave any.
         """
-        if self._amount is None or isinstance(self._amount, int):
-            return self._amount
+        if self.amount is None or isinstance(self.amount, int):
+            return self.amount
         if length is None:
             raise DataError(
                 f"next_batch.limit = {self} is a share of the batches, and the data has no length",
                 "set limit to a number of batches, or give the data a `__len__`",
             )
-        batches = int(Fraction(str(self._amount)) * length)
+        batches = int(Fraction(str(self.amount)) * length)
         if not batches and length:
             raise DataError(
                 f"next_batch.limit = {self} of {length} batches is none",

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain import DataError, Graph, Loader, Outcome, Trainer, node, progress
-from graphtrain.data.selection import selection_of
+from graphtrain.data.samplers import selection_of
 
 SAMPLES = [torch.tensor([float(number)]) for number in range(12)]
 

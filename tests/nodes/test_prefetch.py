@@ -303,7 +303,7 @@ def test_on_a_cuda_device_the_copy_is_begun_before_the_batch_is_asked_for(monkey
     assert [node()[0] for _ in range(3)] == ["a moved", "b moved", "c moved"]
     assert told == [("begin", "b"), ("move", "a"), ("begin", "c"), ("move", "b"), ("move", "c")]
     told.clear()
-    resumed = make(True, {"opened": True, "length": 3, "epoch_batches": 1, "fetched_ahead": 1})
+    resumed = make(True, {"opened": True, "pass_over": False, "length": 3, "epoch_batches": 1, "fetched_ahead": 1})
     assert told == [("begin", "b")]
     assert resumed()[0] == "b moved"
     told.clear()

@@ -1,13 +1,16 @@
-"""Data that every rank draws as a whole, keeping its own batches: so that it is the same data on all of them."""
+"""Sources that wrap another: with the same batches in every epoch, or with random numbers that are of no rank."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
+
+from torch.utils.data import DataLoader, SequentialSampler
 
 from graphtrain.data.loader import derived_seed
 from graphtrain.data.samplers import generators_of
 from graphtrain.data.source import Opened, Recut, Source
+from graphtrain.errors import DataError
 from graphtrain.state.generators import HOST, AnyGenerator
 from graphtrain.state.random import RandomAside, seed_all
 
@@ -27,8 +30,7 @@ class Wrapped(Source):
         self.replays, self.redraws = source.replays, source.redraws
 
     def select(self, indices: Any) -> torch.Tensor | None:
-        self.selected = self._source.select(indices)
-        return self.selected
+        return self._source.select(indices)
 
     def has_length(self) -> bool:
         return self._source.has_length()
@@ -47,6 +49,39 @@ class Wrapped(Source):
 
     def load_position(self, position: dict[str, Any], *, inside: bool) -> None:
         self._source.load_position(position, inside=inside)
+
+
+@final
+class Overfit(Wrapped):
+    """A source of which every epoch is the first.
+
+    Arguments:
+        source: that of the data.
+        loaders: the data, or the loaders that are read together.
+        batches: as many of an epoch are read.
+
+    Raises:
+        DataError: a DataLoader gives other batches in every epoch.
+    """
+
+    def __init__(self, source: Source, loaders: Iterable[Any], batches: int) -> None:
+        super().__init__(source)
+        for loader in loaders:
+            sampler = getattr(loader, "sampler", None)
+            if isinstance(loader, DataLoader) and sampler is not None and not isinstance(sampler, SequentialSampler):
+                raise DataError(
+                    f"next_batch.overfit = {batches}: the data is a {type(loader).__name__} with a "
+                    f"{type(sampler).__name__}, which gives other batches in every epoch",
+                    "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
+                )
+
+    def open(self, epoch: int) -> Opened:
+        return self._source.open(0)
+
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
+        iterator = self._source.reopen(0, drawn, state, again)
+        self.redrawn = self._source.redrawn
+        return iterator
 
 
 @final
