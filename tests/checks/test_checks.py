@@ -13,7 +13,7 @@ import graphtrain.checks.expressions
 import graphtrain.checks.guards
 import graphtrain.checks.structure
 from graphtrain import Edge, Graph, Node, Problem, Trigger, node, progress
-from graphtrain.checks import check_graph, checked_graph
+from graphtrain.checks import check_graph, checked_graph, gradient_rules
 from graphtrain.errors import GraphError
 from graphtrain.plan.scope import value_type
 
@@ -515,3 +515,10 @@ def test_nodes_of_a_body_that_do_not_name_their_optimizer_are_one_problem_at_the
     assert (problem.code, problem.where.split(" ")[-1]) == ("G410", "nodes.a")
     assert "as 4 more in `a` do" in problem.message and "for at `a`: reads = { optimizer" in problem.hint
     assert graph.set("a", reads={"optimizer": "optimizer"}).check() == []
+
+
+def test_what_an_effect_does_to_gradients_is_said_for_one_process_and_for_several() -> None:
+    effects = {effect for effect, _ in gradient_rules._rules(gradient_rules._TABLE)}
+    assert effects == {effect for effect, _ in gradient_rules._rules(gradient_rules._TABLE_OF_RANKS)}
+    states = {state for _, state in gradient_rules.RULES_OF_RANKS}
+    assert {*gradient_rules.RULES_OF_RANKS} == {(effect, state) for effect in effects for state in states}

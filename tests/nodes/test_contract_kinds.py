@@ -298,7 +298,9 @@ def visible(effects: tuple[str, ...]) -> set[str]:
     if {"backward", "step"} <= {*effects}:  # the rest happens between, within the visit
         return {"backward", "step"}
     names = {"clip": "alter", "divide": "alter", "exchange": "alter", "unscale": "alter"}
-    return {names.get(effect, effect.removesuffix("?")) for effect in effects if effect not in ("use", "forget")}
+    seen = {names.get(effect, effect.removesuffix("?")) for effect in effects if effect not in ("use", "forget")}
+    assert seen <= {"backward", "step", "zero_grad", "alter", "train", "eval"}, "say above how an effect is seen"
+    return seen
 
 
 Snapshot = tuple[torch.Tensor, torch.Tensor, bool]
