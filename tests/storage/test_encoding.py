@@ -549,9 +549,9 @@ def test_what_a_module_has_beyond_its_state_dict_comes_back() -> None:
 
 def test_a_buffer_or_parameter_that_is_gone_is_an_error() -> None:
     state = capture_module(Stateful())
-    with pytest.raises(CheckpointError, match="no buffer `count`"):
+    with pytest.raises(CheckpointError, match="no longer has a buffer `count`"):
         restore_module(torch.nn.Linear(2, 2), state)
-    with pytest.raises(CheckpointError, match=r"no parameter `other\.bias` of shape \(2,\)"):
+    with pytest.raises(CheckpointError, match=r"no longer has a parameter `other\.bias` of shape \(2,\)"):
         restore_module(torch.nn.Linear(2, 2), {**state, "buffers": {}})
 
 
