@@ -75,7 +75,7 @@ def check_graph(
 def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[tuple[str, Problem]]:
     """The problems of paths, each with the path of the graph in which it is."""
     plan = Plan(scope.graph, scope)
-    flow = Flow(plan, () if ranks else {planned.path for planned in plan.nodes if planned.needs_ranks})
+    flow = Flow(plan, () if ranks else {plan_node.path for plan_node in plan.nodes if plan_node.needs_ranks})
     slots = Slots(flow)
     before = written_before(slots)
     gradients = Gradients(flow, ranks=ranks)

@@ -78,9 +78,9 @@ class Changes:
         self.adding = {point: gradients.acted_on("backward", point) for point in self.acting.values()}
         self.clearing = {point: gradients.acted_on("zero_grad", point) for point in self.acting.values()}
         self._counted = {
-            FieldOf(name, counter): frozenset(point.planned.optimizers)
+            FieldOf(name, counter): frozenset(point.plan_node.optimizers)
             for name, point in self._nodes.items()
-            if point.planned is not None
+            if point.plan_node is not None
             for counter in counters_of(point)
         }
         self._whole = self  # with all nodes acting, as in `_moves`
@@ -115,9 +115,9 @@ class Changes:
         """The nodes with the trigger "never"."""
         never: set[str] = set()
         for name, point in self._nodes.items():
-            planned = point.planned
-            if planned is not None and planned.trigger is not None and planned.trigger.is_never:
-                never |= set() if planned.extra_due_fields else {name}
+            plan_node = point.plan_node
+            if plan_node is not None and plan_node.trigger is not None and plan_node.trigger.is_never:
+                never |= set() if plan_node.extra_due_fields else {name}
         return frozenset(never)
 
     def known(self, counts: Mapping[FieldOf, int]) -> Callable[[FieldOf], Constant | Values]:
@@ -220,16 +220,16 @@ class Changes:
             moves = self._by({read.node} if read.field == "runs" else changers(plan, scope, read))
             only_up = read.field == "runs" or f"{read.node}.{read.field}" in self._grows
             return moves if only_up else moves.either_way
-        planned = self._nodes[read.node].planned
-        assert planned is not None
+        plan_node = self._nodes[read.node].plan_node
+        assert plan_node is not None
         if read.field == FROM:
-            return self._of_clock(planned.start)
-        moves = self._of_clock(planned.trigger)
-        if planned.trigger is not None and planned.trigger.once and not self._may_run_again(read.node):
-            moves = _all((moves, self._of_clock(planned.start)))  # while it is waited for, it has not run yet
-        if planned.trigger is not None and planned.trigger.at_end:
+            return self._of_clock(plan_node.start)
+        moves = self._of_clock(plan_node.trigger)
+        if plan_node.trigger is not None and plan_node.trigger.once and not self._may_run_again(read.node):
+            moves = _all((moves, self._of_clock(plan_node.start)))  # while it is waited for, it has not run yet
+        if plan_node.trigger is not None and plan_node.trigger.at_end:
             moves = _all((moves, self._moves_of(self._scope.ending)))
-        for field in planned.extra_due_fields:
+        for field in plan_node.extra_due_fields:
             names = changers(plan, scope, FieldOf(read.node, field)) - {read.node}
             moves = _all((moves, self._by(names).either_way))
         return _all((moves, self._by({read.node}).swapped)) if kind.trigger == "every" else moves

@@ -76,9 +76,9 @@ def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
     needs, _ = slots.set_up_with(flow.scope)
     for slot in slots.named(needs):
         name = next(
-            planned.node.name
-            for planned in flow.plan.nodes_in(flow.scope)
-            if slot in slots_of(target for _, target in planned.setup_reads)
+            plan_node.node.name
+            for plan_node in flow.plan.nodes_in(flow.scope)
+            if slot in slots_of(target for _, target in plan_node.setup_reads)
         )
         yield flow.scope.problem(
             "G303",
@@ -135,10 +135,10 @@ def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Probl
 
 def _may_be_unread(slots: Slots, reading: _Reading) -> int:
     """The slots that guards and expressions read, which may stop evaluating before they read them."""
-    planned = reading.point.planned
-    if planned is None or reading.verb == "guard":
+    plan_node = reading.point.plan_node
+    if plan_node is None or reading.verb == "guard":
         return reading.missed
-    return slots.bits(slots_of(target for _, target in planned.visit_reads if isinstance(target, ExpressionTarget)))
+    return slots.bits(slots_of(target for _, target in plan_node.visit_reads if isinstance(target, ExpressionTarget)))
 
 
 def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
@@ -279,22 +279,22 @@ def _recorded_twice(flow: Flow) -> Iterator[Problem]:
     """Nodes that record metrics under the same name as another evaluation."""
     recorded: dict[object, list[PlanNode]] = {}
     evaluations = _Evaluations(flow)
-    for planned in flow.plan.nodes:
-        parameter = planned.kind.roles.records if planned.kind is not None else ""
+    for plan_node in flow.plan.nodes:
+        parameter = plan_node.kind.roles.records if plan_node.kind is not None else ""
         if not parameter:
             continue
-        name = planned.parameters[parameter]
+        name = plan_node.parameters[parameter]
         before = recorded.setdefault(name, [])
-        other = next((other for other in before if not evaluations.are_the_same(other, planned)), None)
-        before.append(planned)
+        other = next((other for other in before if not evaluations.are_the_same(other, plan_node)), None)
+        before.append(plan_node)
         if other is not None:
-            around = planned.path.rpartition("/")[0].replace("/", "_")
+            around = plan_node.path.rpartition("/")[0].replace("/", "_")
             new_name = around if around and around != name else f"{name}_2"
-            yield planned.scope.problem(
+            yield plan_node.scope.problem(
                 "G307",
-                f"nodes.{planned.node.name}",
-                f"`{other.path}` and `{planned.path}` both record their metrics as `{name}/...`",
-                f'give one of them another name, as in {planned.path}.{parameter} = "{new_name}"',
+                f"nodes.{plan_node.node.name}",
+                f"`{other.path}` and `{plan_node.path}` both record their metrics as `{name}/...`",
+                f'give one of them another name, as in {plan_node.path}.{parameter} = "{new_name}"',
             )
 
 
@@ -318,8 +318,8 @@ class _Evaluations:
         if scope.path not in self._read:
             targets = {
                 leaf
-                for planned in self._flow.plan.nodes_in(scope)
-                for _, target in (*planned.reads, *planned.setup_reads)
+                for plan_node in self._flow.plan.nodes_in(scope)
+                for _, target in (*plan_node.reads, *plan_node.setup_reads)
                 for leaf in leaves(target)
             }
             self._read[scope.path] = {

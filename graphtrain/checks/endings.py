@@ -43,9 +43,9 @@ class _Endings:
         self._guards = [scope.guards[name] for name in self._names if name is not None]
         # The path for data without any batch is not an intended ending.
         self._empty = {
-            FieldOf(planned.node.name, epoch.empty)
-            for planned in plan.nodes_in(scope)
-            if planned.kind is not None and (epoch := planned.kind.epoch_fields) is not None
+            FieldOf(plan_node.node.name, epoch.empty)
+            for plan_node in plan.nodes_in(scope)
+            if plan_node.kind is not None and (epoch := plan_node.kind.epoch_fields) is not None
         }
         self._counters = {scope.counter(unit) for unit in scope.graph.units}
 
@@ -59,17 +59,17 @@ class _Endings:
         if not is_guarded:
             return
         yield from self._after_the_end()
-        for planned in self._ending_nodes():
-            yield from self._above_the_maximum(planned)
+        for plan_node in self._ending_nodes():
+            yield from self._above_the_maximum(plan_node)
 
     # ---- guards that can hold
 
     def _known(self, read: FieldOf) -> Constant | Values:
         """Triggers that are never due, and counts, which are never below 0."""
-        planned = self._plan.by_path.get(f"{self._scope.path}{read.node}")
-        trigger = planned.trigger if planned is not None and read.field == "due" else None
-        if trigger is not None and planned is not None:
-            return Constant(False) if trigger.is_never and not planned.extra_due_fields else ANY
+        plan_node = self._plan.by_path.get(f"{self._scope.path}{read.node}")
+        trigger = plan_node.trigger if plan_node is not None and read.field == "due" else None
+        if trigger is not None and plan_node is not None:
+            return Constant(False) if trigger.is_never and not plan_node.extra_due_fields else ANY
         if read in self._empty:
             return Constant(False)
         return Values(least=0) if read.field == "runs" or (read.node, read.field) in self._counters else ANY
@@ -78,7 +78,9 @@ class _Endings:
         scope = self._scope
         names = [name for name in self._names if name is not None]
         never = [
-            planned for planned in self._ending_nodes() if planned.trigger is not None and planned.trigger.is_never
+            plan_node
+            for plan_node in self._ending_nodes()
+            if plan_node.trigger is not None and plan_node.trigger.is_never
         ]
         if never:
             node = never[0].node
@@ -101,12 +103,12 @@ class _Endings:
 
     def _unread(self) -> Iterator[Problem]:
         """The nodes with an `after` whose `due` nothing reads."""
-        for planned in self._plan.nodes_in(self._scope):
-            after, name = planned.node.parameters.get("after"), planned.node.name
-            trigger = planned.trigger if planned.kind is not None and planned.kind.trigger == "after" else None
+        for plan_node in self._plan.nodes_in(self._scope):
+            after, name = plan_node.node.parameters.get("after"), plan_node.node.name
+            trigger = plan_node.trigger if plan_node.kind is not None and plan_node.kind.trigger == "after" else None
             if after is None or trigger is None or trigger.is_never:
                 continue
-            if (planned.path, "due") not in self._plan.fields_read:
+            if (plan_node.path, "due") not in self._plan.fields_read:
                 yield self._scope.problem(
                     "G505",
                     f"nodes.{name}.after",
@@ -119,11 +121,11 @@ class _Endings:
         ending = self._ending_nodes()
         end = ending[0].trigger if len(ending) == 1 else None
         most = self._amounts(end) if end is not None and not end.is_never else {}
-        for planned in self._plan.nodes_in(self._scope) if most else ():
-            start = planned.start
+        for plan_node in self._plan.nodes_in(self._scope) if most else ():
+            start = plan_node.start
             amounts = self._amounts(start) if start is not None else {}
             if amounts and all(field in most and amount > most[field][1] for field, (_, amount) in amounts.items()):
-                name, field = planned.node.name, next(iter(amounts))
+                name, field = plan_node.node.name, next(iter(amounts))
                 yield self._scope.problem(
                     "G505",
                     f"nodes.{name}.{FROM}",
@@ -138,13 +140,13 @@ class _Endings:
         """The nodes with `after` that the guards read."""
         asked = {part.node for guard in self._guards for part in walk(guard) if isinstance(part, FieldOf)}
         return [
-            planned
-            for planned in self._plan.nodes_in(self._scope)
-            if planned.node.name in asked and planned.kind is not None and planned.kind.trigger == "after"
+            plan_node
+            for plan_node in self._plan.nodes_in(self._scope)
+            if plan_node.node.name in asked and plan_node.kind is not None and plan_node.kind.trigger == "after"
         ]
 
-    def _above_the_maximum(self, planned: PlanNode) -> Iterator[Problem]:
-        trigger = planned.trigger
+    def _above_the_maximum(self, plan_node: PlanNode) -> Iterator[Problem]:
+        trigger = plan_node.trigger
         most = self._amounts(trigger) if isinstance(trigger, Trigger) else {}
         for guard in self._guards:
             for part in walk(guard):
@@ -152,7 +154,7 @@ class _Endings:
                     text, amount = most.get(field, ("", bound))
                     if operator not in (">", ">=") or bound <= amount:
                         continue
-                    node = planned.node
+                    node = plan_node.node
                     yield self._scope.problem(
                         "G504",
                         f"nodes.{node.name}.after",
@@ -183,10 +185,10 @@ class _Endings:
     def _with_value(self, operand: Expression) -> Expression:
         if not isinstance(operand, FieldOf):
             return operand
-        planned = self._plan.by_path.get(f"{self._scope.path}{operand.node}")
-        if planned is None or operand.field not in planned.parameters or operand.field in planned.expressions:
+        plan_node = self._plan.by_path.get(f"{self._scope.path}{operand.node}")
+        if plan_node is None or operand.field not in plan_node.parameters or operand.field in plan_node.expressions:
             return operand
-        value = planned.parameters[operand.field]
+        value = plan_node.parameters[operand.field]
         return Constant(value) if isinstance(value, int | float) else operand
 
 

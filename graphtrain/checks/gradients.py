@@ -55,7 +55,9 @@ class Gradients:
         self.rules = RULES_OF_RANKS if ranks else RULES
         self.actions = {point: actions for point in flow.points if (actions := point.actions)}
         self.counting = {
-            point: point.planned.optimizers for point in flow.points if point.planned is not None and counters_of(point)
+            point: point.plan_node.optimizers
+            for point in flow.points
+            if point.plan_node is not None and counters_of(point)
         }
         self.optimizers = list(
             dict.fromkeys(name for actions in self.actions.values() for action in actions for name in action.optimizers)
@@ -118,9 +120,9 @@ class Gradients:
 
         def following(at: _Moment) -> Iterator[_Moment]:
             point, states, known = at
-            if point.is_unknown or point.planned is None:
+            if point.is_unknown or point.plan_node is None:
                 return
-            name = point.planned.node.name if point.acts and point.scope is scope else ""
+            name = point.plan_node.node.name if point.acts and point.scope is scope else ""
             kept = frozenset((part, answer) for part, answer in known if name not in changed[part])
             visits = (automaton.acted(point, state)[0] for automaton, state in zip(automata, states, strict=True))
             for after in itertools.product(*visits):

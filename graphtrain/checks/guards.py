@@ -75,10 +75,10 @@ def check_bypassed(plan: Plan) -> Iterator[Problem]:
     for scope in plan.scopes.values():
         for name, text in scope.graph.guards.items():
             for read in dict.fromkeys(part for part in walk(scope.parse(text)) if isinstance(part, FieldOf)):
-                planned = plan.by_path[f"{scope.path}{read.node}"]
-                kind = planned.kind
+                plan_node = plan.by_path[f"{scope.path}{read.node}"]
+                kind = plan_node.kind
                 is_field = kind is not None and read.field in kind.fields
-                left_out = kind.left_out(planned.parameters, planned.expressions) if kind and is_field else []
+                left_out = kind.left_out(plan_node.parameters, plan_node.expressions) if kind and is_field else []
                 if left_out:
                     message = f"`{read.node}` is bypassed, so `{read.node}.{read.field}` never changes"
                     hint = f"set `{read.node}.{left_out[0]}`, or read another node"

@@ -140,17 +140,17 @@ def _bypassed(flow: Flow, scope: Scope, supplied: Collection[str]) -> tuple[froz
     """The nodes of a graph that always do nothing; and resource -> those that do nothing without it."""
     idle: set[str] = set()
     optional: dict[str, frozenset[str]] = {}
-    for planned in flow.plan.nodes_in(scope):
-        if planned.kind is None:
+    for plan_node in flow.plan.nodes_in(scope):
+        if plan_node.kind is None:
             continue
-        if planned.path in flow.bypassed or planned.kind.is_idle(planned.parameters, planned.expressions):
-            idle.add(planned.node.name)
+        if plan_node.path in flow.bypassed or plan_node.kind.is_idle(plan_node.parameters, plan_node.expressions):
+            idle.add(plan_node.node.name)
             continue
-        body = planned.body
-        for slot in body.graph.optional if body is not None else planned.kind.optional:
-            for leaf in leaves(scope.read_by(planned.node, slot)):
+        body = plan_node.body
+        for slot in body.graph.optional if body is not None else plan_node.kind.optional:
+            for leaf in leaves(scope.read_by(plan_node.node, slot)):
                 if isinstance(leaf, ResourceTarget) and leaf.name not in (RANKS, *supplied):
-                    optional[leaf.name] = optional.get(leaf.name, frozenset()) | {planned.node.name}
+                    optional[leaf.name] = optional.get(leaf.name, frozenset()) | {plan_node.node.name}
     return frozenset(idle), optional
 
 
@@ -223,13 +223,13 @@ class _Search:
         # The ways in which a guard can have each value, by its `id` and the counts of backward passes that it reads.
         self._answered: dict[tuple[int | None, ...], dict[bool, tuple[Answers, ...] | None]] = {}
         self._reads: set[FieldOf | Name] = set()
-        nodes = [(point.node.name, point.planned) for point in points if point.node is not None and point.planned]
+        nodes = [(point.node.name, point.plan_node) for point in points if point.node is not None and point.plan_node]
         self._at_end = {  # the nodes that are due only at the end
             name
-            for name, planned in nodes
-            if planned.trigger is not None and planned.trigger.texts == [AT_END] and not planned.extra_due_fields
+            for name, plan_node in nodes
+            if plan_node.trigger is not None and plan_node.trigger.texts == [AT_END] and not plan_node.extra_due_fields
         }
-        self._delayed = {name for name, planned in nodes if planned.start is not None}
+        self._delayed = {name for name, plan_node in nodes if plan_node.start is not None}
         self._order = {point: number for number, point in enumerate(points)}
         self._acting = {point.node.name: point for point in points if point.acts and point.node is not None}
         self._ways = {point: self._ways_of(point) for point in points}
@@ -276,14 +276,14 @@ class _Search:
         """Values that hold as long as a run is in a body: the enclosing nodes, entered when due, are due."""
         scope, plan = self._in_order[0].scope, self._flow.plan
         around = [plan.by_path[inner.path.removesuffix("/")] for inner in plan.around(scope)]
-        due = [FieldTarget(planned.path, "due") for planned in around if planned.can_be_skipped]
+        due = [FieldTarget(plan_node.path, "due") for plan_node in around if plan_node.can_be_skipped]
         guards = scope.guards.values() if due else ()
         for read in {part for guard in guards for part in walk(guard) if isinstance(part, Name)}:
             if scope.resolve(read.name) in due and not self._changes.moving(read):
                 yield read
 
     def _ways_of(self, point: FlowPoint) -> list[_Way]:
-        assert point.planned is not None and point.node is not None
+        assert point.plan_node is not None and point.node is not None
         if point.opens is not None:
             return [_Way(None, self._acting[point.node.name])]
         entries = self._flow.entries[point.path]

@@ -57,19 +57,19 @@ class _Differing:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._origins: dict[str, _Origin] = {}
-        for planned in plan.nodes:
-            kind = planned.kind
+        for plan_node in plan.nodes:
+            kind = plan_node.kind
             if kind is not None and (counted := kind.epoch_fields) is not None:
                 # What step functions learn about a batch, and not about the epoch, concerns the batch of one rank.
-                own = [f"{planned.path}.{name}" for name in kind.step_inputs.values() if name not in counted]
-                self._add([*planned.own_writes, *own, f"{planned.path}.{IDLE}"], _Origin(planned.path, None))
+                own = [f"{plan_node.path}.{name}" for name in kind.step_inputs.values() if name not in counted]
+                self._add([*plan_node.own_writes, *own, f"{plan_node.path}.{IDLE}"], _Origin(plan_node.path, None))
             elif kind is not None and ROUND in kind.fields:  # it gives each rank a part of its batch
-                self._add([*planned.own_writes, f"{planned.path}.{IDLE}"], _Origin(planned.path, None))
+                self._add([*plan_node.own_writes, f"{plan_node.path}.{IDLE}"], _Origin(plan_node.path, None))
         count = -1
         while count != len(self._origins):
             count = len(self._origins)
-            for planned in plan.nodes:
-                self._spread(planned)
+            for plan_node in plan.nodes:
+                self._spread(plan_node)
 
     def _add(self, names: Iterable[str], origin: _Origin) -> None:
         for name in names:
@@ -80,33 +80,35 @@ class _Differing:
         named = (_named(leaf) for target in targets for leaf in leaves(target))
         return next((name for name in named if name in self._origins), None)
 
-    def _spread(self, planned: PlanNode) -> None:
+    def _spread(self, plan_node: PlanNode) -> None:
         """Note what a node makes from values that differ."""
-        kind = planned.kind
-        if planned.body is not None:
-            for inner, outer in zip(outputs_of(planned.body.graph), planned.writes, strict=True):
-                if f"{planned.body.path}{inner}" in self._origins:
-                    self._add([outer], _Origin(planned.path, f"{planned.body.path}{inner}"))
-        if kind is None or kind.is_idle(planned.parameters, planned.expressions):
+        kind = plan_node.kind
+        if plan_node.body is not None:
+            for inner, outer in zip(outputs_of(plan_node.body.graph), plan_node.writes, strict=True):
+                if f"{plan_node.body.path}{inner}" in self._origins:
+                    self._add([outer], _Origin(plan_node.path, f"{plan_node.body.path}{inner}"))
+        if kind is None or kind.is_idle(plan_node.parameters, plan_node.expressions):
             return
-        for name, expression in planned.expressions.items():
+        for name, expression in plan_node.expressions.items():
             if (of := self._first([expression])) is not None:
                 counters = [declared for declared in kind.fields.values() if declared.target == name]
                 sizes = [size for declared in counters for size in (declared.window, declared.full) if size]
-                self._add((f"{planned.path}.{field}" for field in (name, *sizes)), _Origin(planned.path, of))
+                self._add((f"{plan_node.path}.{field}" for field in (name, *sizes)), _Origin(plan_node.path, of))
         clocks = [
             FieldTarget(owner.path, field)
-            for trigger in planned.triggers
-            for owner, field, _ in self._plan.terms(planned.scope, trigger)
+            for trigger in plan_node.triggers
+            for owner, field, _ in self._plan.terms(plan_node.scope, trigger)
         ]
-        also = [FieldTarget(planned.path, field) for field in planned.extra_due_fields]
+        also = [FieldTarget(plan_node.path, field) for field in plan_node.extra_due_fields]
         if (of := self._first([*clocks, *also])) is not None:
-            self._add([f"{planned.path}.due"], _Origin(planned.path, of))
-        if kind.synchronises or planned.body is not None:
+            self._add([f"{plan_node.path}.due"], _Origin(plan_node.path, of))
+        if kind.synchronises or plan_node.body is not None:
             return
-        if (of := self._first(target for _, target in planned.visit_reads)) is not None:
+        if (of := self._first(target for _, target in plan_node.visit_reads)) is not None:
             fields = [name for name, field in kind.fields.items() if name not in _OF_ENGINE and field.counts is None]
-            self._add([*planned.writes, *(f"{planned.path}.{name}" for name in fields)], _Origin(planned.path, of))
+            self._add(
+                [*plan_node.writes, *(f"{plan_node.path}.{name}" for name in fields)], _Origin(plan_node.path, of)
+            )
 
     def _way(self, name: str) -> tuple[str, ...]:
         """The nodes through which a value comes from a batch."""
@@ -124,18 +126,18 @@ class _Differing:
             for guard, expression in asked_guards(scope).items():
                 if (name := self._first(scope.read_in(expression))) is not None and not name.endswith(".due"):
                     yield self._problem(scope, f"guards.{guard}", f"`{guard}` reads", name)
-        for planned in self._plan.nodes:
-            if planned.kind is None or not planned.kind.trigger or f"{planned.path}.due" not in self._origins:
+        for plan_node in self._plan.nodes:
+            if plan_node.kind is None or not plan_node.kind.trigger or f"{plan_node.path}.due" not in self._origins:
                 continue
-            of = self._origins[f"{planned.path}.due"].of
+            of = self._origins[f"{plan_node.path}.due"].of
             assert of is not None, "only batches come from nothing"
-            yield self._problem(planned.scope, f"nodes.{planned.node.name}", f"`{planned.path}` is due by", of)
-        for planned in self._plan.nodes:
-            if {action.effect for action in planned.actions} & {*_ALIKE}:
-                for parameter, computed in planned.expressions.items():
+            yield self._problem(plan_node.scope, f"nodes.{plan_node.node.name}", f"`{plan_node.path}` is due by", of)
+        for plan_node in self._plan.nodes:
+            if {action.effect for action in plan_node.actions} & {*_ALIKE}:
+                for parameter, computed in plan_node.expressions.items():
                     if (name := self._first([computed])) is not None:
-                        where = f"nodes.{planned.node.name}.reads.{parameter}"
-                        yield self._problem(planned.scope, where, f"`{planned.path}.{parameter}` reads", name)
+                        where = f"nodes.{plan_node.node.name}.reads.{parameter}"
+                        yield self._problem(plan_node.scope, where, f"`{plan_node.path}.{parameter}` reads", name)
 
     def _problem(self, scope: Scope, where: str, does: str, name: str) -> Problem:
         way = self._way(name)
@@ -215,19 +217,19 @@ def _is_left_by_a_window(points: frozenset[FlowPoint]) -> bool:
 
 def _windows(plan: Plan) -> Iterator[Problem]:
     """Every reader of the backward passes of one rank in a window, where those of all are meant."""
-    for planned in plan.nodes:
-        if not any(action.effect == "backward" for action in planned.actions):
+    for plan_node in plan.nodes:
+        if not any(action.effect == "backward" for action in plan_node.actions):
             continue
-        for read, target in planned.reads:
+        for read, target in plan_node.reads:
             for part in dict.fromkeys((target, *leaves(target))):
                 owner, counter = _sized_by(plan, part)
                 if owner is not None and counter is not None:
-                    size = f"{owner.path.removeprefix(planned.scope.path)}.{counter.window}"
-                    yield planned.scope.problem(
+                    size = f"{owner.path.removeprefix(plan_node.scope.path)}.{counter.window}"
+                    yield plan_node.scope.problem(
                         "G706",
-                        f"nodes.{planned.node.name}.reads.{read.name}",
-                        f"`{planned.path}` reads `{owner.path}.{counter.target}` as `{read.name}`: the backward passes "
-                        "of one rank, while the gradients of all are summed",
+                        f"nodes.{plan_node.node.name}.reads.{read.name}",
+                        f"`{plan_node.path}` reads `{owner.path}.{counter.target}` as `{read.name}`: the backward "
+                        "passes of one rank, while the gradients of all are summed",
                         f'read the size of the whole window: reads = {{ {read.name} = "{size}" }}',
                     )
     for scope in plan.scopes.values():
@@ -255,10 +257,10 @@ def _sized_by(plan: Plan, target: Target) -> tuple[PlanNode | None, Field | None
             path, _, name = called.rpartition(".")
         case _:
             return None, None
-    planned = plan.by_path.get(path)
-    if planned is None or planned.kind is None:
+    plan_node = plan.by_path.get(path)
+    if plan_node is None or plan_node.kind is None:
         return None, None
-    for declared in planned.kind.fields.values():
+    for declared in plan_node.kind.fields.values():
         if declared.counts == "backward" and declared.target == name and declared.window and declared.full:
-            return planned, declared
+            return plan_node, declared
     return None, None

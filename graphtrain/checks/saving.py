@@ -21,7 +21,7 @@ def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
         reached = [point for point in flow.points if point in before]
         yield from _without_save_points(flow, points, reached)
         for point in reached:
-            reads = point.planned.setup_reads if point.acts and point.planned is not None else ()
+            reads = point.plan_node.setup_reads if point.acts and point.plan_node is not None else ()
             if any(read.name == "checkpoints" for read, _ in reads):
                 yield from _late(point, points)
 

@@ -274,11 +274,11 @@ def _graph_argument(call: ast.Call) -> ast.expr | None:
     return starred or (call.args[1] if len(call.args) > 1 else None)
 
 
-def _value(argument: ast.expr, module: ModuleType, bound: set[str]) -> Any:
+def _value(argument: ast.expr, module: ModuleType, node: set[str]) -> Any:
     """The value of an argument, without running the call.
 
     Arguments:
-        bound: names that get their values only when the script runs.
+        node: names that get their values only when the script runs.
 
     Raises:
         LookupError, AttributeError: only the call knows it.
@@ -286,7 +286,7 @@ def _value(argument: ast.expr, module: ModuleType, bound: set[str]) -> Any:
     if isinstance(argument, ast.Constant):
         return argument.value
     names = ast.unparse(argument).split(".")
-    if names[0] in bound or not all(name.isidentifier() for name in names):
+    if names[0] in node or not all(name.isidentifier() for name in names):
         raise LookupError(names[0])
     return functools.reduce(getattr, names, module)
 

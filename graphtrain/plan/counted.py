@@ -14,14 +14,14 @@ from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, Target, 
 _GRADIENTS = ("backward", "zero_grad")
 
 
-def epoch_fields_of(planned: PlanNode) -> EpochFields | None:
+def epoch_fields_of(plan_node: PlanNode) -> EpochFields | None:
     """The field names of a node that fetches batches."""
-    return planned.kind.epoch_fields if planned.kind is not None else None
+    return plan_node.kind.epoch_fields if plan_node.kind is not None else None
 
 
-def data_read_by(planned: PlanNode) -> list[str]:
+def data_read_by(plan_node: PlanNode) -> list[str]:
     """The resources with the batches that a node fetches."""
-    return [*resources_of(target for read, target in planned.setup_reads if read.is_batches)]
+    return [*resources_of(target for read, target in plan_node.setup_reads if read.is_batches)]
 
 
 @final
@@ -42,9 +42,9 @@ class Counted:
         self._known: dict[tuple[str, str], bool] = {}
         around = {
             way: detour
-            for planned in plan.nodes
-            for way in planned.exits[:-1]
-            if (detour := self._detour(planned, way))
+            for plan_node in plan.nodes
+            for way in plan_node.exits[:-1]
+            if (detour := self._detour(plan_node, way))
         }
         while True:
             self.detours = frozenset(around)
@@ -75,17 +75,17 @@ class Counted:
         """The paths of the nodes, and of the bodies, that need not be followed."""
         return {*self.plan.by_path, *self.plan.scopes} - self.needed
 
-    def _always_counts(self, planned: PlanNode) -> bool:
+    def _always_counts(self, plan_node: PlanNode) -> bool:
         """True for a node that fetches batches, acts on gradients, or counts actions of others on them."""
-        kind = planned.kind
-        if kind is None or kind.is_idle(planned.parameters, planned.expressions):
+        kind = plan_node.kind
+        if kind is None or kind.is_idle(plan_node.parameters, plan_node.expressions):
             return False
         is_counter = any(declared.counts is not None for declared in kind.fields.values())
-        return is_counter or epoch_fields_of(planned) is not None or self._acts(planned)
+        return is_counter or epoch_fields_of(plan_node) is not None or self._acts(plan_node)
 
-    def _acts(self, planned: PlanNode) -> bool:
-        inside = [other for other in self.plan.nodes if other.path.startswith(f"{planned.path}/")]
-        return any(action.effect in _GRADIENTS for other in (planned, *inside) for action in other.actions)
+    def _acts(self, plan_node: PlanNode) -> bool:
+        inside = [other for other in self.plan.nodes if other.path.startswith(f"{plan_node.path}/")]
+        return any(action.effect in _GRADIENTS for other in (plan_node, *inside) for action in other.actions)
 
     def _enter(self, scope: Scope) -> None:
         """Follow a graph: the guards of its edges, and the nodes that always count."""
@@ -93,16 +93,16 @@ class Counted:
             return
         self.needed.add(scope.path)
         nodes = self.plan.nodes_in(scope)
-        for planned in nodes:
-            for way in planned.exits:
+        for plan_node in nodes:
+            for way in plan_node.exits:
                 if way.guard is not None and way not in self.detours:
                     self._need_all(scope.read_in(way.guard))
-            if self._always_counts(planned):
-                self._need_node(planned)
+            if self._always_counts(plan_node):
+                self._need_node(plan_node)
         if any(declared.counts for each in nodes if each.kind is not None for declared in each.kind.fields.values()):
-            for planned in nodes:
-                if planned.body is not None and self._acts(planned):
-                    self._enter(planned.body)
+            for plan_node in nodes:
+                if plan_node.body is not None and self._acts(plan_node):
+                    self._enter(plan_node.body)
 
     def _need_all(self, targets: Iterator[Target]) -> None:
         for target in targets:
@@ -111,65 +111,65 @@ class Counted:
                     self._need(leaf)
 
     def _need(self, target: FieldTarget) -> None:
-        planned = self.plan.by_path.get(target.node)
-        if planned is None or planned.kind is None:
+        plan_node = self.plan.by_path.get(target.node)
+        if plan_node is None or plan_node.kind is None:
             return
-        if target.field in planned.kind.parameters:
-            if target.field in planned.expressions:
-                self._need_all(planned.expressions[target.field].reads())
+        if target.field in plan_node.kind.parameters:
+            if target.field in plan_node.expressions:
+                self._need_all(plan_node.expressions[target.field].reads())
             return
-        self._need_node(planned)
-        for scope in self.plan.around(planned.scope):
+        self._need_node(plan_node)
+        for scope in self.plan.around(plan_node.scope):
             if scope.path.rstrip("/") in self.plan.by_path:
                 self._need_node(self.plan.by_path[scope.path.rstrip("/")])
                 self._enter(scope)
 
-    def _need_node(self, planned: PlanNode) -> None:
+    def _need_node(self, plan_node: PlanNode) -> None:
         """Follow the visits of a node: what makes it due, and the targets of its counters."""
-        if planned.path in self.needed or planned.kind is None:
+        if plan_node.path in self.needed or plan_node.kind is None:
             return
-        self.needed.add(planned.path)
-        for trigger in planned.triggers:
-            for owner, field_name, _ in self.plan.terms(planned.scope, trigger):
+        self.needed.add(plan_node.path)
+        for trigger in plan_node.triggers:
+            for owner, field_name, _ in self.plan.terms(plan_node.scope, trigger):
                 self._need(FieldTarget(owner.path, field_name))
             if trigger.at_end:
-                self._need_all(planned.scope.read_in(planned.scope.ending))
-        for declared in planned.kind.fields.values():
+                self._need_all(plan_node.scope.read_in(plan_node.scope.ending))
+        for declared in plan_node.kind.fields.values():
             if declared.counts is not None and declared.target is not None:
-                self._need(FieldTarget(planned.path, declared.target))
+                self._need(FieldTarget(plan_node.path, declared.target))
 
     # ---- what is known
 
     def is_known(self, path: str, field_name: str) -> bool:
         """True for a field whose value follows from visits alone."""
-        planned = self.plan.by_path.get(path)
-        if planned is None or planned.kind is None:
+        plan_node = self.plan.by_path.get(path)
+        if plan_node is None or plan_node.kind is None:
             return False
         key = path, field_name
         if key not in self._known:
             self._known[key] = True  # a field that counts by itself does not depend on that
-            self._known[key] = self._follows(planned, field_name)
+            self._known[key] = self._follows(plan_node, field_name)
         return self._known[key]
 
-    def _follows(self, planned: PlanNode, field_name: str) -> bool:
-        kind, epoch = planned.kind, epoch_fields_of(planned)
+    def _follows(self, plan_node: PlanNode, field_name: str) -> bool:
+        kind, epoch = plan_node.kind, epoch_fields_of(plan_node)
         assert kind is not None, "asked before"
-        if field_name in planned.expressions:
-            return not any(self.unknown_of(planned.expressions[field_name]))
+        if field_name in plan_node.expressions:
+            return not any(self.unknown_of(plan_node.expressions[field_name]))
         if field_name in kind.parameters:
             return True
-        if self.is_uncertain(planned):
+        if self.is_uncertain(plan_node):
             return False
         if epoch is not None and field_name in (*epoch.stored, *epoch.computed):
-            return field_name != epoch.samples or self._knows_samples(planned)
+            return field_name != epoch.samples or self._knows_samples(plan_node)
         declared = kind.fields.get(field_name)
         is_last = field_name in {counter.last for counter in kind.fields.values() if counter.counts is not None}
         is_counted = declared is not None and (declared.adds is not None or kind.counter(field_name) is not None)
         return field_name in ("runs", "due") or is_last or is_counted
 
-    def is_uncertain(self, planned: PlanNode) -> bool:
+    def is_uncertain(self, plan_node: PlanNode) -> bool:
         """True for a node that time, or a metric, may make due."""
-        return bool(self._unknown_reads(planned))
+        return bool(self._unknown_reads(plan_node))
 
     def unknown_of(self, target: ExpressionTarget) -> Iterator[str]:
         """The names in an expression whose values are not known."""
@@ -199,16 +199,16 @@ class Counted:
                         "nodes run",
                         "compute the number in `setup`",
                     )
-                planned = self.plan.by_path.get(path)
-                read = self._unknown_reads(planned) if planned is not None and part.field == "due" else [part]
+                plan_node = self.plan.by_path.get(path)
+                read = self._unknown_reads(plan_node) if plan_node is not None and part.field == "due" else [part]
                 yield from (f"{other.node}.{other.field}" for other in read)
 
-    def _unknown_reads(self, planned: PlanNode) -> list[FieldOf]:
+    def _unknown_reads(self, plan_node: PlanNode) -> list[FieldOf]:
         """The fields, from its graph, that make a node due and are not known."""
-        terms = [term for trigger in planned.triggers for term in self.plan.terms(planned.scope, trigger)]
-        reads = [FieldOf(owner.path.removeprefix(planned.scope.path), name) for owner, name, _ in terms]
-        reads += [FieldOf(planned.node.name, name) for name in planned.extra_due_fields]
-        return [read for read in reads if not self.is_known(f"{planned.scope.path}{read.node}", read.field)]
+        terms = [term for trigger in plan_node.triggers for term in self.plan.terms(plan_node.scope, trigger)]
+        reads = [FieldOf(owner.path.removeprefix(plan_node.scope.path), name) for owner, name, _ in terms]
+        reads += [FieldOf(plan_node.node.name, name) for name in plan_node.extra_due_fields]
+        return [read for read in reads if not self.is_known(f"{plan_node.scope.path}{read.node}", read.field)]
 
     def certain(self, scope: Scope, guard: Expression, *, holds: bool = True) -> Expression:
         """A guard that holds only where another is known to hold: unknown parts count as false."""

@@ -43,7 +43,7 @@ class FlowPoint:
     """A place in the flow.
 
     Attributes:
-        planned: the node; None at the end of the outermost graph.
+        plan_node: the node; None at the end of the outermost graph.
         acts: True where the node itself does its work; where a body is left, that is writing its outputs.
         opens: the scope of the body that is entered here.
         arrows: the ways that can be taken.
@@ -51,7 +51,7 @@ class FlowPoint:
     """
 
     scope: Scope
-    planned: PlanNode | None
+    plan_node: PlanNode | None
     acts: bool = False
     opens: Scope | None = None
     arrows: list[FlowEdge] = field(default_factory=list)
@@ -60,17 +60,17 @@ class FlowPoint:
     @property
     def node(self) -> Node | None:
         """The node in its graph."""
-        return self.planned.node if self.planned is not None else None
+        return self.plan_node.node if self.plan_node is not None else None
 
     @property
     def kind(self) -> Kind | None:
         """The kind of the node."""
-        return self.planned.kind if self.planned is not None else None
+        return self.plan_node.kind if self.plan_node is not None else None
 
     @property
     def actions(self) -> tuple[PlanAction, ...]:
         """What a visit does to gradients, in order."""
-        return self.planned.actions if self.acts and self.planned is not None else ()
+        return self.plan_node.actions if self.acts and self.plan_node is not None else ()
 
     @property
     def effects(self) -> tuple[str, ...]:
@@ -102,12 +102,12 @@ class FlowPoint:
     @property
     def is_unknown(self) -> bool:
         """True for a node whose kind is not declared yet: it may do anything."""
-        return self.planned is not None and self.planned.kind is None
+        return self.plan_node is not None and self.plan_node.kind is None
 
     @property
     def path(self) -> str:
         """The node's path; ``"end"`` for the end of the outermost graph."""
-        return END if self.planned is None else self.planned.path
+        return END if self.plan_node is None else self.plan_node.path
 
 
 @final
@@ -134,8 +134,8 @@ class Flow:
         self.end = self._point(plan.main, None)
         self.start = self._lay_out(plan.main, self.end)
 
-    def _point(self, scope: Scope, planned: PlanNode | None, **more: Any) -> FlowPoint:
-        self.points.append(FlowPoint(scope, planned, **more))
+    def _point(self, scope: Scope, plan_node: PlanNode | None, **more: Any) -> FlowPoint:
+        self.points.append(FlowPoint(scope, plan_node, **more))
         return self.points[-1]
 
     def _lay_out(self, scope: Scope, end: FlowPoint) -> FlowPoint:
@@ -144,24 +144,24 @@ class Flow:
         asked: dict[str, FlowPoint] = {}
         certain: dict[str, FlowPoint] = {}
         left: list[FlowPoint] = []
-        for planned in self.plan.nodes_in(scope):
-            name = planned.node.name
-            bypassed = planned.path in self.bypassed
+        for plan_node in self.plan.nodes_in(scope):
+            name = plan_node.node.name
+            bypassed = plan_node.path in self.bypassed
             exits = []
-            if planned.body is not None and not bypassed:
-                exits.append(self._point(scope, planned, acts=True))
-                certain[name] = self._point(scope, planned, opens=planned.body)
-                certain[name].arrows.append(FlowEdge(self._lay_out(planned.body, exits[0])))
+            if plan_node.body is not None and not bypassed:
+                exits.append(self._point(scope, plan_node, acts=True))
+                certain[name] = self._point(scope, plan_node, opens=plan_node.body)
+                certain[name].arrows.append(FlowEdge(self._lay_out(plan_node.body, exits[0])))
             else:
-                certain[name] = self._point(scope, planned, acts=not bypassed)
+                certain[name] = self._point(scope, plan_node, acts=not bypassed)
                 exits.append(certain[name])
             asked[name] = certain[name]
-            if planned.can_be_skipped and not bypassed:
-                exits.append(self._point(scope, planned))
-                asked[name] = self._point(scope, planned)
+            if plan_node.can_be_skipped and not bypassed:
+                exits.append(self._point(scope, plan_node))
+                asked[name] = self._point(scope, plan_node)
                 asked[name].arrows += [FlowEdge(certain[name]), FlowEdge(exits[-1])]
-            self.entries[planned.path] = tuple(dict.fromkeys((asked[name], certain[name])))
-            self.exits[planned.path] = tuple(exits)
+            self.entries[plan_node.path] = tuple(dict.fromkeys((asked[name], certain[name])))
+            self.exits[plan_node.path] = tuple(exits)
             left += exits
         for point in left:
             self._leave(point, asked, end)
@@ -180,10 +180,10 @@ class Flow:
 
     def _leave(self, point: FlowPoint, asked: Mapping[str, FlowPoint], end: FlowPoint) -> None:
         """Make the arrows for the edges of a node, from one of the points at which it is left."""
-        assert point.planned is not None
+        assert point.plan_node is not None
         failed: tuple[Expression, ...] = ()
         names: list[str] = []
-        for way in point.planned.exits:
+        for way in point.plan_node.exits:
             target = end if way.target is None else asked[way.target.node.name]
             asks = (way.when,) if way.when is not None else tuple(names)
             point.arrows.append(FlowEdge(target, way.guard, failed, asks))
@@ -297,26 +297,26 @@ def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
     is_here = target.node.startswith(scope.path)
     if is_here and in_body:
         return {name}
-    planned, own = plan.by_path[target.node], {name} if is_here else set()
-    kind = planned.kind
-    if is_here and target.field in planned.expressions:
-        return changers(plan, scope, planned.expressions[target.field].expression)
+    plan_node, own = plan.by_path[target.node], {name} if is_here else set()
+    kind = plan_node.kind
+    if is_here and target.field in plan_node.expressions:
+        return changers(plan, scope, plan_node.expressions[target.field].expression)
     if kind is None or target.field in kind.parameters:
         return own if kind is None else set()
     if kind.counter(target.field) is not None:  # the engine counts it, where the effects are
         return _nodes_that(scope, lambda kind: kind.has_effect("backward") or kind.has_effect("zero_grad"))
     if target.field != "due":  # nodes with `on_metrics` depend on the rows of metrics
         return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has_on_metrics else set())
-    terms = [term for trigger in planned.triggers for term in plan.terms(planned.scope, trigger)]
+    terms = [term for trigger in plan_node.triggers for term in plan.terms(plan_node.scope, trigger)]
     owners = [owner.path for owner, _, _ in terms if owner.path.startswith(scope.path)]
     # For a unit counted in a body, the node with that body.
     names = {owner.removeprefix(scope.path).partition("/")[0] for owner in owners}
     if kind.trigger == "every":
         names |= own
-    reads = [FieldTarget(target.node, field) for field in planned.extra_due_fields]
-    if planned.trigger is not None and planned.trigger.at_end:
-        asked = [part for part in walk(planned.scope.ending) if isinstance(part, FieldOf)]
-        reads += [FieldTarget(f"{planned.scope.path}{part.node}", part.field) for part in asked]
+    reads = [FieldTarget(target.node, field) for field in plan_node.extra_due_fields]
+    if plan_node.trigger is not None and plan_node.trigger.at_end:
+        asked = [part for part in walk(plan_node.scope.ending) if isinstance(part, FieldOf)]
+        reads += [FieldTarget(f"{plan_node.scope.path}{part.node}", part.field) for part in asked]
     return names.union(*(_changers_of(plan, scope, read) for read in reads))
 
 

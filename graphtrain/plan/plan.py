@@ -192,9 +192,9 @@ class Plan:
         self.nodes: list[PlanNode] = []
         self.scopes: dict[str, Scope] = {}
         self._lay_out(self.main)
-        self.by_path: Mapping[str, PlanNode] = MappingProxyType({planned.path: planned for planned in self.nodes})
-        for planned in self.nodes:
-            planned.exits = tuple(self._exits(planned))
+        self.by_path: Mapping[str, PlanNode] = MappingProxyType({plan_node.path: plan_node for plan_node in self.nodes})
+        for plan_node in self.nodes:
+            plan_node.exits = tuple(self._exits(plan_node))
         self._add_opened()
 
     def _lay_out(self, scope: Scope) -> None:
@@ -205,9 +205,9 @@ class Plan:
             if body is not None:
                 self._lay_out(body)
 
-    def _exits(self, planned: PlanNode) -> Iterator[Exit]:
-        scope = planned.scope
-        for edge in scope.graph.edges[planned.node.name]:
+    def _exits(self, plan_node: PlanNode) -> Iterator[Exit]:
+        scope = plan_node.scope
+        for edge in scope.graph.edges[plan_node.node.name]:
             target = None if edge.target == END else self.by_path[f"{scope.path}{edge.target}"]
             yield Exit(target, edge.when, None if edge.when is None else scope.guards[edge.when])
 
@@ -218,10 +218,10 @@ class Plan:
                 target = counter.expressions.get(declared.target or "")
                 if target is None:
                     continue
-                for planned in self.nodes:
-                    opened = (each.optimizers for each in planned.actions if each.effect == declared.counts)
+                for plan_node in self.nodes:
+                    opened = (each.optimizers for each in plan_node.actions if each.effect == declared.counts)
                     if not {*counter.optimizers}.isdisjoint(itertools.chain.from_iterable(opened)):
-                        planned.opens += ((Read(target.name), target),)
+                        plan_node.opens += ((Read(target.name), target),)
 
     def nodes_in(self, scope: Scope) -> list[PlanNode]:
         """The nodes of one graph, without those of the bodies in it."""
@@ -247,8 +247,8 @@ class Plan:
             return True
         return any(
             term.counted == unit
-            for planned in self.nodes_in(scope)
-            for trigger in planned.triggers
+            for plan_node in self.nodes_in(scope)
+            for trigger in plan_node.triggers
             for term in trigger.terms
         )
 
@@ -257,10 +257,10 @@ class Plan:
         """The slots, by path, whose values cannot be saved, as their kinds declare."""
         return frozenset(
             path
-            for planned in self.nodes
-            if planned.kind is not None and planned.body is None
-            for slot, path in zip(planned.kind.writes, planned.own_writes, strict=True)
-            if slot in planned.kind.transient
+            for plan_node in self.nodes
+            if plan_node.kind is not None and plan_node.body is None
+            for slot, path in zip(plan_node.kind.writes, plan_node.own_writes, strict=True)
+            if slot in plan_node.kind.transient
         )
 
     @functools.cached_property

@@ -58,17 +58,17 @@ class Slots:
         self.flow = flow
         self._extra_reads = extra_reads or {}
         self._bits: dict[str, int] = {}
-        for planned in flow.plan.nodes:
-            for path in planned.writes:
+        for plan_node in flow.plan.nodes:
+            for path in plan_node.writes:
                 self._bits.setdefault(path, 1 << len(self._bits))
         self.uses = {point: self._uses(point) for point in flow.points}
         self._body_outputs = {
             point: tuple(
                 (self.bits([f"{point.path}/{inner}"]), self.bits([outer]))
-                for inner, outer in zip(outputs_of(point.planned.body.graph), point.planned.writes, strict=True)
+                for inner, outer in zip(outputs_of(point.plan_node.body.graph), point.plan_node.writes, strict=True)
             )
             for point in flow.points
-            if point.acts and point.planned is not None and point.planned.body is not None
+            if point.acts and point.plan_node is not None and point.plan_node.body is not None
         }
         self.guards = {point: self._guards(point, point.arrows) for point in flow.points}
         self.transient = self.bits(flow.plan.transient)
@@ -86,7 +86,7 @@ class Slots:
 
     def set_up_with(self, scope: Scope) -> tuple[int, int]:
         """The setup reads of the nodes of a graph: those without a default, and all."""
-        reads = [pair for planned in self.flow.plan.nodes_in(scope) for pair in planned.set_up_with]
+        reads = [pair for plan_node in self.flow.plan.nodes_in(scope) for pair in plan_node.set_up_with]
         return self._bits_of(reads)
 
     def _bits_of(self, reads: Iterable[tuple[Read, Target]]) -> tuple[int, int]:
@@ -103,7 +103,7 @@ class Slots:
         return self._bits_of(pair for node in reading for pair in node.visit_reads)
 
     def _uses(self, point: FlowPoint) -> Uses:
-        planned = point.planned
+        plan_node = point.plan_node
         if point is self.flow.end:
             acting = [node for node in self.flow.plan.nodes_in(point.scope) if node.kind and node.kind.acts_at_end]
             return Uses(*self._bits_at_end(acting))
@@ -112,23 +112,23 @@ class Slots:
             forgets = self.bits(f"{inside.path}{name}" for name in inside.written)
             needs, reads = self.set_up_with(inside)
             return Uses(needs, reads, 0, forgets)
-        if planned is None or not point.acts:
+        if plan_node is None or not point.acts:
             return Uses()
         if point.is_unknown:
             everything = (1 << len(self._bits)) - 1
             return Uses(0, everything, everything)
-        writes = self.bits(planned.writes)
-        if planned.body is not None:
-            graph, prefix = planned.body.graph, planned.body.path
+        writes = self.bits(plan_node.writes)
+        if plan_node.body is not None:
+            graph, prefix = plan_node.body.graph, plan_node.body.path
             outputs = self.bits(f"{prefix}{name}" for name in outputs_of(graph))
             needs = self.bits(f"{prefix}{name}" for name in outputs_of(graph, optional=False))
             acting = [
-                node for node in self.flow.plan.nodes_in(planned.body) if node.kind and node.kind.acts_at_body_end
+                node for node in self.flow.plan.nodes_in(plan_node.body) if node.kind and node.kind.acts_at_body_end
             ]
             acting_needs, acting_reads = self._bits_at_end(acting)
-            return Uses(needs | acting_needs, outputs | acting_reads, writes, maybe=self.bits(planned.maybe))
-        needs, reads = self._bits_of([*planned.visit_reads, *self._extra_reads.get(planned.path, ())])
-        return Uses(needs, reads, writes, self.bits(planned.kills))
+            return Uses(needs | acting_needs, outputs | acting_reads, writes, maybe=self.bits(plan_node.maybe))
+        needs, reads = self._bits_of([*plan_node.visit_reads, *self._extra_reads.get(plan_node.path, ())])
+        return Uses(needs, reads, writes, self.bits(plan_node.kills))
 
     def body_outputs(self, point: FlowPoint) -> tuple[tuple[int, int], ...]:
         """Where a body is left: the bits of each slot that leaves it, inside and outside."""
@@ -317,6 +317,6 @@ def save_points_of(graph: Graph) -> list[SavePoint]:
     plan = Plan(graph)
     points = SavePoints(Slots(Flow(plan)))
     return [
-        SavePoint(planned.path, tuple(points.alive(planned.path)), tuple(points.transient(planned.path)))
-        for planned in plan.nodes
+        SavePoint(plan_node.path, tuple(points.alive(plan_node.path)), tuple(points.transient(plan_node.path)))
+        for plan_node in plan.nodes
     ]

@@ -50,7 +50,7 @@ _OF_TRAINING = ("step", "epoch")
 
 
 @dataclass(eq=False)
-class BoundNode:
+class ProgramNode:
     """A node with its progress: one row of the table that the engine runs.
 
     Attributes:
@@ -63,13 +63,13 @@ class BoundNode:
         arguments: the dictionary in which a visit finds its parameters: `fields`; of a function, its keywords.
     """
 
-    planned: PlanNode
+    plan_node: PlanNode
     kind: Kind
-    scope: BoundGraph
+    scope: ProgramGraph
     index: int
     instance: Any
     bypassed: bool = False
-    body: BoundGraph | None = None
+    body: ProgramGraph | None = None
     trigger: Any = None
     path: str = field(init=False)
     node: Node = field(init=False)
@@ -78,14 +78,14 @@ class BoundNode:
     arguments: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.path, self.node, self.parameters = self.planned.path, self.planned.node, self.planned.parameters
+        self.path, self.node, self.parameters = self.plan_node.path, self.plan_node.node, self.plan_node.parameters
         self.hold(self.instance)
 
     @property
     def metric_prefix(self) -> str:
         """``"generate/"`` if several nodes of its graph use one: each but `train_batch` has its own name."""
-        acting = (bound for bound in self.scope.nodes.values() if not bound.bypassed)
-        asking = [bound for bound in acting if bound.is_set_up_with("metric_prefix")]
+        acting = (node for node in self.scope.nodes.values() if not node.bypassed)
+        asking = [node for node in acting if node.is_set_up_with("metric_prefix")]
         name = self.path.removeprefix(self.scope.prefix)
         return f"{name}/" if len(asking) > 1 and name != "train_batch" else ""
 
@@ -112,7 +112,7 @@ class BoundNode:
 
 
 @dataclass(eq=False)
-class BoundGraph:
+class ProgramGraph:
     """A graph inside the program: the outermost, or the body of a node.
 
     Attributes:
@@ -121,8 +121,8 @@ class BoundGraph:
     """
 
     names: Scope
-    outer: BoundNode | None
-    nodes: dict[str, BoundNode] = field(default_factory=dict)
+    outer: ProgramNode | None
+    nodes: dict[str, ProgramNode] = field(default_factory=dict)
     graph: Graph = field(init=False)
     prefix: str = field(init=False)
 
@@ -142,15 +142,15 @@ class BoundGraph:
             return around
         return None if trains(self.graph) else self.outer.node.name
 
-    def at(self, path: str) -> BoundNode | None:
+    def at(self, path: str) -> ProgramNode | None:
         """The node at a path from here; None for one in a body that is bypassed, which never runs."""
         outer, slash, rest = path.partition("/")
-        bound = self.nodes[outer]
+        node = self.nodes[outer]
         if not slash:
-            return bound
-        return bound.body.at(rest) if bound.body is not None else None
+            return node
+        return node.body.at(rest) if node.body is not None else None
 
-    def counter(self, unit: str) -> tuple[BoundNode | None, str]:
+    def counter(self, unit: str) -> tuple[ProgramNode | None, str]:
         """The node and the field that count a unit of its clock; None for one in a body that is bypassed."""
         owner, name = self.names.counter(unit)
         return self.at(owner), name
@@ -162,18 +162,18 @@ class BoundGraph:
         owner, field_name = self.counter(unit)
         return exactly(getattr(owner.instance, field_name)) if owner is not None else Fraction(0)
 
-    def counting(self, unit: str) -> BoundGraph | None:
+    def counting(self, unit: str) -> ProgramGraph | None:
         """The innermost enclosing graph, including itself, whose clock has a unit; None if there is none."""
         return next((scope for scope in reversed([*self.around()]) if unit in scope.graph.units), None)
 
-    def inner(self) -> Iterator[BoundGraph]:
+    def inner(self) -> Iterator[ProgramGraph]:
         """The graphs inside this one, at any depth."""
-        for bound in self.nodes.values():
-            if bound.body is not None:
-                yield bound.body
-                yield from bound.body.inner()
+        for node in self.nodes.values():
+            if node.body is not None:
+                yield node.body
+                yield from node.body.inner()
 
-    def around(self) -> Iterator[BoundGraph]:
+    def around(self) -> Iterator[ProgramGraph]:
         """The enclosing graphs, the outermost first, and itself."""
         if self.outer is not None:
             yield from self.outer.scope.around()
@@ -189,8 +189,8 @@ class Limit:
         owner, field: the node, and the field of it.
     """
 
-    scope: BoundGraph
-    owner: BoundNode
+    scope: ProgramGraph
+    owner: ProgramNode
     field: str
     term: Term
 
@@ -233,8 +233,8 @@ class Program:
         self.plan, self.whole_run, self._left_out = plan, whole_run, left_out
         self.graph = plan.graph
         self.resources = dict(resources)
-        self.nodes: list[BoundNode] = []
-        self.by_path: dict[str, BoundNode] = {}
+        self.nodes: list[ProgramNode] = []
+        self.by_path: dict[str, ProgramNode] = {}
         self.missing: dict[str, set[str]] = {}
         self.absent: list[str] = []
         self._lacking: dict[str, str] = {}  # the resource without which a node is bypassed
@@ -242,49 +242,49 @@ class Program:
         self._read_resources: set[str] = set()
         self._takes_no_step = False
         self._batch_counters: dict[
-            str, BoundNode
+            str, ProgramNode
         ] = {}  # input of a step function -> the node that could have declared it
-        self.scopes: dict[str, BoundGraph] = {}
+        self.scopes: dict[str, ProgramGraph] = {}
         self.main = self._bind_graph(plan.main, None)
         self.training = [scope for scope in self.scopes.values() if scope.names.counts_training]
         self.clocked = self.training[0] if self.training else self.main
-        self.slot_names = list(dict.fromkeys(path for bound in self.nodes for path in bound.planned.writes))
+        self.slot_names = list(dict.fromkeys(path for node in self.nodes for path in node.plan_node.writes))
         self.slots: list[Any] = [None] * len(self.slot_names)
         self._slot_index = {path: index for index, path in enumerate(self.slot_names)}
 
     # ---- nodes
 
-    def _bind_graph(self, names: Scope, outer: BoundNode | None) -> BoundGraph:
-        scope = self.scopes[names.path] = BoundGraph(names, outer)
-        for planned in self.plan.nodes_in(names):
-            kind = planned.kind
+    def _bind_graph(self, names: Scope, outer: ProgramNode | None) -> ProgramGraph:
+        scope = self.scopes[names.path] = ProgramGraph(names, outer)
+        for plan_node in self.plan.nodes_in(names):
+            kind = plan_node.kind
             assert kind is not None, "checked before"
-            bound = BoundNode(planned, kind, scope, len(self.nodes), kind.new_instance())
-            for name, value in planned.parameters.items():
-                setattr(bound.instance, name, value)
-            self.nodes.append(bound)
-            self.by_path[planned.path] = scope.nodes[planned.node.name] = bound
-            bound.bypassed = self._has_no_work(bound)
-            if planned.body is not None and not bound.bypassed and planned.body.path not in self._left_out:
-                bound.body = self._bind_graph(planned.body, bound)
+            node = ProgramNode(plan_node, kind, scope, len(self.nodes), kind.new_instance())
+            for name, value in plan_node.parameters.items():
+                setattr(node.instance, name, value)
+            self.nodes.append(node)
+            self.by_path[plan_node.path] = scope.nodes[plan_node.node.name] = node
+            node.bypassed = self._has_no_work(node)
+            if plan_node.body is not None and not node.bypassed and plan_node.body.path not in self._left_out:
+                node.body = self._bind_graph(plan_node.body, node)
         return scope
 
-    def _has_no_work(self, bound: BoundNode) -> bool:
-        if bound.path in self._left_out or bound.kind.is_idle(bound.parameters, bound.planned.expressions):
+    def _has_no_work(self, node: ProgramNode) -> bool:
+        if node.path in self._left_out or node.kind.is_idle(node.parameters, node.plan_node.expressions):
             return True
-        optional = resources_of(bound.planned.optional)
+        optional = resources_of(node.plan_node.optional)
         lacking = next((name for name in optional if self.resources.get(name) is None), None)
         if lacking is not None and lacking not in PROVIDED:
             never = sorted(
                 f"{path}.{name}"
-                for path, name in self.plan.fields_read_of(bound.path)
+                for path, name in self.plan.fields_read_of(node.path)
                 if name != "due"  # which is false, as expected
                 and (kind := self.plan.by_path[path].kind) is not None
                 and name in kind.fields
             )
             further = f"; {quoted(never)} never changes" if never else ""
-            self._lacking[bound.path] = lacking
-            self.absent.append(f"`{bound.path}` is bypassed: there is no `{lacking}`{further}")
+            self._lacking[node.path] = lacking
+            self.absent.append(f"`{node.path}` is bypassed: there is no `{lacking}`{further}")
         return lacking is not None
 
     # ---- names
@@ -301,7 +301,7 @@ class Program:
         self.missing.setdefault(name, set()).add(reader)
         return None
 
-    def step_input(self, bound: BoundNode, read: Read) -> Target:
+    def step_input(self, node: ProgramNode, read: Read) -> Target:
         """The meaning of a further parameter of a user's step function, for the node that calls it.
 
         A resource of that name comes first, then a slot that is written no further out than the counter. `step` and
@@ -309,12 +309,12 @@ class Program:
         else by the loop in which the function is called. `optimizer` is that of the node.
         """
         name = read.name
-        if name in bound.planned.returned:
-            return SlotTarget(bound.planned.returned[name])  # a value that it returned itself
+        if name in node.plan_node.returned:
+            return SlotTarget(node.plan_node.returned[name])  # a value that it returned itself
         if name == "optimizer":
-            return bound.scope.names.read_by(bound.node, name)
+            return node.scope.names.read_by(node.node, name)
         unit = "steps" if name == "step" else "batches"
-        around = list(bound.scope.around())
+        around = list(node.scope.around())
         counting = [scope for scope in around if unit in scope.graph.units and name not in self.resources]
         if name in _OF_TRAINING:
             counting = [scope for scope in counting if scope.names.steps][-1:] or counting[:1]
@@ -327,7 +327,7 @@ class Program:
                 self._batch_counters[name] = counter
         elif name == "step" and not counting:
             self._takes_no_step = True
-        return bound.scope.names.resolve(name)
+        return node.scope.names.resolve(name)
 
     def slot_index(self, path: str) -> int:
         """The place of a slot that some node writes, by path (``"validate/batch"``); KeyError if there is none."""
@@ -339,13 +339,13 @@ class Program:
     def training_precision(self) -> str:
         """The precision of the nodes that train; "32-true" if there are none, or they differ."""
         found = {
-            bound.parameters["precision"]
-            for bound in self.nodes
-            if bound.kind.has_effect("backward") and "precision" in bound.parameters
+            node.parameters["precision"]
+            for node in self.nodes
+            if node.kind.has_effect("backward") and "precision" in node.parameters
         }
         return found.pop() if len(found) == 1 else "32-true"
 
-    def terms(self, bound: BoundNode, trigger: Trigger) -> list[tuple[BoundNode, str, Term]]:
+    def terms(self, node: ProgramNode, trigger: Trigger) -> list[tuple[ProgramNode, str, Term]]:
         """For each amount of a trigger: the node and field that count its unit, by the clock of the graph of a node.
 
         An amount that is counted in a body which is bypassed is left out: it is never reached.
@@ -353,9 +353,9 @@ class Program:
         Raises:
             UsageError: an amount is a share of the whole run, whose steps cannot be counted ahead.
         """
-        terms = self.plan.terms(bound.scope.names, trigger)
+        terms = self.plan.terms(node.scope.names, trigger)
         return [
-            (self.by_path[owner.path], field_name, self._of_whole(bound, owner, field_name, term))
+            (self.by_path[owner.path], field_name, self._of_whole(node, owner, field_name, term))
             for owner, field_name, term in terms
             if owner.path in self.by_path
         ]
@@ -379,23 +379,23 @@ class Program:
                     limits[scope.prefix, term] = Limit(scope, owner, field_name, term)
         return list(limits.values())
 
-    def _of_whole(self, bound: BoundNode, owner: PlanNode, field_name: str, term: Term) -> Term:
+    def _of_whole(self, node: ProgramNode, owner: PlanNode, field_name: str, term: Term) -> Term:
         """An amount; for a share of the run, with the number of steps of the whole run."""
         if term.unit != RUN:
             return term
         try:
             return replace(term, whole=self.whole_run.total(owner, field_name))
         except UsageError as error:
-            raise UsageError(f'`{bound.path}` is due by "{term}": {error.message}', error.hint) from None
+            raise UsageError(f'`{node.path}` is due by "{term}": {error.message}', error.hint) from None
 
     def begun_with(self, ranks: int) -> Iterator[str]:
         """Note the number of ranks with which the run began; a line for each share of the run counted with another."""
         counted, self.window_ranks = self.window_ranks, ranks
         parts = {
-            f'`{bound.path}` is due by "{term}"'
-            for bound in self.nodes
-            if counted != ranks and not bound.bypassed
-            for trigger in bound.planned.triggers
+            f'`{node.path}` is due by "{term}"'
+            for node in self.nodes
+            if counted != ranks and not node.bypassed
+            for trigger in node.plan_node.triggers
             for term in trigger.terms
             if term.unit == RUN
         }
@@ -405,9 +405,9 @@ class Program:
                 f"it began with {ranks}, and its windows are of that size: count steps instead"
             )
 
-    def targets(self, bound: BoundNode) -> list[BoundNode | None]:
+    def targets(self, node: ProgramNode) -> list[ProgramNode | None]:
         """The targets of the edges of a node, in order; None is the end of its graph."""
-        return [None if way.target is None else self.by_path[way.target.path] for way in bound.planned.exits]
+        return [None if way.target is None else self.by_path[way.target.path] for way in node.plan_node.exits]
 
     # ---- reports
 
@@ -443,28 +443,30 @@ class Program:
 
     def _never_written(self) -> Iterator[Problem]:
         """A problem for each slot that a node needs, and that only bypassed nodes write."""
-        written = {path for bound in self.nodes if not bound.bypassed for path in bound.planned.writes}
-        lacking = {path: node for node in self._lacking for path in self.by_path[node].planned.writes}
-        for bound in self.nodes:
-            for read, target in bound.planned.reads if not bound.bypassed else ():
+        written = {
+            path for program_node in self.nodes if not program_node.bypassed for path in program_node.plan_node.writes
+        }
+        lacking = {path: node for node in self._lacking for path in self.by_path[node].plan_node.writes}
+        for program_node in self.nodes:
+            for read, target in program_node.plan_node.reads if not program_node.bypassed else ():
                 if read.required and isinstance(target, SlotTarget) and target.path in lacking.keys() - written:
                     writer = lacking[target.path]
                     yield Problem(
                         "G301",
                         "error",
-                        f"{self.graph.name}: nodes.{bound.path}",
-                        f"`{bound.path}` reads `{target.path}`, which only `{writer}` writes, and that is bypassed: "
-                        f"there is no `{self._lacking[writer]}`",
+                        f"{self.graph.name}: nodes.{program_node.path}",
+                        f"`{program_node.path}` reads `{target.path}`, which only `{writer}` writes, and that is "
+                        f"bypassed: there is no `{self._lacking[writer]}`",
                         f"supply it: Trainer(..., {self._lacking[writer]}=...), or let `setup` return it",
                     )
 
     def _without_batches(self) -> Iterator[Problem]:
-        for bound in self.nodes:
-            reads = (*bound.planned.reads, *bound.planned.setup_reads)
+        for node in self.nodes:
+            reads = (*node.plan_node.reads, *node.plan_node.setup_reads)
             batches = [(read, name) for read, target in reads if read.is_batches for name in resources_of([target])]
             for read, name in batches:
                 data: Any = self.resources.get(name)
-                where, parts = f"{self.graph.name}: nodes.{bound.path}", {name: data}
+                where, parts = f"{self.graph.name}: nodes.{node.path}", {name: data}
                 if read.takes_loaders and are_loaders(data):
                     parts = {f"{name}[{key!r}]": part for key, part in data.items()}
                 elif isinstance(data, Mapping):
@@ -502,32 +504,32 @@ class Program:
     def outdated_kinds(self) -> list[str]:
         """A line for each node whose kind was declared again since, as in a notebook cell that is run again."""
         return [
-            f"`{bound.path}` is of the kind `{bound.node.use}` as it was before it was declared again; "
-            f'to take the new one: graph.replace("{bound.node.name}", {bound.node.use})'
-            for bound in self.nodes
-            if bound.node.kind is not None and DECLARED.get(bound.node.use, bound.node.kind) is not bound.node.kind
+            f"`{node.path}` is of the kind `{node.node.use}` as it was before it was declared again; "
+            f'to take the new one: graph.replace("{node.node.name}", {node.node.use})'
+            for node in self.nodes
+            if node.node.kind is not None and DECLARED.get(node.node.use, node.node.kind) is not node.node.kind
         ]
 
     def timed(self) -> list[str]:
         """Lines about triggers, guards and expressions that read time and that the training depends on."""
         lines = []
         read: dict[str, list[Target]] = {}
-        for scope in {bound.scope.prefix: bound.scope.names for bound in self.nodes}.values():
+        for scope in {node.scope.prefix: node.scope.names for node in self.nodes}.values():
             for name, guard in asked_guards(scope).items():
                 read[f"the guard `{scope.path}{name}`"] = list(scope.read_in(guard))
-        goes_back = any(bound.is_set_up_with("history") for bound in self.nodes)
-        for bound in self.nodes:
-            if bound.bypassed or (bound.kind.observer and not (goes_back and bound.is_set_up_with("checkpoints"))):
+        goes_back = any(node.is_set_up_with("history") for node in self.nodes)
+        for node in self.nodes:
+            if node.bypassed or (node.kind.observer and not (goes_back and node.is_set_up_with("checkpoints"))):
                 continue
-            trigger = bound.planned.trigger
-            terms = [term for trigger in bound.planned.triggers for term in self.terms(bound, trigger)]
+            trigger = node.plan_node.trigger
+            terms = [term for trigger in node.plan_node.triggers for term in self.terms(node, trigger)]
             if any(not owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
-                start = f", from {bound.planned.start}" if bound.planned.start is not None else ""
+                start = f", from {node.plan_node.start}" if node.plan_node.start is not None else ""
                 lines.append(
-                    f"`{bound.path}` fires by the clock ({trigger}{start}): what is trained depends on it, "
+                    f"`{node.path}` fires by the clock ({trigger}{start}): what is trained depends on it, "
                     "so a resume is exact only between its firings"
                 )
-            for _, target in (*bound.planned.visit_reads, *bound.planned.setup_reads):
+            for _, target in (*node.plan_node.visit_reads, *node.plan_node.setup_reads):
                 if isinstance(target, ExpressionTarget):
                     read[f"`{target.name}`"] = [target]
         for thing, targets in read.items():

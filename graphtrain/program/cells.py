@@ -13,7 +13,7 @@ from graphtrain.kind.parameter import Above
 from graphtrain.language.closures import Cell, compile_guard, constant, never, stored
 from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target
-from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
 from graphtrain.program.triggers import After, Due, Every, any_of
 
@@ -30,11 +30,11 @@ class Cells:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._slots = program.slots
-        self._returned = {path for bound in program.nodes for path in bound.planned.returned.values()}
+        self._returned = {path for node in program.nodes for path in node.plan_node.returned.values()}
         self._window_slots: dict[tuple[str, str], int] = {}
         self.extra_inputs: dict[str, list[tuple[Read, Target]]] = {}
 
-    def of(self, bound: BoundNode, read: Read, target: Target) -> Cell:
+    def of(self, node: ProgramNode, read: Read, target: Target) -> Cell:
         """The cell that a node reads. A slot without a value has the default of its reader."""
         match target:
             case SlotTarget(path):
@@ -43,7 +43,7 @@ class Cells:
                     return stored(slots, index)
                 return Cell(lambda: default if slots[index] is None else slots[index])
             case ListTarget(targets):
-                cells = [self.of(bound, read, part) for part in targets]
+                cells = [self.of(node, read, part) for part in targets]
                 gets = [cell.read for cell in cells]
                 if all(cell.is_constant for cell in cells):
                     return constant(tuple(get() for get in gets))
@@ -57,7 +57,7 @@ class Cells:
                     return stored(self._slots, self.window_slot(owner, name))
                 return self.at(path, name)
             case ResourceTarget(name):
-                return constant(self._resource(bound, read, name))
+                return constant(self._resource(node, read, name))
 
     def index(self, cell: Cell) -> int | None:
         """The slot of a cell; a constant gets a new one. None if the cell is not a slot."""
@@ -66,7 +66,7 @@ class Cells:
             return len(self._slots) - 1
         return cell.key if cell.values is self._slots else None
 
-    def window_slot(self, counter: BoundNode, window: str) -> int:
+    def window_slot(self, counter: ProgramNode, window: str) -> int:
         """The slot in which nodes read the size of a window; it changes when one opens, and costs others nothing."""
         key = (counter.path, window)
         if key not in self._window_slots:
@@ -76,26 +76,26 @@ class Cells:
 
     # ---- resources, and step functions with their inputs
 
-    def _resource(self, bound: BoundNode, read: Read, name: str) -> Any:
-        value = self._program.resource(name, read, bound.path)
+    def _resource(self, node: ProgramNode, read: Read, name: str) -> Any:
+        value = self._program.resource(name, read, node.path)
         if read.is_step_function and value is not None and not isinstance(value, StepCall):
             value = step_call(value, name)  # of another name than a model's own
         if isinstance(value, StepCall):
-            return self._step_function(bound, name, value) if read.is_step_function else value.function
+            return self._step_function(node, name, value) if read.is_step_function else value.function
         return value
 
-    def _step_function(self, bound: BoundNode, name: str, step: StepCall) -> Any:
+    def _step_function(self, node: ProgramNode, name: str, step: StepCall) -> Any:
         """A user's step function, called with the model and the batch; its extra inputs are looked up here."""
-        reads = [(read, self._program.step_input(bound, read)) for read in step.extra_inputs]
-        self.extra_inputs.setdefault(bound.path, []).extend(reads)
-        getters = tuple((read.name, self._step_input(bound, read, target)) for read, target in reads)
+        reads = [(read, self._program.step_input(node, read)) for read in step.extra_inputs]
+        self.extra_inputs.setdefault(node.path, []).extend(reads)
+        getters = tuple((read.name, self._step_input(node, read, target)) for read, target in reads)
         call = StepInputs(step.call, getters) if getters else step.call
-        returned = {name: self._program.slot_index(path) for name, path in bound.planned.returned.items()}
-        return StepOutputs(call, bound.path, name, returned, self._slots) if returned else call
+        returned = {name: self._program.slot_index(path) for name, path in node.plan_node.returned.items()}
+        return StepOutputs(call, node.path, name, returned, self._slots) if returned else call
 
-    def _step_input(self, bound: BoundNode, read: Read, target: Target) -> Get:
+    def _step_input(self, node: ProgramNode, read: Read, target: Target) -> Get:
         """A call that returns an input of a step function, absent for a slot that no step function has written."""
-        get = self.of(bound, read, target).read
+        get = self.of(node, read, target).read
         if not isinstance(target, SlotTarget) or target.path not in self._returned:
             return get
 
@@ -105,7 +105,7 @@ class Cells:
                 return value
             if read.required:
                 raise UsageError(
-                    f"`{bound.path}` asks for `{read.name}` before a step function has returned it",
+                    f"`{node.path}` asks for `{read.name}` before a step function has returned it",
                     f"give it a default, as in {read.name}=None, for the first batch, and the first of every epoch",
                 )
             return read.default
@@ -116,60 +116,60 @@ class Cells:
 
     def at(self, path: str, name: str) -> Cell:
         """A field, or a parameter, of the node at a path; in a bypassed body, its initial value."""
-        bound = self._program.by_path.get(path)
-        if bound is not None:
-            return self.field(bound, name)
-        planned = self._program.plan.by_path[path]
-        assert planned.kind is not None, "checked before"
+        node = self._program.by_path.get(path)
+        if node is not None:
+            return self.field(node, name)
+        plan_node = self._program.plan.by_path[path]
+        assert plan_node.kind is not None, "checked before"
         if name == "due":
             return constant(False)
-        if name in planned.parameters:
-            return constant(planned.parameters[name])
-        instance = planned.kind.new_instance()
-        for parameter, value in planned.parameters.items():
+        if name in plan_node.parameters:
+            return constant(plan_node.parameters[name])
+        instance = plan_node.kind.new_instance()
+        for parameter, value in plan_node.parameters.items():
             setattr(instance, parameter, value)
         return constant(getattr(instance, name))
 
-    def field(self, bound: BoundNode, name: str) -> Cell:
+    def field(self, node: ProgramNode, name: str) -> Cell:
         """A field, or a parameter, of a node."""
         if name == "due":
-            return Cell(self.due(bound))
-        if name in bound.planned.expressions:
-            return Cell(self.expression(bound.planned.expressions[name]))
-        if name in bound.kind.parameters:
-            return constant(bound.parameters[name])
-        fields = bound.fields
-        counter = bound.kind.counter(name)
+            return Cell(self.due(node))
+        if name in node.plan_node.expressions:
+            return Cell(self.expression(node.plan_node.expressions[name]))
+        if name in node.kind.parameters:
+            return constant(node.parameters[name])
+        fields = node.fields
+        counter = node.kind.counter(name)
         if counter is not None and counter.window is not None and name == counter.full:
             count, window = counter.name, counter.window
             return Cell(lambda: 0 < fields[window] <= fields[count])
-        return stored(fields, name) if name in fields else Cell(functools.partial(getattr, bound.instance, name))
+        return stored(fields, name) if name in fields else Cell(functools.partial(getattr, node.instance, name))
 
-    def due(self, bound: BoundNode) -> Due:
+    def due(self, node: ProgramNode) -> Due:
         """A call that returns whether a node is due: by its trigger, or by a field that its kind declares."""
-        trigger = bound.planned.trigger
-        if bound.bypassed:
+        trigger = node.plan_node.trigger
+        if node.bypassed:
             return never
         if trigger is None:
             return lambda: True
-        calls = [self.field(bound, name).read for name in bound.planned.extra_due_fields]
-        if not trigger.is_never or isinstance(bound.trigger, After):
-            assert bound.trigger is not None, "compiled before"
-            calls.insert(0, bound.trigger.due)
-        if trigger.at_end and isinstance(bound.trigger, Every):
-            has_moved, is_ending = bound.trigger.has_moved, self.ending(bound.scope)
+        calls = [self.field(node, name).read for name in node.plan_node.extra_due_fields]
+        if not trigger.is_never or isinstance(node.trigger, After):
+            assert node.trigger is not None, "compiled before"
+            calls.insert(0, node.trigger.due)
+        if trigger.at_end and isinstance(node.trigger, Every):
+            has_moved, is_ending = node.trigger.has_moved, self.ending(node.scope)
             calls.append(lambda: has_moved() and is_ending())
         if not calls:
             return never
-        return bound.trigger.not_before(any_of(calls)) if isinstance(bound.trigger, Every) else any_of(calls)
+        return node.trigger.not_before(any_of(calls)) if isinstance(node.trigger, Every) else any_of(calls)
 
     # ---- guards and expressions
 
-    def ending(self, scope: BoundGraph) -> Due:
+    def ending(self, scope: ProgramGraph) -> Due:
         """A call that returns whether the end of a graph is requested."""
         return self.compiled(scope, scope.names.ending)
 
-    def compiled(self, scope: BoundGraph, expression: Expression) -> Get:
+    def compiled(self, scope: ProgramGraph, expression: Expression) -> Get:
         """A call that returns the value of a guard or of another expression of a graph."""
         return compile_guard(expression, functools.partial(self.named, scope))
 
@@ -185,12 +185,12 @@ class Cells:
             return self.at(path, name).read
         return evaluated(target, self.compiled(scope, target.expression))
 
-    def wrap(self, bound: BoundNode, visit: Get) -> Get:
+    def wrap(self, node: ProgramNode, visit: Get) -> Get:
         """The visit of a node, before which its parameters get the values of their expressions."""
-        getters = [(name, self.expression(target)) for name, target in bound.planned.expressions.items()]
+        getters = [(name, self.expression(target)) for name, target in node.plan_node.expressions.items()]
         if not getters:
             return visit
-        arguments, (only_name, only_get) = bound.arguments, getters[0]
+        arguments, (only_name, only_get) = node.arguments, getters[0]
 
         def visit_one() -> Any:
             arguments[only_name] = only_get()
@@ -203,7 +203,7 @@ class Cells:
 
         return visit_one if len(getters) == 1 else visit_all  # a loop costs 0.1 us more
 
-    def named(self, scope: BoundGraph, expression: Name | FieldOf) -> Cell:
+    def named(self, scope: ProgramGraph, expression: Name | FieldOf) -> Cell:
         """The cell of a name in a guard or an expression. A slot must hold a Python number or text.
 
         Reading a tensor would wait for its device in every transition.

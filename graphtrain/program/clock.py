@@ -13,7 +13,7 @@ from graphtrain.kind.fields import EpochFields, Field
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
 from graphtrain.language.syntax import field_of
 from graphtrain.plan.scope import FieldTarget, Scope, leaves
-from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.report.values import ROW_POSITION
 
@@ -49,7 +49,7 @@ class RunClock:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        reads = [target for planned in program.plan.nodes for _, target in planned.reads]
+        reads = [target for plan_node in program.plan.nodes for _, target in plan_node.reads]
         self._read = {leaf for target in reads for leaf in leaves(target) if isinstance(leaf, FieldTarget)}
         self._planned_passes: dict[str, int | None] = {}
         self._outer_clocks = {scope: _outer_clocks(scope) for scope in program.training}
@@ -58,7 +58,7 @@ class RunClock:
         )
 
     @property
-    def _scope(self) -> BoundGraph:
+    def _scope(self) -> ProgramGraph:
         return self._program.clocked
 
     @property
@@ -115,10 +115,10 @@ class RunClock:
             if scope.activity is not None:  # an evaluation advances nothing
                 continue
             for unit in scope.graph.units:
-                bound, field = scope.counter(unit)
+                node, field = scope.counter(unit)
                 # The number of runs of a node says nothing about the training.
-                if bound is not None and field != "runs" and bound.kind.fields[field].in_digest:
-                    clock[scope.prefix + unit] = exactly(getattr(bound.instance, field))
+                if node is not None and field != "runs" and node.kind.fields[field].in_digest:
+                    clock[scope.prefix + unit] = exactly(getattr(node.instance, field))
         return clock
 
     def trained(self) -> tuple[int, float]:
@@ -159,8 +159,8 @@ class RunClock:
     def evaluation(self, position: int) -> Evaluation | None:
         """The evaluation that contains the node at a position; None outside one."""
         for scope in reversed([*self._program.nodes[position].scope.around()]):
-            nodes = [bound for bound in scope.nodes.values() if not bound.bypassed]
-            names = [str(bound.parameters[bound.kind.roles.records]) for bound in nodes if bound.kind.roles.records]
+            nodes = [node for node in scope.nodes.values() if not node.bypassed]
+            names = [str(node.parameters[node.kind.roles.records]) for node in nodes if node.kind.roles.records]
             fetching = next(filter(is_fetching, nodes), None)
             if fetching is not None and names and not scope.names.steps:
                 fields = fetching.kind.epoch_fields or EpochFields()
@@ -191,7 +191,7 @@ class RunClock:
                 self._planned_passes[name] = None
         return self._planned_passes[name]
 
-    def _evaluating(self) -> Iterator[BoundNode]:
+    def _evaluating(self) -> Iterator[ProgramNode]:
         """The nodes with the outermost bodies that do not train."""
         for scope in self._program.scopes.values():
             if scope.outer is not None and scope.activity is not None and scope.outer.scope.activity is None:
@@ -200,20 +200,24 @@ class RunClock:
     def mixed_windows(self, former: Graph, renaming: Renaming) -> list[str]:
         """One line for every open window whose length is not that of the graph that began it."""
         lines = []
-        for bound, field, passes, length in _windows(self._scope):
-            found = Scope(former).inside(renaming.former(bound.path) or "")
-            target = bound.kind.parameters.get(field.target or "")
+        for program_node, field, passes, length in _windows(self._scope):
+            found = Scope(former).inside(renaming.former(program_node.path) or "")
+            target = program_node.kind.parameters.get(field.target or "")
             if found is None or target is None:
                 continue
             node = found[1]
-            if target.name in {**node.reads, **bound.node.reads}:
+            if target.name in {**node.reads, **program_node.node.reads}:
                 continue  # an expression, whose value in the former graph is not known
-            before, now = node.parameters.get(target.name, target.default), bound.parameters[target.name]
+            before, now = node.parameters.get(target.name, target.default), program_node.parameters[target.name]
             is_kept = field.window is not None and length == before
-            if passes and before != now and not (is_kept and FieldTarget(bound.path, target.name) not in self._read):
+            if (
+                passes
+                and before != now
+                and not (is_kept and FieldTarget(program_node.path, target.name) not in self._read)
+            ):
                 lines.append(
-                    f"a window of `{bound.path}` is open: {passes} of its backward passes were made for a window of "
-                    f"{before}, the rest are made for one of {now}, so this one step weighs them unequally"
+                    f"a window of `{program_node.path}` is open: {passes} of its backward passes were made for a window "
+                    f"of {before}, the rest are made for one of {now}, so this one step weighs them unequally"
                 )
         return lines
 
@@ -235,11 +239,11 @@ class RunClock:
     def cut_window(self) -> str | None:
         """One line if the last window of the run was stepped short, other than by the end of an epoch."""
         epochs = self._program.main.count("epochs")
-        for bound, field, _, length in _windows(self._program.main):
-            size = getattr(bound.instance, field.last) if field.last else 0
+        for node, field, _, length in _windows(self._program.main):
+            size = getattr(node.instance, field.last) if field.last else 0
             if 0 < size < length and epochs is not None and epochs.denominator != 1:
                 return (
-                    f"the former end cut a window of `{bound.path}` short ({size} of {length}): what follows is not "
+                    f"the former end cut a window of `{node.path}` short ({size} of {length}): what follows is not "
                     "bitwise what a run with this ending from the start would have done"
                 )
         return None
@@ -267,26 +271,26 @@ def _text(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{float(value):.2f}"
 
 
-def _ends(scope: BoundGraph) -> tuple[Term, ...]:
+def _ends(scope: ProgramGraph) -> tuple[Term, ...]:
     """The amounts that end a graph."""
     return tuple(
         term
-        for bound in scope.nodes.values()
-        if isinstance(trigger := bound.parameters.get("after"), Trigger)
+        for node in scope.nodes.values()
+        if isinstance(trigger := node.parameters.get("after"), Trigger)
         for term in trigger.terms
     )
 
 
-def _windows(scope: BoundGraph) -> Iterator[tuple[BoundNode, Field, int, int]]:
+def _windows(scope: ProgramGraph) -> Iterator[tuple[ProgramNode, Field, int, int]]:
     """The nodes that count the backward passes of a window: the field, its value, and its final value."""
-    for bound in scope.nodes.values():
-        for field in bound.kind.fields.values():
+    for node in scope.nodes.values():
+        for field in node.kind.fields.values():
             if field.counts is not None:
-                opened = getattr(bound.instance, field.window) if field.window is not None else 0
-                yield bound, field, getattr(bound.instance, field.name), opened or _target(bound, field.name)
+                opened = getattr(node.instance, field.window) if field.window is not None else 0
+                yield node, field, getattr(node.instance, field.name), opened or _target(node, field.name)
 
 
-def _outer_clocks(scope: BoundGraph) -> dict[str, tuple[BoundNode, str]]:
+def _outer_clocks(scope: ProgramGraph) -> dict[str, tuple[ProgramNode, str]]:
     """The counters of enclosing graphs, the outermost first: name -> node and field.
 
     Not the time, which differs between equal runs, nor what an inner graph counts as well. A name that rows of metrics
@@ -294,16 +298,16 @@ def _outer_clocks(scope: BoundGraph) -> dict[str, tuple[BoundNode, str]]:
     """
     *outer, innermost = scope.around()
     known = {innermost.counter(unit) for unit in innermost.graph.units}
-    clocks: list[tuple[BoundGraph, dict[str, tuple[BoundNode, str]]]] = []
+    clocks: list[tuple[ProgramGraph, dict[str, tuple[ProgramNode, str]]]] = []
     for graph in reversed(outer):
-        counted: dict[str, tuple[BoundNode, str]] = {}
+        counted: dict[str, tuple[ProgramNode, str]] = {}
         for unit in graph.graph.units:
             owner, field = graph.counter(unit)
             if owner is not None and owner.kind.fields[field].in_digest and (owner, field) not in known:
                 counted[unit] = owner, field
                 known.add((owner, field))
         clocks.insert(0, (graph, counted))
-    columns: dict[str, tuple[BoundNode, str]] = {}
+    columns: dict[str, tuple[ProgramNode, str]] = {}
     for graph, counted in clocks:
         for unit, counter in counted.items():
             is_taken = unit in columns or unit in ROW_POSITION
@@ -311,7 +315,7 @@ def _outer_clocks(scope: BoundGraph) -> dict[str, tuple[BoundNode, str]]:
     return columns
 
 
-def _target(bound: BoundNode, name: str) -> int:
+def _target(node: ProgramNode, name: str) -> int:
     """The final value of a counter, as its kind declares it; 0 if not known."""
-    target = bound.kind.fields[name].target
-    return (getattr(bound.instance, target) or 0) if target is not None else 0
+    target = node.kind.fields[name].target
+    return (getattr(node.instance, target) or 0) if target is not None else 0

@@ -18,7 +18,7 @@ from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves, slots_of
 from graphtrain.plan.slots import SavePoints, Slots
-from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
 from graphtrain.program.factories import Renewals
@@ -49,14 +49,14 @@ class Liveness:
 
     def __init__(self, program: Program, extra_inputs: Mapping[str, list[tuple[Read, Target]]]) -> None:
         self._program = program
-        bypassed = {bound.path for bound in program.nodes if bound.bypassed}
+        bypassed = {node.path for node in program.nodes if node.bypassed}
         self.flow = Flow(program.plan, bypassed)
         self._points = SavePoints(Slots(self.flow, extra_inputs))
         self._drawing = [
-            (bound, program.slot_index(target.path))
-            for bound in program.nodes
-            if bound.kind.epoch_fields is not None and not bound.bypassed
-            for read, target in bound.planned.setup_reads
+            (node, program.slot_index(target.path))
+            for node in program.nodes
+            if node.kind.epoch_fields is not None and not node.bypassed
+            for read, target in node.plan_node.setup_reads
             if read.takes_written and isinstance(target, SlotTarget)
         ]
 
@@ -67,21 +67,21 @@ class Liveness:
     def slots(self, position: int, ended: bool = False) -> set[int]:
         """Their numbers, and those that an open epoch draws from, which a node may write again before the next."""
         drawn = set()
-        for bound, slot in self._drawing:
-            names = bound.kind.epoch_fields or EpochFields()
-            is_inside = bound.fields[names.opened] and not bound.fields[names.last]
+        for node, slot in self._drawing:
+            names = node.kind.epoch_fields or EpochFields()
+            is_inside = node.fields[names.opened] and not node.fields[names.last]
             if is_inside and self._program.slots[slot] is not None:
                 drawn.add(slot)
         return {self._program.slot_index(name) for name in self.names(position, ended)} | drawn
 
     def has_batch(self, position: int, ended: bool = False) -> bool:
         """True if a batch that was fetched is among them."""
-        fetched = {path for bound in self._program.nodes if is_fetching(bound) for path in bound.planned.own_writes}
+        fetched = {path for node in self._program.nodes if is_fetching(node) for path in node.plan_node.own_writes}
         return bool(fetched & self.names(position, ended))
 
     def comes_between_batches(self) -> bool:
         """True if there is a position at which no batch is alive."""
-        return any(not bound.bypassed and not self.has_batch(bound.index) for bound in self._program.nodes)
+        return any(not node.bypassed and not self.has_batch(node.index) for node in self._program.nodes)
 
     def transient(self, position: int, ended: bool = False) -> list[str]:
         """Those that are declared transient; where there are any, it is no save point."""
@@ -89,13 +89,13 @@ class Liveness:
 
     def save_points(self) -> list[str]:
         """The paths of all nodes at which nothing alive is declared transient."""
-        return [bound.path for bound in self._program.nodes if not self.transient(bound.index)]
+        return [node.path for node in self._program.nodes if not self.transient(node.index)]
 
-    def missing(self, bound: BoundNode, held: Collection[str], ended: bool) -> tuple[str, str] | None:
+    def missing(self, node: ProgramNode, held: Collection[str], ended: bool) -> tuple[str, str] | None:
         """A slot that is needed at a node but has no value, with the path of its reader; or None."""
-        if self.names(bound.index, ended) - set(held):
-            for name in sorted(set(self._points.needed(bound.path, ended=ended)) - set(held)):
-                return name, self._points.reader_after(name, bound.path, ended=ended)
+        if self.names(node.index, ended) - set(held):
+            for name in sorted(set(self._points.needed(node.path, ended=ended)) - set(held)):
+                return name, self._points.reader_after(name, node.path, ended=ended)
         return None
 
     def why(self, slots: Collection[str], position: int) -> Iterator[str]:
@@ -105,18 +105,18 @@ class Liveness:
         if readers := dict.fromkeys(self._points.reader_after(slot, path) for slot in needed):
             yield f"read later by {quoted(readers)}"
         for scope in nodes[position].scope.around():
-            inside = [bound for bound in nodes if bound.path.startswith(scope.prefix) and not bound.bypassed]
-            if all(set(slots) & self.names(bound.index) for bound in inside):
+            inside = [node for node in nodes if node.path.startswith(scope.prefix) and not node.bypassed]
+            if all(set(slots) & self.names(node.index) for node in inside):
                 whole = f"`{scope.outer.path}`" if scope.outer else f"the graph `{self._program.graph.name}`"
                 yield f"{'alive' if len(slots) == 1 else 'one of them is alive'} at every node of {whole}"
                 return
 
     def reader_of_data(self, slot: str) -> str:
         """The path of a node that uses the value of a slot as its data; empty if none does."""
-        for bound in self._program.nodes:
-            for read, target in bound.planned.setup_reads:
+        for node in self._program.nodes:
+            for read, target in node.plan_node.setup_reads:
                 if read.takes_written and slot in slots_of([target]):
-                    return bound.path
+                    return node.path
         return ""
 
 
@@ -163,7 +163,7 @@ class CompiledGraph:
         self.program = Program(plan, prepared, whole_run)
         # Unchanged nodes keep their object: its iterator continues, nothing is fetched again. They get it before
         # anything is compiled, since compiled code refers to it.
-        self.kept: set[BoundNode] = set()
+        self.kept: set[ProgramNode] = set()
         if former is not None:
             assert renaming is not None, "they come together"
             self.kept = _keep_instances(self.program, former.program, renaming)
@@ -180,12 +180,14 @@ class CompiledGraph:
         self.state = StatefulObjects(self.program, resources, recorder, made)
         self.liveness = Liveness(self.program, self.compiler.cells.extra_inputs)
         self._with_on_metrics = [
-            bound for bound in self.program.nodes if bound.kind.has_on_metrics and not bound.bypassed
+            program_node
+            for program_node in self.program.nodes
+            if program_node.kind.has_on_metrics and not program_node.bypassed
         ]
-        self._runs_before: dict[BoundNode, int] = {}
-        acting = [bound for bound in self.program.nodes if not bound.bypassed]
+        self._runs_before: dict[ProgramNode, int] = {}
+        acting = [program_node for program_node in self.program.nodes if not program_node.bypassed]
         returning, saving = (
-            {bound.path: bound.instance for bound in acting if bound.is_set_up_with(slot)}
+            {program_node.path: program_node.instance for program_node in acting if program_node.is_set_up_with(slot)}
             for slot in ("history", "checkpoints")
         )
         self.returning, self.saving = list(returning), list(saving)
@@ -196,23 +198,23 @@ class CompiledGraph:
 
     def _refuse_renewals(self, resources: Mapping[str, Any]) -> None:
         renewals: Renewals | None = self.program.resources.get("renewals")
-        for bound in self.program.nodes:
-            if bound.kind.roles.renews and not bound.bypassed and renewals is not None:
-                name = bound.parameters[bound.kind.roles.renews]
-                target = bound.scope.names.resolve(name)
+        for node in self.program.nodes:
+            if node.kind.roles.renews and not node.bypassed and renewals is not None:
+                name = node.parameters[node.kind.roles.renews]
+                target = node.scope.names.resolve(name)
                 if target != ResourceTarget(name):
                     raise UsageError(
-                        f"`{bound.path}` renews `{name}`, which means something else in its graph, and no resource of "
+                        f"`{node.path}` renews `{name}`, which means something else in its graph, and no resource of "
                         "that name",
                         "name the resource as it is supplied",
                     )
-                renewals.refuse(bound.path, name, resources)
-                self.renewing |= dict.fromkeys(renewals.renewed_with([name]), bound.path)
+                renewals.refuse(node.path, name, resources)
+                self.renewing |= dict.fromkeys(renewals.renewed_with([name]), node.path)
 
     def wrapped(self, aspect: Aspect) -> list[Transition]:
         """The transitions with one more aspect around them, outside all others."""
         pairs = zip(self.program.nodes, self.compiler.transitions, strict=True)
-        return [aspect.wrap(bound, transition) for bound, transition in pairs]
+        return [aspect.wrap(node, transition) for node, transition in pairs]
 
     @property
     def start(self) -> int:
@@ -241,37 +243,37 @@ class CompiledGraph:
     def on_metrics(self, row: Mapping[str, float], position: int) -> None:
         """Call `on_metrics` of the nodes around with a row of metrics that the node at a position recorded."""
         around = [*self.program.nodes[position].scope.around()] if self._with_on_metrics else []
-        for bound in self._with_on_metrics:
-            if bound.scope in around:  # nodes of other bodies may not be set up, and restart with their body
-                bound.instance.on_metrics(row, self.activity(position) is not None)
+        for node in self._with_on_metrics:
+            if node.scope in around:  # nodes of other bodies may not be set up, and restart with their body
+                node.instance.on_metrics(row, self.activity(position) is not None)
 
-    def monitors(self, position: int) -> Iterator[tuple[str, str, BoundGraph]]:
+    def monitors(self, position: int) -> Iterator[tuple[str, str, ProgramGraph]]:
         """The metrics that nodes around a position name: the parameter, the name, and the graph of the node."""
         around = [*self.program.nodes[position].scope.around()]
-        for bound in self.program.nodes:
-            parameter = bound.kind.roles.monitor
-            name = bound.parameters[parameter] if parameter else None
-            if name is not None and not bound.bypassed and bound.scope in around:
-                yield f"{bound.path}.{parameter}", name, bound.scope
+        for node in self.program.nodes:
+            parameter = node.kind.roles.monitor
+            name = node.parameters[parameter] if parameter else None
+            if name is not None and not node.bypassed and node.scope in around:
+                yield f"{node.path}.{parameter}", name, node.scope
 
     def _refuse_followers(self) -> None:
         """Raise where two nodes of one graph record one metric as it runs: each would end the windows of the other."""
-        following: dict[tuple[str, str], BoundNode] = {}
-        for bound in self.program.nodes:
-            if parameter := bound.kind.roles.follows:
-                metric = bound.parameters[parameter]
-                other = following.setdefault((bound.scope.prefix, metric), bound)
-                if other is not bound:
+        following: dict[tuple[str, str], ProgramNode] = {}
+        for node in self.program.nodes:
+            if parameter := node.kind.roles.follows:
+                metric = node.parameters[parameter]
+                other = following.setdefault((node.scope.prefix, metric), node)
+                if other is not node:
                     raise UsageError(
-                        f"`{other.path}` and `{bound.path}` both record `running/{metric}`",
-                        f"remove one of them, or let it follow another metric: {bound.path}.{parameter}=NAME",
+                        f"`{other.path}` and `{node.path}` both record `running/{metric}`",
+                        f"remove one of them, or let it follow another metric: {node.path}.{parameter}=NAME",
                     )
 
-    def has_recorded_all(self, scope: BoundGraph) -> bool:
+    def has_recorded_all(self, scope: ProgramGraph) -> bool:
         """True if every node of a graph that may record metrics has run in this process."""
-        return all(self._has_run(bound) for bound in scope.nodes.values() if _may_record(bound))
+        return all(self._has_run(node) for node in scope.nodes.values() if _may_record(node))
 
-    def may_record(self, name: str, trained: Collection[str], scope: BoundGraph) -> bool:
+    def may_record(self, name: str, trained: Collection[str], scope: ProgramGraph) -> bool:
         """False if it is known that no node of a graph will record a metric which none has recorded so far.
 
         That is known once every evaluation has run, if all others record only means of the training, and `lr`: kinds
@@ -282,11 +284,11 @@ class CompiledGraph:
         """
         if not trained:
             return True
-        for bound in filter(_may_record, scope.nodes.values()):
-            if bound.body is not None and (bound.body.activity is None or not self._has_run(bound)):
+        for node in filter(_may_record, scope.nodes.values()):
+            if node.body is not None and (node.body.activity is None or not self._has_run(node)):
                 return True
-        others = [bound for bound in scope.nodes.values() if bound.kind.may_record_rows and not bound.bypassed]
-        prefixes = [getattr(bound.kind.implementation, "row_prefixes", None) for bound in others if bound.body is None]
+        others = [node for node in scope.nodes.values() if node.kind.may_record_rows and not node.bypassed]
+        prefixes = [getattr(node.kind.implementation, "row_prefixes", None) for node in others if node.body is None]
         known = [prefix for declared in prefixes if declared is not None for prefix in declared]
         return (
             None in prefixes
@@ -294,8 +296,8 @@ class CompiledGraph:
             or any(name == prefix + metric for prefix in known for metric in trained)
         )
 
-    def _has_run(self, bound: BoundNode) -> bool:
-        return bool(bound.instance.runs > self._runs_before.get(bound, 0))
+    def _has_run(self, node: ProgramNode) -> bool:
+        return bool(node.instance.runs > self._runs_before.get(node, 0))
 
     # ---- beginning and resuming
 
@@ -313,13 +315,13 @@ class CompiledGraph:
         Raises:
             UsageError: the graph has no such node, or needs a slot there that is not saved.
         """
-        bound = self.program.by_path.get(path)
-        if bound is None:
+        node = self.program.by_path.get(path)
+        if node is None:
             raise UsageError(
                 f"the run is at the node `{path}`, which this graph does not have",
                 hint or suggestion(path, self.program.by_path),
             )
-        if missing := self.liveness.missing(bound, saved, ended):
+        if missing := self.liveness.missing(node, saved, ended):
             name, reader = missing
             raise UsageError(
                 f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there: `{reader}` reads "
@@ -327,7 +329,7 @@ class CompiledGraph:
                 f"train on to where it is not needed before `{reader}` is inserted, or read it with a default "
                 f"(`{name.rpartition('/')[2]}=None` in its kind); --graph saved resumes with the saved graph",
             )
-        return bound.index
+        return node.index
 
     def refuse_fractions(self, name: str, limit: Trigger | None, position: int) -> None:
         """Raise if a limit of the run has an amount that is not counted, as a fraction of an epoch without a length.
@@ -344,38 +346,38 @@ class CompiledGraph:
 
     def clear_windows(self) -> None:
         """Note that the gradients of windows are gone if no parameter of their optimizers has any."""
-        for bound in self.program.nodes:
+        for node in self.program.nodes:
             gone = {
                 declared.name: declared.default
-                for declared in bound.kind.fields.values()
+                for declared in node.kind.fields.values()
                 if declared.counts is not None or declared.with_gradients
             }
-            optimizers = [self.program.resources.get(name) for name in bound.planned.optimizers if gone]
-            if gone and not bound.bypassed and not any(map(_has_gradients, optimizers)):
-                bound.fields.update(gone)
+            optimizers = [self.program.resources.get(name) for name in node.plan_node.optimizers if gone]
+            if gone and not node.bypassed and not any(map(_has_gradients, optimizers)):
+                node.fields.update(gone)
 
     def restart_makers(self, made: Collection[str]) -> None:
         """Restart the counts of nodes whose resources were made again: a new average is empty."""
-        for bound in self.program.nodes:
-            targets = [bound.scope.names.read_by(bound.node, slot) for slot in bound.kind.makes]
-            if not bound.bypassed and any(leaf in targets for leaf in map(ResourceTarget, made)):
-                bound.kind.restart(bound.instance)
+        for node in self.program.nodes:
+            targets = [node.scope.names.read_by(node.node, slot) for slot in node.kind.makes]
+            if not node.bypassed and any(leaf in targets for leaf in map(ResourceTarget, made)):
+                node.kind.restart(node.instance)
 
     def at_end(self) -> None:
         """Run what nodes do at the end of the run; a second call does nothing."""
         for act in self.compiler.at_end:
             act()
 
-    def release(self, kept: Collection[BoundNode] = ()) -> None:
+    def release(self, kept: Collection[ProgramNode] = ()) -> None:
         """Let nodes release what they can start again, such as the worker processes of a loader.
 
         Arguments:
             kept: nodes, also of another graph, whose objects are still used. Default: none.
         """
-        objects = {id(bound.instance) for bound in kept}
-        for bound in self.program.nodes:
-            if bound.kind.releases and not bound.bypassed and id(bound.instance) not in objects:
-                bound.instance.release()
+        objects = {id(node.instance) for node in kept}
+        for node in self.program.nodes:
+            if node.kind.releases and not node.bypassed and id(node.instance) not in objects:
+                node.instance.release()
 
     # ---- evaluating edges again
 
@@ -395,7 +397,7 @@ class CompiledGraph:
         self.run_clock.go_by(trained_last, position)
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self.kept)
-        self._runs_before = {bound: bound.instance.runs for bound in self.program.nodes if _may_record(bound)}
+        self._runs_before = {node: node.instance.runs for node in self.program.nodes if _may_record(node)}
 
 
 def _has_gradients(optimizer: Any) -> bool:
@@ -404,39 +406,39 @@ def _has_gradients(optimizer: Any) -> bool:
     return groups is None or any(parameter.grad is not None for group in groups for parameter in group["params"])
 
 
-def _may_record(bound: BoundNode) -> bool:
+def _may_record(node: ProgramNode) -> bool:
     """True for a node that reads the recorder, itself or in its body, unless it never runs.
 
     A node that ends the run does not count: no checkpoint is due after it.
     """
-    if bound.body is not None:
-        return not bound.bypassed and any(_may_record(inner) for inner in bound.body.nodes.values())
-    trigger = bound.planned.trigger
-    is_never_due = trigger is not None and trigger.is_never and not bound.planned.extra_due_fields
-    is_ending = bound.kind.trigger == "after"
-    return bound.kind.may_record_rows and not (bound.bypassed or is_never_due or is_ending)
+    if node.body is not None:
+        return not node.bypassed and any(_may_record(inner) for inner in node.body.nodes.values())
+    trigger = node.plan_node.trigger
+    is_never_due = trigger is not None and trigger.is_never and not node.plan_node.extra_due_fields
+    is_ending = node.kind.trigger == "after"
+    return node.kind.may_record_rows and not (node.bypassed or is_never_due or is_ending)
 
 
-def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[BoundNode]:
+def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[ProgramNode]:
     """Give nodes that are unchanged from another program their object from there."""
     kept = set()
-    for bound in program.nodes:
-        old = former.by_path.get(renaming.former(bound.path) or "")
-        if old is None or old.bypassed or bound.bypassed or bound.is_set_up_with("history"):  # of its own program
+    for node in program.nodes:
+        old = former.by_path.get(renaming.former(node.path) or "")
+        if old is None or old.bypassed or node.bypassed or node.is_set_up_with("history"):  # of its own program
             continue
-        is_same = bound.kind is old.kind and bound.parameters == old.parameters
+        is_same = node.kind is old.kind and node.parameters == old.parameters
         # An object that reads a slot at any time has to read that of this program.
-        is_same &= bound.planned.set_up_with == bound.planned.setup_reads
-        if is_same and _supplies(program, bound) == _supplies(former, old, renaming):
-            bound.hold(old.instance)
-            kept.add(bound)
+        is_same &= node.plan_node.set_up_with == node.plan_node.setup_reads
+        if is_same and _supplies(program, node) == _supplies(former, old, renaming):
+            node.hold(old.instance)
+            kept.add(node)
     return kept
 
 
-def _supplies(program: Program, bound: BoundNode, renaming: Renaming | None = None) -> list[object]:
+def _supplies(program: Program, node: ProgramNode, renaming: Renaming | None = None) -> list[object]:
     """The comparable form of what a node is set up with: a resource may not support comparison by value."""
     supplies: list[object] = []
-    for read, target in bound.planned.setup_reads:
+    for read, target in node.plan_node.setup_reads:
         for leaf in leaves(target):
             match leaf:
                 case SlotTarget(path):
@@ -446,6 +448,6 @@ def _supplies(program: Program, bound: BoundNode, renaming: Renaming | None = No
                     owner = program.by_path[path]
                     value = owner.parameters.get(name, (path, name))
                 case ResourceTarget(name):
-                    value = program.resource(name, read, bound.path)
+                    value = program.resource(name, read, node.path)
             supplies.append(value if isinstance(value, int | float | str | tuple) else id(value))
     return supplies

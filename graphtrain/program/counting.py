@@ -27,7 +27,7 @@ from graphtrain.language.closures import COMPARISONS, Cell, compile_guard, opera
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation
 from graphtrain.plan.counted import Counted, epoch_fields_of
 from graphtrain.plan.scope import ExpressionTarget
-from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.gradient_windows import Report
 from graphtrain.program.loop import Transition
@@ -50,7 +50,7 @@ class TooLongError(UsageError):
     """There are too many visits, and they do not repeat."""
 
 
-def fetching(bound: BoundNode, epoch: EpochFields, length: EpochLength) -> Any:
+def fetching(node: ProgramNode, epoch: EpochFields, length: EpochLength) -> Any:
     """A stub for a node that fetches batches, with the fields that follow from counting."""
 
     def epochs(self: Any) -> int | Fraction:
@@ -69,7 +69,7 @@ def fetching(bound: BoundNode, epoch: EpochFields, length: EpochLength) -> Any:
         "reach": lambda self, amount: math.ceil((amount - vars(self)[epoch.epoch]) * length.batches),
     }
     counting = type("Counting", (), computed)()
-    bound.kind.reset(counting, whole=True)
+    node.kind.reset(counting, whole=True)
     counting.fetched_from = length
     return counting
 
@@ -82,21 +82,21 @@ class _CountingVisits(Visits):
         self._log = log
         self.aspects.remove(cells)  # read where they decide something
 
-    def setup(self, bound: BoundNode) -> Act:
+    def setup(self, node: ProgramNode) -> Act:
         return nothing
 
-    def at_end(self, scope: BoundGraph) -> list[Act]:
+    def at_end(self, scope: ProgramGraph) -> list[Act]:
         return []
 
-    def call(self, bound: BoundNode) -> Act:
-        epoch = epoch_fields_of(bound.planned)
+    def call(self, node: ProgramNode) -> Act:
+        epoch = epoch_fields_of(node.plan_node)
         if epoch is not None:
-            return self._fetch(bound, epoch)
-        fields, declared = bound.fields, bound.kind.fields.values()
+            return self._fetch(node, epoch)
+        fields, declared = node.fields, node.kind.fields.values()
         added = [(each.name, each.adds) for each in declared if each.adds is not None]
         copied = [(each.last, each.name) for each in declared if each.last is not None]
-        if bound.kind.reports_backward:
-            self.windows.reports[bound.index] = Report(bound.path, ran_backward=True)
+        if node.kind.reports_backward:
+            self.windows.reports[node.index] = Report(node.path, ran_backward=True)
 
         def count() -> None:
             for name, amount in added:
@@ -106,12 +106,12 @@ class _CountingVisits(Visits):
 
         return count if added or copied else nothing
 
-    def _fetch(self, bound: BoundNode, epoch: EpochFields) -> Act:
+    def _fetch(self, node: ProgramNode, epoch: EpochFields) -> Act:
         """A batch of an epoch whose length is known; of several ranks, a round of them."""
-        fields, log, length = bound.fields, self._log, bound.instance.fetched_from
+        fields, log, length = node.fields, self._log, node.instance.fetched_from
         windows = None
-        if self.rounds is not None and ROUND in bound.kind.fields:
-            windows, world_size = self.windows.filled_by(bound), self.rounds.agreement.world_size
+        if self.rounds is not None and ROUND in node.kind.fields:
+            windows, world_size = self.windows.filled_by(node), self.rounds.agreement.world_size
         before_last, last = length.samples or 0, length.last or 0
 
         def fetch() -> None:
@@ -144,7 +144,7 @@ class _LoggingCells(Cells):
         super().__init__(program)
         self._counted, self._log = counted, log
 
-    def compiled(self, scope: BoundGraph, expression: Expression) -> Act:
+    def compiled(self, scope: ProgramGraph, expression: Expression) -> Act:
         certain = self._counted.certain(scope.names, expression)
         return compile_guard(certain, functools.partial(self._cell, scope), lambda part: _logged(part, self._log))
 
@@ -155,16 +155,16 @@ class _LoggingCells(Cells):
             )
         return super().expression(target)
 
-    def due(self, bound: BoundNode) -> Act:
-        return self._logged(super().due(bound))
+    def due(self, node: ProgramNode) -> Act:
+        return self._logged(super().due(node))
 
-    def _cell(self, scope: BoundGraph, expression: Name | FieldOf) -> Cell:
+    def _cell(self, scope: ProgramGraph, expression: Name | FieldOf) -> Cell:
         """The cell of a name; whether a window is full is logged too."""
         cell = self.named(scope, expression)
-        bound = scope.at(expression.node) if isinstance(expression, FieldOf) else None
-        if bound is None or not isinstance(expression, FieldOf):
+        node = scope.at(expression.node) if isinstance(expression, FieldOf) else None
+        if node is None or not isinstance(expression, FieldOf):
             return cell
-        counter = bound.kind.counter(expression.field)
+        counter = node.kind.counter(expression.field)
         is_full = counter is not None and counter.full == expression.field
         return Cell(self._logged(cell.read)) if is_full else cell
 
@@ -178,15 +178,17 @@ class _LoggingCells(Cells):
         return logged
 
 
-def _terms(program: Program, counted: Counted, bound: BoundNode, trigger: Trigger) -> list[tuple[BoundNode, str, Term]]:
+def _terms(
+    program: Program, counted: Counted, node: ProgramNode, trigger: Trigger
+) -> list[tuple[ProgramNode, str, Term]]:
     """The amounts of a trigger that are known ahead."""
-    terms = program.terms(bound, trigger)
-    if trigger is bound.planned.trigger and bound.kind.trigger == "after":
+    terms = program.terms(node, trigger)
+    if trigger is node.plan_node.trigger and node.kind.trigger == "after":
         for owner, field, term in terms:
             if not owner.kind.fields[field].in_digest:
                 raise UsageError(
-                    f'`{bound.path}.after` = "{term}" ends by time, and how many steps that takes is not known ahead',
-                    f'count epochs or steps, as in {bound.path}.after = "10 epochs"',
+                    f'`{node.path}.after` = "{term}" ends by time, and how many steps that takes is not known ahead',
+                    f'count epochs or steps, as in {node.path}.after = "10 epochs"',
                 )
     return [(owner, field, term) for owner, field, term in terms if counted.is_known(owner.path, field)]
 
@@ -258,14 +260,14 @@ class CountedRun:
         visits = _CountingVisits(program, _LoggingCells(program, counted, self._log), self._log)
         compiler = Compiler(visits, triggers, self._end, Stopwatch(lambda time: None), counted.detours)
         self._transitions = compiler.transitions
-        acting = [bound for bound in program.nodes if not bound.bypassed]
+        acting = [node for node in program.nodes if not node.bypassed]
         self._fields = [
-            (bound.fields, name)
-            for bound in acting
-            for name, declared in bound.kind.fields.items()
-            if declared.stored and (name == ROUND or counted.is_known(bound.path, name))
+            (node.fields, name)
+            for node in acting
+            for name, declared in node.kind.fields.items()
+            if declared.stored and (name == ROUND or counted.is_known(node.path, name))
         ]
-        self._triggers = [(bound.trigger, bound.fields) for bound in acting if bound.trigger is not None]
+        self._triggers = [(node.trigger, node.fields) for node in acting if node.trigger is not None]
         self._fired = [
             (fields, unit, amount)
             for trigger, fields in self._triggers

@@ -8,7 +8,7 @@ from typing import Any, final
 from graphtrain.data.shares import WindowCounter, Windows
 from graphtrain.kind import Field
 from graphtrain.plan.plan import PlanAction
-from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.rounds import Act, Rounds
 
@@ -38,56 +38,56 @@ class GradientWindows:
 
     def __init__(self, program: Program, cells: Cells, rounds: Rounds | None = None) -> None:
         self._program, self._cells, self._rounds = program, cells, rounds
-        declared = [(bound, field) for bound in program.nodes for field in bound.kind.fields.values()]
-        self.counters = [(bound, field) for bound, field in declared if field.counts is not None and not bound.bypassed]
+        declared = [(node, field) for node in program.nodes for field in node.kind.fields.values()]
+        self.counters = [(node, field) for node, field in declared if field.counts is not None and not node.bypassed]
         self._with_gradients = [
-            (bound, field)
-            for bound, field in declared
-            if field.with_gradients and (bound.path, field.name) in program.plan.fields_read
+            (node, field)
+            for node, field in declared
+            if field.with_gradients and (node.path, field.name) in program.plan.fields_read
         ]
         self.reports: dict[int, Report] = {}
 
-    def enter(self, scope: BoundGraph) -> None:
+    def enter(self, scope: ProgramGraph) -> None:
         """Let nodes read the sizes of the windows of a graph, which may be open already."""
         for counter, field in self.counters:
             if counter.scope is scope and field.window is not None:
                 self._program.slots[self._cells.window_slot(counter, field.window)] = counter.fields[field.window]
 
-    def next_size(self, counter: BoundNode, field: Field) -> Callable[[], int]:
+    def next_size(self, counter: ProgramNode, field: Field) -> Callable[[], int]:
         """A call that returns the size of the window that opens next, over all ranks that the run began with."""
         assert field.target is not None, "asked before"
         program, target = self._program, self._cells.field(counter, field.target).read
         return lambda: int(target() * program.window_ranks)
 
-    def filled_by(self, bound: BoundNode) -> Windows:
+    def filled_by(self, node: ProgramNode) -> Windows:
         """The windows that the batches of a node fill, among several ranks: those open, or those that open next."""
         assert self._rounds is not None, "asked by several ranks"
-        trained_on = self._rounds.trained_on(bound)
+        trained_on = self._rounds.trained_on(node)
         filled = [
             WindowCounter(counter.path, counter.fields, field.name, field.window, self.next_size(counter, field))
             for counter, field in self.counters
             if field.window is not None
             and field.target is not None
-            and any(trained & set(counter.planned.optimizers) for trained in trained_on)
+            and any(trained & set(counter.plan_node.optimizers) for trained in trained_on)
         ]
         return Windows(filled, are_expected=not filled and bool(trained_on))
 
-    def rewired(self, kept: Iterable[BoundNode]) -> None:
+    def rewired(self, kept: Iterable[ProgramNode]) -> None:
         """Let nodes kept from another graph fill the windows of this one."""
-        for bound in kept:
-            if self._rounds is not None and self._rounds.divides(bound):
-                bound.instance.follow_windows(self.filled_by(bound))
+        for node in kept:
+            if self._rounds is not None and self._rounds.divides(node):
+                node.instance.follow_windows(self.filled_by(node))
 
-    def wrap(self, bound: BoundNode, act: Act) -> Act:
+    def wrap(self, node: ProgramNode, act: Act) -> Act:
         """The call of a node; its actions on gradients are counted for the windows of its optimizers."""
         for counter, field in self.counters:
-            optimizers, fields, is_cleared = set(counter.planned.optimizers), counter.fields, False
-            for action in bound.planned.actions:  # in their order: the last wrapper acts last
+            optimizers, fields, is_cleared = set(counter.plan_node.optimizers), counter.fields, False
+            for action in node.plan_node.actions:  # in their order: the last wrapper acts last
                 if optimizers.isdisjoint(action.optimizers):
                     continue
                 if action.effect == "backward":
                     act = self._opening(act, counter, field, always=is_cleared)
-                    act = _adding(act, fields, field.name, self._amount(bound, action))
+                    act = _adding(act, fields, field.name, self._amount(node, action))
                 elif action.effect == "exchange" and field.exchanged is not None:
                     act = _setting(act, fields, field.exchanged, True)
                 elif action.effect == "zero_grad":
@@ -96,19 +96,19 @@ class GradientWindows:
                         act = _setting(act, fields, field.exchanged, False)
         # Fields that belong to gradients, and are read, restart with them.
         cleared = {
-            name for action in bound.planned.actions if action.effect == "zero_grad" for name in action.optimizers
+            name for action in node.plan_node.actions if action.effect == "zero_grad" for name in action.optimizers
         }
         for owner, field in self._with_gradients:
-            if owner is not bound and not cleared.isdisjoint(owner.planned.optimizers):
+            if owner is not node and not cleared.isdisjoint(owner.plan_node.optimizers):
                 act = _setting(act, owner.fields, field.name, field.default)
         return act
 
-    def _amount(self, bound: BoundNode, action: PlanAction) -> Callable[[], int] | None:
+    def _amount(self, node: ProgramNode, action: PlanAction) -> Callable[[], int] | None:
         """How many backward passes a visit makes; None for one."""
-        has_run = self.reports[bound.index].has_run if action.is_reported else None
-        return has_run if self._rounds is None else self._rounds.amount(bound, has_run)
+        has_run = self.reports[node.index].has_run if action.is_reported else None
+        return has_run if self._rounds is None else self._rounds.amount(node, has_run)
 
-    def _opening(self, act: Act, counter: BoundNode, field: Field, *, always: bool) -> Act:
+    def _opening(self, act: Act, counter: ProgramNode, field: Field, *, always: bool) -> Act:
         """The call of a node whose backward pass may open a window, whose size is determined then."""
         if field.window is None or field.target is None:
             return act

@@ -11,7 +11,7 @@ from typing import final
 
 from graphtrain.errors import NotFiniteError, UsageError
 from graphtrain.names import suggestion
-from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.requests import Requests, Return
 
 
@@ -23,8 +23,8 @@ class History:
         requests: the requests of the run.
     """
 
-    def __init__(self, bound: BoundNode, program: Program, requests: Requests) -> None:
-        self._bound, self._program, self._requests = bound, program, requests
+    def __init__(self, node: ProgramNode, program: Program, requests: Requests) -> None:
+        self._bound, self._program, self._requests = node, program, requests
 
     def restore(self, to: str = "checkpoint", keep: Collection[str] | None = None, most: int | None = None) -> bool:
         """Request a return to the last checkpoint of the node `to`; False if it has saved nothing yet.
@@ -75,7 +75,7 @@ class History:
             )
         return [[epoch, number] for number in range(max(last - count + 1, 0), last + 1)]
 
-    def _named(self, name: str, *, is_near: bool = False) -> BoundNode:
+    def _named(self, name: str, *, is_near: bool = False) -> ProgramNode:
         scopes = [*self._bound.scope.around()]
         for scope in scopes[-1:] if is_near else reversed(scopes):
             if name in scope.nodes:

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, MultiStep
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import COUNTS_RUN, Term, decimal
 from graphtrain.plan.scope import resources_of
-from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.bind import Program, ProgramNode
 
 
 def horizon_of(scheduler: Any) -> tuple[int, str] | None:
@@ -43,19 +43,19 @@ def horizon_of(scheduler: Any) -> tuple[int, str] | None:
 
 def other_horizons(program: Program) -> Iterator[str]:
     """A line for each scheduler that is made for another number of steps than the run takes with it."""
-    for bound in program.nodes:
-        for name, scheduler in _schedulers(program, bound):
+    for node in program.nodes:
+        for name, scheduler in _schedulers(program, node):
             horizon = horizon_of(scheduler)
             if horizon is None:
                 continue
             try:
-                steps = program.whole_run.visits(bound.path)
+                steps = program.whole_run.visits(node.path)
             except UsageError:
                 continue  # it is not known
             if steps != horizon[0]:
                 yield (
                     f"`{name}` is made for {horizon[0]} steps ({horizon[1]}), and the run takes {steps} with it; "
-                    f'setup(run) can compute the number: run.steps(train_data, node="{bound.path}")'
+                    f'setup(run) can compute the number: run.steps(train_data, node="{node.path}")'
                 )
 
 
@@ -86,42 +86,42 @@ def lines_about_steps(program: Program) -> Iterator[str]:
         UsageError: one that counts epochs is stepped so often that it changes the rate within the first, and the graph
             does not state that this is intended.
     """
-    for bound in program.nodes:
-        trigger = bound.planned.trigger
+    for node in program.nodes:
+        trigger = node.plan_node.trigger
         if trigger is None or trigger.is_never:
             continue
-        terms = program.terms(bound, trigger)
+        terms = program.terms(node, trigger)
         amount = terms[0][2].base if len(terms) == 1 and not trigger.once else None
         by_steps = amount == Term(Fraction(1), COUNTS_RUN)
-        for name, scheduler in _schedulers(program, bound):
+        for name, scheduler in _schedulers(program, node):
             first, text = first_change_of(scheduler) or (0, type(scheduler).__name__)
-            when = "every optimizer step" if by_steps else f'by {bound.path}.every = "{trigger}"'
+            when = "every optimizer step" if by_steps else f'by {node.path}.every = "{trigger}"'
             line = f"`{name}`: {text} is stepped {when}"
             if not first or amount is None or scheduler.last_epoch:
                 yield line
                 continue
             at = first * amount.amount
             change = f"first change at {amount.unit.removesuffix('s')} {decimal(at)}"
-            epoch = _epoch_of_step(program, bound, at) if amount.unit == COUNTS_RUN else None
-            if epoch is not None and epoch < 1 and "every" not in bound.node.parameters:
+            epoch = _epoch_of_step(program, node, at) if amount.unit == COUNTS_RUN else None
+            if epoch is not None and epoch < 1 and "every" not in node.node.parameters:
                 raise UsageError(
                     f"{line}: {change}, epoch {float(epoch):.2g}; and {type(scheduler).__name__} counts epochs by its "
                     "documentation",
-                    f'{bound.path}.every="1 epochs" steps it after every epoch; {bound.path}.every="1 steps", written '
+                    f'{node.path}.every="1 epochs" steps it after every epoch; {node.path}.every="1 steps", written '
                     "out, says that steps are meant",
                 )
             yield f"{line}: {change}" + (f", epoch {float(epoch):.3g}" if epoch is not None else "")
 
 
-def _epoch_of_step(program: Program, bound: BoundNode, step: Fraction) -> Fraction | None:
+def _epoch_of_step(program: Program, node: ProgramNode, step: Fraction) -> Fraction | None:
     """The epoch in which a step is taken; None if not known ahead."""
-    steps, batches = (bound.scope.counter(unit)[0] for unit in (COUNTS_RUN, "batches"))
+    steps, batches = (node.scope.counter(unit)[0] for unit in (COUNTS_RUN, "batches"))
     if steps is None or batches is None:
         return None
     try:
         run = program.whole_run
         per_step = Fraction(run.visits(batches.path), run.visits(steps.path))
-        return step * per_step / run.batches_per_epoch(batches.planned)
+        return step * per_step / run.batches_per_epoch(batches.plan_node)
     except (UsageError, ZeroDivisionError):
         return None
 
@@ -132,28 +132,28 @@ def refuse_two_at_once(program: Program) -> None:
     Raises:
         UsageError: they do.
     """
-    stepping: dict[tuple[int, str, str], tuple[BoundNode, str]] = {}
-    for bound in program.nodes:
-        for name, scheduler in _schedulers(program, bound):
-            trigger = bound.planned.trigger
+    stepping: dict[tuple[int, str, str], tuple[ProgramNode, str]] = {}
+    for node in program.nodes:
+        for name, scheduler in _schedulers(program, node):
+            trigger = node.plan_node.trigger
             if trigger is None or trigger.is_never:
                 continue
             owner = getattr(scheduler, "optimizer", None)
-            key = (id(scheduler if owner is None else owner), bound.scope.prefix, str(trigger))
-            other, other_name = stepping.setdefault(key, (bound, name))
-            if other is not bound:
+            key = (id(scheduler if owner is None else owner), node.scope.prefix, str(trigger))
+            other, other_name = stepping.setdefault(key, (node, name))
+            if other is not node:
                 of_both = f"`{name}` twice" if name == other_name else f"`{other_name}` and `{name}`, of one optimizer,"
                 raise UsageError(
-                    f"`{other.path}` and `{bound.path}` step {of_both} at one time ({trigger}): each would overwrite "
+                    f"`{other.path}` and `{node.path}` step {of_both} at one time ({trigger}): each would overwrite "
                     "or multiply what the other has set",
                     "remove one of the nodes; or make one scheduler of both: torch's SequentialLR, ChainedScheduler",
                 )
 
 
-def _schedulers(program: Program, bound: BoundNode) -> Iterator[tuple[str, Any]]:
+def _schedulers(program: Program, node: ProgramNode) -> Iterator[tuple[str, Any]]:
     """The schedulers that a node steps, by name."""
-    if bound.bypassed or "scheduler" not in bound.kind.optional:
+    if node.bypassed or "scheduler" not in node.kind.optional:
         return
-    for name in resources_of([bound.scope.names.read_by(bound.node, "scheduler")]):
+    for name in resources_of([node.scope.names.read_by(node.node, "scheduler")]):
         if name in program.resources:
             yield name, program.resources[name]

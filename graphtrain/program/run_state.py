@@ -15,7 +15,7 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
-from graphtrain.program.bind import BoundNode
+from graphtrain.program.bind import ProgramNode
 from graphtrain.state.drift import OTHER_SUBMODULES
 from graphtrain.state.generators import generator_of, without_generators
 from graphtrain.state.objects import MISFITS
@@ -142,65 +142,65 @@ def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions
 
 def _capture_progress(run: StatefulObjects, alive: set[int]) -> Section:
     captured: dict[str, dict[str, Any]] = {}
-    for bound in run.program.nodes:
-        if bound.bypassed:
+    for node in run.program.nodes:
+        if node.bypassed:
             continue
-        bound.check_fields()
+        node.check_fields()
         # First: a node may update what it stores when its state is read.
-        state = {"state": bound.instance.state_dict()} if bound.kind.keeps_state else {}
-        captured[bound.path] = {name: getattr(bound.instance, name) for name in stored_fields(bound)} | state
+        state = {"state": node.instance.state_dict()} if node.kind.keeps_state else {}
+        captured[node.path] = {name: getattr(node.instance, name) for name in stored_fields(node)} | state
     return captured
 
 
 def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
-    for bound in run.program.nodes:
-        if bound.path not in saved or bound.bypassed:
+    for node in run.program.nodes:
+        if node.path not in saved or node.bypassed:
             continue
-        values, is_replaced = saved[bound.path], bound.path in exempt.replaced
-        stored = stored_fields(bound)
+        values, is_replaced = saved[node.path], node.path in exempt.replaced
+        stored = stored_fields(node)
         taken = [name for name in stored if name in values]
         if is_replaced:
-            taken = [name for name in taken if _is_alike(getattr(bound.instance, name), values[name])]
+            taken = [name for name in taken if _is_alike(getattr(node.instance, name), values[name])]
         for name in taken:
-            setattr(bound.instance, name, values[name])
-        if bound.kind.keeps_state:
+            setattr(node.instance, name, values[name])
+        if node.kind.keeps_state:
             stored = [*stored, "state"]
             if "state" in values and not is_replaced:
-                bound.instance.load_state_dict(values["state"])
-                bound.check_fields()
+                node.instance.load_state_dict(values["state"])
+                node.check_fields()
                 taken.append("state")
-        yield from (f"{bound.path}.{name} left out" for name in sorted(set(values) - set(taken)))
+        yield from (f"{node.path}.{name} left out" for name in sorted(set(values) - set(taken)))
         # Nothing saved depends on new fields of observers, or on fields outside the digest.
-        if not bound.kind.observer:
-            fields = bound.kind.fields
+        if not node.kind.observer:
+            fields = node.kind.fields
             essential = [name for name in stored if name not in fields or fields[name].in_digest]
-            yield from (f"{bound.path}.{name} new" for name in essential if name not in taken and name not in values)
+            yield from (f"{node.path}.{name} new" for name in essential if name not in taken and name not in values)
 
 
 def essential_progress(run: StatefulObjects, saved: Section) -> Section:
     """No clocks, no observers, no `runs` that nothing reads."""
     read = run.program.plan.fields_read
     essential = {}
-    for bound in run.program.nodes:
-        if bound.bypassed or bound.kind.observer:
+    for node in run.program.nodes:
+        if node.bypassed or node.kind.observer:
             continue
         # Whether it has run decides whether it is due.
-        is_once = bound.planned.trigger is not None and bound.planned.trigger.once
+        is_once = node.plan_node.trigger is not None and node.plan_node.trigger.once
         kept = {
             name: value
-            for name, value in saved[bound.path].items()
-            if name not in bound.kind.fields
-            or (bound.kind.fields[name].in_digest and (name != "runs" or (bound.path, "runs") in read or is_once))
+            for name, value in saved[node.path].items()
+            if name not in node.kind.fields
+            or (node.kind.fields[name].in_digest and (name != "runs" or (node.path, "runs") in read or is_once))
         }
         if "fired" in kept:
-            counters = {unit: bound.scope.counter(unit) for unit in bound.scope.graph.units}
+            counters = {unit: node.scope.counter(unit) for unit in node.scope.graph.units}
             timed = {  # the units whose field is outside the digest, such as seconds
                 unit
                 for unit, (owner, name) in counters.items()
                 if owner is not None and name in owner.kind.fields and not owner.kind.fields[name].in_digest
             }
             kept["fired"] = {unit: value for unit, value in kept["fired"].items() if unit not in timed}
-        essential[bound.path] = kept
+        essential[node.path] = kept
     return essential
 
 
@@ -343,8 +343,8 @@ OF_TIMED_ROWS = ("metrics",)
 AFTER_SETUP = ("reachable", "renewed", "random")
 
 
-def stored_fields(bound: BoundNode) -> list[str]:
-    return [name for name, declared in bound.kind.fields.items() if declared.stored]
+def stored_fields(node: ProgramNode) -> list[str]:
+    return [name for name, declared in node.kind.fields.items() if declared.stored]
 
 
 def _is_alike(value: Any, saved: Any) -> bool:

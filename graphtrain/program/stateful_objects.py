@@ -17,7 +17,7 @@ from graphtrain.data.state import DataState
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph.renaming import Renaming
 from graphtrain.names import suggestion
-from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.resources import keeps_state
 from graphtrain.program.rounds import is_fetching
@@ -52,9 +52,9 @@ _MOST_LISTED = 64
 _OF_DATA = ("source_state", "state")
 
 
-def of_rank(bound: BoundNode) -> tuple[str, ...]:
+def of_rank(node: ProgramNode) -> tuple[str, ...]:
     """The fields of a node's progress that are separate on each rank, as its kind declares."""
-    declared: tuple[str, ...] = getattr(bound.kind.implementation, "of_rank", ())
+    declared: tuple[str, ...] = getattr(node.kind.implementation, "of_rank", ())
     return declared
 
 
@@ -126,10 +126,10 @@ class StatefulObjects:
         # Before what they make, since the contents of a function are not replaced with it.
         roots: dict[str, Any] = {f"factory {name}": factory.function for name, factory in factories}
         roots |= {name: value for name, value in by_name(self.resources) if value is not None}
-        for bound in self.program.nodes:
-            implementation = bound.kind.implementation
+        for node in self.program.nodes:
+            implementation = node.kind.implementation
             if is_users(implementation.__module__):
-                roots[f"kind {bound.kind.name}"] = implementation
+                roots[f"kind {node.kind.name}"] = implementation
         data = [name for name, value in roots.items() if is_data(name, value)]
         covered = [name for name in data if keeps_position(roots[name])]
         for name in covered:
@@ -310,7 +310,7 @@ class StatefulObjects:
             if isinstance(part, torch.Tensor | numpy.ndarray)
         )
         # Data loads its position itself.
-        positions = [f"{bound.path}.state" for bound in self.program.nodes if bound.kind.keeps_state]
+        positions = [f"{node.path}.state" for node in self.program.nodes if node.kind.keeps_state]
         aliases = aliases_of({**kept, **captured["slots"]}, writer, others, quiet=positions)
         self.aliases = aliases.places
         self.unknown += aliases.unknown
@@ -338,11 +338,11 @@ class StatefulObjects:
         lost = share(values := {**kept, **values}, aliases, self.reader, name_now)
         for name, index in indices.items():
             self.program.slots[index] = values[name]
-        for bound in self.program.nodes:
-            for name in stored_fields(bound):
-                place = f"{bound.path}.{name}"
-                if place in kept and getattr(bound.instance, name) is kept[place]:
-                    setattr(bound.instance, name, values[place])
+        for node in self.program.nodes:
+            for name in stored_fields(node):
+                place = f"{node.path}.{name}"
+                if place in kept and getattr(node.instance, name) is kept[place]:
+                    setattr(node.instance, name, values[place])
         self.reader = None
         return lost
 
@@ -368,7 +368,7 @@ class StatefulObjects:
         return MustBeEqual(
             {**self.objects.weights(), **dict.fromkeys([*optimizers, *schedulers])},
             {"resources": {*optimizers, *schedulers}, "optimizers": {*optimizers}},
-            {bound.path: (*_OF_DATA, *of_rank(bound)) if is_fetching(bound) else of_rank(bound) for bound in nodes},
+            {node.path: (*_OF_DATA, *of_rank(node)) if is_fetching(node) else of_rank(node) for node in nodes},
         )
 
     def digest_of(self, state: RunState) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import final
 
-from graphtrain.program.bind import BoundNode
+from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
 
 Visit = Callable[[], int]
@@ -77,11 +77,11 @@ class Stopwatch:
         self.spent.update(self._spent_until(self.now()))  # the same mapping, to which timed visits add
         self._inside = None
 
-    def wrap(self, bound: BoundNode, visit: Visit) -> Visit:
+    def wrap(self, node: ProgramNode, visit: Visit) -> Visit:
         """The transition of a node, timed if its kind has an activity, unless its body is timed."""
-        if not bound.kind.activity or bound.bypassed:
+        if not node.kind.activity or node.bypassed:
             return visit
-        return self.timed(visit, bound.kind.activity) if bound.scope.activity is None else self.ticking(visit)
+        return self.timed(visit, node.kind.activity) if node.scope.activity is None else self.ticking(visit)
 
     def timed(self, visit: Visit, activity: str) -> Visit:
         """A visit whose time is counted under an activity; 0.2 us a visit."""
@@ -199,9 +199,9 @@ class NodeTimes:
         }
         return dict(sorted(estimates.items(), key=lambda item: -item[1]))
 
-    def wrap(self, bound: BoundNode, visit: Visit) -> Visit:
+    def wrap(self, node: ProgramNode, visit: Visit) -> Visit:
         """The transition of a node, sometimes timed; 0.1 us where it is not."""
-        path, fetches, visits, clock = bound.path, is_fetching(bound), self._visits, self._clock
+        path, fetches, visits, clock = node.path, is_fetching(node), self._visits, self._clock
         timed = self._timed.setdefault(path, [0.0, 0])
         visits.setdefault(path, 0)
 

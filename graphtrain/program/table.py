@@ -15,7 +15,7 @@ from graphtrain.language.closures import never
 from graphtrain.language.syntax import Name, walk
 from graphtrain.plan.plan import Exit
 from graphtrain.plan.scope import outputs_of
-from graphtrain.program.bind import BoundGraph, BoundNode
+from graphtrain.program.bind import ProgramGraph, ProgramNode
 from graphtrain.program.loop import Transition
 from graphtrain.program.rounds import Act
 from graphtrain.program.stopwatch import Stopwatch
@@ -45,13 +45,13 @@ class Compiler:
         self._program = program = visits.program
         self._slots = program.slots
         self._ended, self._watch, self._closed = ended, watch, closed
-        self.exits = [self._exit(bound) for bound in program.nodes]
+        self.exits = [self._exit(node) for node in program.nodes]
         self.at_end = visits.at_end(program.main)
-        self.transitions = [watch.wrap(bound, self._transition(bound)) for bound in program.nodes]
+        self.transitions = [watch.wrap(node, self._transition(node)) for node in program.nodes]
 
     # ---- entering graphs
 
-    def enter(self, scope: BoundGraph, *, reset: bool, ready: Collection[BoundNode] = ()) -> None:
+    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
         """Set up the nodes of a graph, with fresh progress if `reset`, otherwise with their present progress.
 
         Those in `ready` are already set up.
@@ -62,15 +62,15 @@ class Compiler:
 
     # ---- transitions
 
-    def _transition(self, bound: BoundNode) -> Transition:
-        leave = self.exits[bound.index]
-        if bound.bypassed:
+    def _transition(self, node: ProgramNode) -> Transition:
+        leave = self.exits[node.index]
+        if node.bypassed:
             return leave
-        if bound.body is not None:
-            return self._entering(bound, bound.body, leave)
-        act, fields, trigger = self.visits.of(bound), bound.fields, bound.trigger
+        if node.body is not None:
+            return self._entering(node, node.body, leave)
+        act, fields, trigger = self.visits.of(node), node.fields, node.trigger
         if isinstance(trigger, Every):
-            is_due = self.cells.due(bound)
+            is_due = self.cells.due(node)
 
             def visit_if_due() -> int:
                 if is_due():
@@ -80,7 +80,7 @@ class Compiler:
                 return leave()
 
             return visit_if_due
-        if (target := self._only_target(bound)) is not None:
+        if (target := self._only_target(node)) is not None:
             position = self.position(target)
 
             def visit_and_go_on() -> int:
@@ -97,12 +97,12 @@ class Compiler:
 
         return visit_and_leave
 
-    def _entering(self, bound: BoundNode, body: BoundGraph, leave: Transition) -> Transition:
+    def _entering(self, node: ProgramNode, body: ProgramGraph, leave: Transition) -> Transition:
         start = self.position(body.nodes[body.graph.start])
-        trigger, watch, is_due = bound.trigger, self._watch, self.cells.due(bound)
+        trigger, watch, is_due = node.trigger, self._watch, self.cells.due(node)
         inner_nodes = [inner for scope in body.inner() for inner in scope.nodes.values()]
         program, is_training = self._program, body in self._program.training
-        begins_activity = body.activity is not None and bound.scope.activity is None
+        begins_activity = body.activity is not None and node.scope.activity is None
         # A save does not keep what an earlier visit wrote either.
         slots, forgotten = self._slots, [self._program.slot_index(body.prefix + slot) for slot in body.names.written]
 
@@ -112,7 +112,7 @@ class Compiler:
             for index in forgotten:
                 slots[index] = None
             if begins_activity:
-                watch.enter(bound.node.name)
+                watch.enter(node.node.name)
             for inner in inner_nodes:
                 inner.kind.reset(inner.instance)
             if is_training:
@@ -122,7 +122,7 @@ class Compiler:
 
         return enter
 
-    def _finish_body(self, scope: BoundGraph) -> Transition:
+    def _finish_body(self, scope: ProgramGraph) -> Transition:
         """The end of a body: its outputs are written outside, the outer node has run, and an edge of it is chosen."""
         outer = scope.outer
         assert outer is not None
@@ -156,39 +156,37 @@ class Compiler:
 
     # ---- edges
 
-    def position(self, bound: BoundNode) -> int:
+    def position(self, node: ProgramNode) -> int:
         """The position of a node, or of the next one if it is bypassed and has a single edge."""
         seen: set[int] = set()
-        while bound.bypassed and bound.index not in seen:
-            seen.add(bound.index)
-            bound = self._only_target(bound) or bound
-        return bound.index
+        while node.bypassed and node.index not in seen:
+            seen.add(node.index)
+            node = self._only_target(node) or node
+        return node.index
 
-    def _only_target(self, bound: BoundNode) -> BoundNode | None:
+    def _only_target(self, node: ProgramNode) -> ProgramNode | None:
         """The target of a single edge; None if there are several edges, or it ends the graph."""
-        targets = self._program.targets(bound)
+        targets = self._program.targets(node)
         return targets[0] if len(targets) == 1 else None
 
-    def _exit(self, bound: BoundNode) -> Transition:
+    def _exit(self, node: ProgramNode) -> Transition:
         """Choose the exit edge: the first whose guard holds."""
-        leave, rounds = self._choosing_edge(bound), self.visits.rounds
-        is_chosen = rounds is not None and len(bound.planned.exits) > 1
-        return rounds.agreement.watch_choices(bound.index, leave) if rounds is not None and is_chosen else leave
+        leave, rounds = self._choosing_edge(node), self.visits.rounds
+        is_chosen = rounds is not None and len(node.plan_node.exits) > 1
+        return rounds.agreement.watch_choices(node.index, leave) if rounds is not None and is_chosen else leave
 
-    def _choosing_edge(self, bound: BoundNode) -> Transition:
-        compiled = functools.partial(self.cells.compiled, bound.scope)
+    def _choosing_edge(self, node: ProgramNode) -> Transition:
+        compiled = functools.partial(self.cells.compiled, node.scope)
         guards = [
             (way.when, never if way in self._closed else compiled(way.guard))
-            for way in bound.planned.exits
+            for way in node.plan_node.exits
             if way.when is not None and way.guard is not None
         ]
-        *arrivals, (last_position, last_call) = [
-            self._arrival(bound, target) for target in self._program.targets(bound)
-        ]
+        *arrivals, (last_position, last_call) = [self._arrival(node, target) for target in self._program.targets(node)]
         choices = [
             (guard, *arrival) for (_, guard), arrival in zip(guards, arrivals, strict=True) if guard is not never
         ]
-        diagnosed = functools.partial(self._diagnosed, bound, guards)
+        diagnosed = functools.partial(self._diagnosed, node, guards)
         if not choices:
             return last_call or (lambda: last_position)
         if len(choices) == 1 and choices[0][2] is None and last_call is None:
@@ -213,13 +211,13 @@ class Compiler:
 
         return leave
 
-    def _arrival(self, bound: BoundNode, target: BoundNode | None) -> tuple[int, Transition | None]:
+    def _arrival(self, node: ProgramNode, target: ProgramNode | None) -> tuple[int, Transition | None]:
         """A position, or a call that returns one where an edge ends its graph."""
         if target is not None:
             return self.position(target), None
-        if bound.scope.outer is not None:
-            return -1, self._finish_body(bound.scope)
-        position, ended = bound.index, self._ended
+        if node.scope.outer is not None:
+            return -1, self._finish_body(node.scope)
+        position, ended = node.index, self._ended
 
         def end() -> int:
             ended()
@@ -227,21 +225,21 @@ class Compiler:
 
         return -1, end
 
-    def leave_again(self, bound: BoundNode) -> BoundNode | None:
+    def leave_again(self, node: ProgramNode) -> ProgramNode | None:
         """The node to which the edges of a node lead now, or None for the end. Has no side effects.
 
         Raises:
             GuardError: a guard raises.
         """
-        for way, target in zip(bound.planned.exits, self._program.targets(bound), strict=True):
+        for way, target in zip(node.plan_node.exits, self._program.targets(node), strict=True):
             try:
-                if way.guard is None or self.cells.compiled(bound.scope, way.guard)():
+                if way.guard is None or self.cells.compiled(node.scope, way.guard)():
                     return target
             except Exception as error:
-                raise self._guard_error(bound, way.when or "", error) from None
+                raise self._guard_error(node, way.when or "", error) from None
         raise AssertionError("the last edge is always taken")
 
-    def _diagnosed(self, bound: BoundNode, guards: Sequence[tuple[str, Due]], error: Exception) -> Exception:
+    def _diagnosed(self, node: ProgramNode, guards: Sequence[tuple[str, Due]], error: Exception) -> Exception:
         """The error with the guard that raised it: guards are pure, so evaluating them again finds it.
 
         An error from the end of a body, which an edge calls too, stays as it is.
@@ -251,17 +249,17 @@ class Compiler:
                 if guard():
                     break
             except Exception:
-                return self._guard_error(bound, name, error)
+                return self._guard_error(node, name, error)
         return error
 
-    def _guard_error(self, bound: BoundNode, name: str, error: Exception) -> GuardError:
+    def _guard_error(self, node: ProgramNode, name: str, error: Exception) -> GuardError:
         """The error of a guard, or of another that it names, if that raises the same error by itself."""
-        scope, guards = bound.scope, bound.scope.graph.guards
+        scope, guards = node.scope, node.scope.graph.guards
         for part in walk(scope.names.parse(guards[name])):
             if isinstance(part, Name) and part.name in guards:
                 try:
                     self.cells.compiled(scope, scope.names.guards[part.name])()
                 except Exception as inner:
                     if str(inner) == str(error):
-                        return self._guard_error(bound, part.name, error)
-        return GuardError(bound.path, name, guards[name], error)
+                        return self._guard_error(node, part.name, error)
+        return GuardError(node.path, name, guards[name], error)

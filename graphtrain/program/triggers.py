@@ -19,13 +19,13 @@ from graphtrain.kind import derived_clock
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import AT_END, Term, Trigger, exactly, next_multiple
 from graphtrain.language.closures import never
-from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 
 Due = Callable[[], bool]
 Aim = Callable[[], None]
 Target = Callable[[], int | Fraction]
 
-Amount = tuple[str, Term, BoundNode, str]
+Amount = tuple[str, Term, ProgramNode, str]
 """An amount with its name in messages, ``"validate.every"``, and the node and the field that count it."""
 
 _ONLY_WHOLE_FLOATS = 2**53
@@ -41,9 +41,9 @@ class Clock:
     restarts: str | None = None
 
     @classmethod
-    def of(cls, bound: BoundNode, field: str) -> Clock:
+    def of(cls, node: ProgramNode, field: str) -> Clock:
         """The clock of a field of a node."""
-        return cls(bound.instance, field, bound.kind.fields[field].restarts)
+        return cls(node.instance, field, node.kind.fields[field].restarts)
 
     @property
     def derived(self) -> derived_clock | None:
@@ -184,49 +184,51 @@ class Triggers:
     """
 
     def __init__(
-        self, program: Program, terms: Callable[[BoundNode, Trigger], list[tuple[BoundNode, str, Term]]] | None = None
+        self,
+        program: Program,
+        terms: Callable[[ProgramNode, Trigger], list[tuple[ProgramNode, str, Term]]] | None = None,
     ) -> None:
         self._terms = terms or program.terms
         # For each body: the triggers of enclosing graphs with a unit whose counter restarts with the body.
-        self._restarting: dict[BoundGraph, list[tuple[Every, str]]] = {}
+        self._restarting: dict[ProgramGraph, list[tuple[Every, str]]] = {}
         # Most graphs have none: nothing is checked when they are entered.
-        self._fractions: dict[BoundGraph, list[Amount]] = {}
-        for bound in program.nodes:
-            if not bound.bypassed:
-                self._add(bound, bound.planned.trigger, bound.planned.start)
+        self._fractions: dict[ProgramGraph, list[Amount]] = {}
+        for node in program.nodes:
+            if not node.bypassed:
+                self._add(node, node.plan_node.trigger, node.plan_node.start)
 
-    def _add(self, bound: BoundNode, trigger: Trigger | None, start: Trigger | None) -> None:
-        for name, each in ((bound.kind.trigger, trigger), (FROM, start)):
-            for owner, field, term in self._terms(bound, each) if each is not None else ():
+    def _add(self, node: ProgramNode, trigger: Trigger | None, start: Trigger | None) -> None:
+        for name, each in ((node.kind.trigger, trigger), (FROM, start)):
+            for owner, field, term in self._terms(node, each) if each is not None else ():
                 if term.base.amount.denominator != 1:
-                    amount = f"{bound.path}.{name}", term, owner, field
-                    self._fractions.setdefault(bound.scope, []).append(amount)
+                    amount = f"{node.path}.{name}", term, owner, field
+                    self._fractions.setdefault(node.scope, []).append(amount)
         if trigger is None:
             return
-        clocks = self.clocks(bound, trigger)
-        if bound.kind.trigger != "every":
-            bound.trigger = After(clocks, bound.instance, str(trigger))
+        clocks = self.clocks(node, trigger)
+        if node.kind.trigger != "every":
+            node.trigger = After(clocks, node.instance, str(trigger))
             return
-        may_be_due = after(self.clocks(bound, start)) if start is not None else None
-        bound.trigger = Every(clocks, bound.instance, once=trigger.once, may_be_due=may_be_due)
-        for owner, _, term in self._terms(bound, trigger):
+        may_be_due = after(self.clocks(node, start)) if start is not None else None
+        node.trigger = Every(clocks, node.instance, once=trigger.once, may_be_due=may_be_due)
+        for owner, _, term in self._terms(node, trigger):
             for body in owner.scope.around():
-                if body is not bound.scope and body.prefix.startswith(bound.scope.prefix):
-                    self._restarting.setdefault(body, []).append((bound.trigger, term.base.unit))
+                if body is not node.scope and body.prefix.startswith(node.scope.prefix):
+                    self._restarting.setdefault(body, []).append((node.trigger, term.base.unit))
 
-    def clocks(self, bound: BoundNode, trigger: Trigger) -> list[tuple[Clock, Term]]:
+    def clocks(self, node: ProgramNode, trigger: Trigger) -> list[tuple[Clock, Term]]:
         """For each amount of a trigger of a node: the clock that counts its unit, and the amount."""
-        return [(Clock.of(owner, field), term) for owner, field, term in self._terms(bound, trigger)]
+        return [(Clock.of(owner, field), term) for owner, field, term in self._terms(node, trigger)]
 
-    def enter(self, scope: BoundGraph, *, reset: bool) -> None:
+    def enter(self, scope: ProgramGraph, *, reset: bool) -> None:
         """Begin or resume, with the present progress of the nodes of a graph.
 
         Raises:
             UsageError: as for `refuse_fractions`.
         """
-        for bound in scope.nodes.values():
-            if bound.trigger is not None:
-                bound.trigger.start()
+        for node in scope.nodes.values():
+            if node.trigger is not None:
+                node.trigger.start()
         if reset:
             for trigger, unit in self._restarting.get(scope, ()):
                 trigger.restart(unit)
@@ -248,7 +250,7 @@ def refuse_fractions(amounts: Iterable[Amount]) -> None:
         from graphtrain.plan.counted import data_read_by
 
         texts, (_, counter, name) = ", ".join(text for text, _, _ in refused), refused[0]
-        data = data_read_by(counter.planned)
+        data = data_read_by(counter.plan_node)
         named = f"`{data[0]}`" if data else f"the data of `{counter.path}`"
         raise UsageError(
             f"{texts}: {named} has no length, so a fraction of an epoch cannot be counted",

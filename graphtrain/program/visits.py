@@ -15,7 +15,7 @@ from graphtrain.kind.declaration import Ask
 from graphtrain.language.closures import constant
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, outputs_of
 from graphtrain.program.agreement import Agreement
-from graphtrain.program.bind import BoundGraph, BoundNode, Program
+from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.gradient_windows import GradientWindows, Report
 from graphtrain.program.resources import StepCall
@@ -31,7 +31,7 @@ class Aspect(Protocol):
     nodes or the trace.
     """
 
-    def wrap(self, bound: BoundNode, visit: Act) -> Act:
+    def wrap(self, node: ProgramNode, visit: Act) -> Act:
         """The visit of a node with this aspect; the visit itself if it has nothing to do."""
 
 
@@ -57,39 +57,39 @@ class Visits:
         self.aspects: list[Aspect] = [cells, *filter(None, [self.rounds]), self.windows]
         self.step_requests = StepRequests(program, agreement)
         # Values that the engine provides at set-up: name -> the value for a node.
-        self._provided: dict[str, Callable[[BoundNode], Any]] = {
+        self._provided: dict[str, Callable[[ProgramNode], Any]] = {
             "asks": self.step_requests.of,
             "current_loader": self._current_loader,
-            "graph_trains": lambda bound: bound.scope.names.steps,
+            "graph_trains": lambda node: node.scope.names.steps,
             "history": self._history,
-            "metric_prefix": lambda bound: bound.metric_prefix,
+            "metric_prefix": lambda node: node.metric_prefix,
             "step_names": self._step_names,
-            "training_precision": lambda bound: program.training_precision,
+            "training_precision": lambda node: program.training_precision,
         }
         if self.rounds is not None:
             self._provided["windows"] = self.windows.filled_by
-        self.setups = [self.setup(bound) for bound in program.nodes]
+        self.setups = [self.setup(node) for node in program.nodes]
 
     # ---- entering a graph
 
-    def enter(self, scope: BoundGraph, *, reset: bool, ready: Collection[BoundNode]) -> None:
+    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode]) -> None:
         """Set up the nodes of a graph except those in `ready`, with fresh progress if `reset`.
 
         The order is that of names: the place of a node in a file has no effect, not even on the random numbers that a
         `setup` draws.
         """
-        for bound in scope.nodes.values():
+        for node in scope.nodes.values():
             if reset:
-                bound.kind.reset(bound.instance)
+                node.kind.reset(node.instance)
         self.windows.enter(scope)
-        for _, bound in sorted(scope.nodes.items()):
-            if not bound.bypassed and bound not in ready:
-                self.setups[bound.index]()
-        self.windows.rewired(bound for bound in scope.nodes.values() if bound in ready)
+        for _, node in sorted(scope.nodes.items()):
+            if not node.bypassed and node not in ready:
+                self.setups[node.index]()
+        self.windows.rewired(node for node in scope.nodes.values() if node in ready)
         if reset:
             # Outputs that may be absent would otherwise keep values of an earlier run of the graph.
             maybe = {*outputs_of(scope.graph)} - {*outputs_of(scope.graph, optional=False)} if scope.outer else ()
-            self.forget(path for bound in scope.nodes.values() for path in bound.planned.returned.values())
+            self.forget(path for node in scope.nodes.values() for path in node.plan_node.returned.values())
             self.forget(f"{scope.prefix}{name}" for name in maybe)
 
     def forget(self, paths: Iterable[str]) -> None:
@@ -97,96 +97,98 @@ class Visits:
         for path in paths:
             self._slots[self.program.slot_index(path)] = None
 
-    def setup(self, bound: BoundNode) -> Act:
+    def setup(self, node: ProgramNode) -> Act:
         """The call that sets a node up."""
-        if bound.kind.setup_reads is None or bound.bypassed:
+        if node.kind.setup_reads is None or node.bypassed:
             return nothing
-        getters = [self._setup_getter(bound, read, target) for read, target in bound.planned.setup_reads]
-        setup = bound.instance.setup
+        getters = [self._setup_getter(node, read, target) for read, target in node.plan_node.setup_reads]
+        setup = node.instance.setup
         return lambda: setup(*(get() for get in getters))
 
-    def _setup_getter(self, bound: BoundNode, read: Read, target: Target) -> Act:
+    def _setup_getter(self, node: ProgramNode, read: Read, target: Target) -> Act:
         """A call that returns the setup arguments of a node; data written by nodes is read when it is opened."""
         if read.name in self._provided:
-            return constant(self._provided[read.name](bound)).read
-        get = self.cells.of(bound, read, target).read
+            return constant(self._provided[read.name](node)).read
+        get = self.cells.of(node, read, target).read
         is_written = read.takes_written and isinstance(target, SlotTarget)
         return constant(WrittenBatches(get)).read if is_written else get
 
-    def _step_names(self, bound: BoundNode) -> Mapping[str, str]:
+    def _step_names(self, node: ProgramNode) -> Mapping[str, str]:
         """The user's names of the step functions that a node calls, by its name for them."""
         names = {}
-        for read, target in bound.planned.reads:
+        for read, target in node.plan_node.reads:
             call = self.program.resources.get(target.name) if isinstance(target, ResourceTarget) else None
             if read.is_step_function and call is not None:
                 assert isinstance(target, ResourceTarget), "looked up above"
                 names[read.name] = call.name if isinstance(call, StepCall) else target.name
         return names
 
-    def _current_loader(self, bound: BoundNode) -> Act | None:
+    def _current_loader(self, node: ProgramNode) -> Act | None:
         """A call that returns the loader of the present batch, for step functions that take `loader`."""
-        target = self.program.step_input(bound, Read("loader"))
+        target = self.program.step_input(node, Read("loader"))
         return self.cells.at(target.node, target.field).read if isinstance(target, FieldTarget) else None
 
-    def _history(self, bound: BoundNode) -> Any:
+    def _history(self, node: ProgramNode) -> Any:
         from graphtrain.program.history import History  # which few graphs ask for
 
-        return History(bound, self.program, self.program.resources["checkpoints"])
+        return History(node, self.program, self.program.resources["checkpoints"])
 
     # ---- visits
 
-    def of(self, bound: BoundNode) -> Act:
+    def of(self, node: ProgramNode) -> Act:
         """The visit of a node that is due."""
-        visit = self.call(bound)
+        visit = self.call(node)
         for aspect in self.aspects:
-            visit = aspect.wrap(bound, visit)
+            visit = aspect.wrap(node, visit)
         return visit
 
-    def call(self, bound: BoundNode) -> Act:
+    def call(self, node: ProgramNode) -> Act:
         """The call of a node with its slots, its result stored."""
-        if isinstance(bound.instance, FunctionRecord):
-            function: Callable[..., Any] = bound.kind.implementation
-            if passed := bound.kind.passed(bound.parameters):
+        if isinstance(node.instance, FunctionRecord):
+            function: Callable[..., Any] = node.kind.implementation
+            if passed := node.kind.passed(node.parameters):
                 function = functools.partial(function, **passed)
-                bound.arguments = function.keywords  # not a copy: values set by expressions are passed
+                node.arguments = function.keywords  # not a copy: values set by expressions are passed
         else:
-            function = bound.instance.__call__
-        call, writes = self._with_slots(function, bound), self.indices(bound)
-        if bound.kind.reports_backward:
-            self.windows.reports[bound.index] = report = Report(bound.path)
+            function = node.instance.__call__
+        call, writes = self._with_slots(function, node), self.indices(node)
+        if node.kind.reports_backward:
+            self.windows.reports[node.index] = report = Report(node.path)
             return _storing_reported(call, self._slots, writes, report)
         call = _storing(call, self._slots, writes)
-        return then(call, functools.partial(self.forget, sorted(bound.planned.kills))) if bound.planned.kills else call
+        return (
+            then(call, functools.partial(self.forget, sorted(node.plan_node.kills))) if node.plan_node.kills else call
+        )
 
-    def at_end(self, scope: BoundGraph) -> list[Act]:
+    def at_end(self, scope: ProgramGraph) -> list[Act]:
         """The calls of nodes at the end of a graph, those that end it last, so that they see the others' effects."""
         is_main, acts = scope.outer is None, []
-        nodes = sorted(scope.nodes.values(), key=lambda bound: (None in self.program.targets(bound), bound.path))
-        for bound in nodes:
-            kind, instance = bound.kind, bound.instance
-            if not bound.bypassed and (kind.acts_at_end if is_main else kind.acts_at_body_end):
+        nodes = sorted(scope.nodes.values(), key=lambda node: (None in self.program.targets(node), node.path))
+        for node in nodes:
+            kind, instance = node.kind, node.instance
+            if not node.bypassed and (kind.acts_at_end if is_main else kind.acts_at_body_end):
                 method = instance.at_end if is_main else instance.at_body_end
                 reads = kind.reads_at_end
-                acts.append(self.cells.wrap(bound, self._with_slots(method, bound)) if reads else method)
+                acts.append(self.cells.wrap(node, self._with_slots(method, node)) if reads else method)
         return acts
 
-    def indices(self, bound: BoundNode) -> list[int]:
+    def indices(self, node: ProgramNode) -> list[int]:
         """The slots to which the results of a visit are written."""
-        return [self.program.slot_index(path) for path in bound.planned.own_writes]
+        return [self.program.slot_index(path) for path in node.plan_node.own_writes]
 
-    def _with_slots(self, function: Callable[..., Any], bound: BoundNode) -> Act:
+    def _with_slots(self, function: Callable[..., Any], node: ProgramNode) -> Act:
         """A call without arguments, specialised by the number of inputs: a general one costs 0.12 us more."""
-        slots, reads, program = self._slots, bound.planned.reads, self.program
+        slots, reads, program = self._slots, node.plan_node.reads, self.program
 
         def is_at_default(read: Read, target: Target) -> bool:
             """True for a resource that is not supplied, and that is read with a default."""
             if read.required or not isinstance(target, ResourceTarget):
                 return False
-            return program.resource(target.name, read, bound.path) is read.default
+            return program.resource(target.name, read, node.path) is read.default
 
         while reads and is_at_default(*reads[-1]):  # 0.05 us for one that is passed
             reads = reads[:-1]
-        cells = [self.cells.of(bound, read, target) for read, target in reads]
+        cells = [self.cells.of(node, read, target) for read, target in reads]
         indices = [index for cell in cells if (index := self.cells.index(cell)) is not None]
         if len(indices) < len(cells):
             getters = [cell.read for cell in cells]
@@ -273,61 +275,61 @@ class StepRequests:
 
     def __init__(self, program: Program, agreement: Agreement | None = None) -> None:
         self._program, self._agreement = program, agreement
-        self._asking = [bound for bound in program.nodes if bound.is_set_up_with("asks")]
+        self._asking = [node for node in program.nodes if node.is_set_up_with("asks")]
         if agreement is not None:
             agreement.learn, agreement.grant = self._learn, self._grant_all
 
-    def of(self, bound: BoundNode) -> Callable[[Ask], None]:
+    def of(self, node: ProgramNode) -> Callable[[Ask], None]:
         """A call by which the step function of a node makes a request."""
         if self._agreement is None:
-            return lambda ask: self._grant(bound, ask)
-        agreement, number = self._agreement, self._asking.index(bound)
+            return lambda ask: self._grant(node, ask)
+        agreement, number = self._agreement, self._asking.index(node)
 
         def ask_all(ask: Ask) -> None:
             if number >= _MOST_NODES:
-                raise UsageError(f"`{bound.path}` asks for {ask}, and so may {number} nodes before it", "use fewer")
+                raise UsageError(f"`{node.path}` asks for {ask}, and so may {number} nodes before it", "use fewer")
             agreement.asked |= 1 << (2 * number + (ask is Ask.END_EPOCH))
 
         return ask_all
 
     def _learn(self, asked: int) -> None:
-        for number, bound in enumerate(self._asking[:_MOST_NODES]):
+        for number, node in enumerate(self._asking[:_MOST_NODES]):
             for ask in Ask:
                 if asked >> (2 * number + (ask is Ask.END_EPOCH)) & 1:
-                    bound.fields[_PENDING] = f"{bound.fields[_PENDING]} {ask.name}".strip()
+                    node.fields[_PENDING] = f"{node.fields[_PENDING]} {ask.name}".strip()
 
     def _grant_all(self) -> None:
-        for bound in self._asking:
-            self._grant_pending(bound)
+        for node in self._asking:
+            self._grant_pending(node)
 
-    def _grant_pending(self, bound: BoundNode) -> None:
-        if pending := bound.fields.get(_PENDING):
-            bound.fields[_PENDING] = ""
+    def _grant_pending(self, node: ProgramNode) -> None:
+        if pending := node.fields.get(_PENDING):
+            node.fields[_PENDING] = ""
             for name in dict.fromkeys(pending.split()):
-                self._grant(bound, Ask[name])
+                self._grant(node, Ask[name])
 
-    def enter(self, scope: BoundGraph) -> None:
+    def enter(self, scope: ProgramGraph) -> None:
         """Grant in one process the requests that several ranks saved before they granted them."""
-        for bound in self._asking if self._agreement is None else ():
-            if bound.scope is scope and not bound.bypassed:
-                self._grant_pending(bound)
+        for node in self._asking if self._agreement is None else ():
+            if node.scope is scope and not node.bypassed:
+                self._grant_pending(node)
 
-    def _grant(self, bound: BoundNode, ask: Ask) -> None:
+    def _grant(self, node: ProgramNode, ask: Ask) -> None:
         if ask is Ask.STOP:
-            self._stop(bound)
+            self._stop(node)
         else:
-            self._end_epoch(bound)
+            self._end_epoch(node)
 
-    def _stop(self, asking: BoundNode) -> None:
+    def _stop(self, asking: ProgramNode) -> None:
         """Make the ending of the innermost enclosing graph that has one due."""
         for scope in reversed([*asking.scope.around()]):
             ending = [
-                bound
-                for bound in scope.nodes.values()
-                if isinstance(bound.trigger, After) and (bound.path, "due") in self._program.plan.fields_read
+                node
+                for node in scope.nodes.values()
+                if isinstance(node.trigger, After) and (node.path, "due") in self._program.plan.fields_read
             ]
-            for bound in ending:
-                bound.trigger.stop()
+            for node in ending:
+                node.trigger.stop()
             if ending:
                 return
         raise UsageError(
@@ -336,7 +338,7 @@ class StepRequests:
             'add a node of the kind `finish`, and let the edge to "end" ask `finish.due`, as in `fit`',
         )
 
-    def _end_epoch(self, asking: BoundNode) -> None:
+    def _end_epoch(self, asking: ProgramNode) -> None:
         """Let the node that fetches the batches end the epoch."""
         source = source_of_batches(self._program, asking)
         end_epoch = getattr(source.instance, "end_epoch", None) if source is not None else None

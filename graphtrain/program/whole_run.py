@@ -58,48 +58,48 @@ class WholeRun:
             raise UsageError(f"there is no node `{path}`", suggestion(path, nodes_of(self._plan.graph)))
         total, scope = 1, self._plan.main
         for name in path.split("/"):
-            planned = self._plan.by_path[f"{scope.path}{name}"]
-            counted = self._counted(scope, planned.path, "runs")
-            if counted.is_uncertain(planned):
+            plan_node = self._plan.by_path[f"{scope.path}{name}"]
+            counted = self._counted(scope, plan_node.path, "runs")
+            if counted.is_uncertain(plan_node):
                 raise UsageError(
-                    f"how often `{planned.path}` runs is not known ahead: time or a metric makes it due "
-                    f"({' or '.join((str(planned.trigger), *planned.extra_due_fields))})",
-                    f'count steps or epochs, as in {planned.path}.every = "1 epochs"',
+                    f"how often `{plan_node.path}` runs is not known ahead: time or a metric makes it due "
+                    f"({' or '.join((str(plan_node.trigger), *plan_node.extra_due_fields))})",
+                    f'count steps or epochs, as in {plan_node.path}.every = "1 epochs"',
                 )
-            total *= self._run(scope, counted).by_path[planned.path].fields["runs"]
-            if planned.body is not None:
-                scope = planned.body
+            total *= self._run(scope, counted).by_path[plan_node.path].fields["runs"]
+            if plan_node.body is not None:
+                scope = plan_node.body
         return total
 
-    def batches_per_epoch(self, planned: PlanNode) -> int:
+    def batches_per_epoch(self, plan_node: PlanNode) -> int:
         """The batches in an epoch of the data that a node fetches.
 
         Raises:
             UsageError: they are not known ahead.
         """
-        return self._length(planned).batches
+        return self._length(plan_node).batches
 
-    def total(self, planned: PlanNode, field_name: str) -> int:
+    def total(self, plan_node: PlanNode, field_name: str) -> int:
         """The value of a field when the graph of its node has run once.
 
         Raises:
             UsageError: as for `visits`; or it depends on this number itself.
         """
-        text = f"{planned.path}.{field_name}"
+        text = f"{plan_node.path}.{field_name}"
         if text in self._asked:
             raise UsageError(
                 f"`{text}` at the end of the run depends on when a part of the run is over, which depends on it",
                 "count what decides the length of the run by epochs or steps",
             )
-        key = planned.path, field_name
+        key = plan_node.path, field_name
         if key not in self._totals:
             self._asked.append(text)
             try:
-                counted = self._counted(planned.scope, *key)
-                program = self._run(planned.scope, counted)
+                counted = self._counted(plan_node.scope, *key)
+                program = self._run(plan_node.scope, counted)
             finally:
                 self._asked.pop()
-            value = getattr(program.by_path[planned.path].instance, field_name)
+            value = getattr(program.by_path[plan_node.path].instance, field_name)
             if not counted.is_known(*key) or not value:
                 raise UsageError(f"what `{text}` comes to is not known ahead", "count by epochs or steps instead")
             self._totals[key] = int(value)
@@ -111,8 +111,8 @@ class WholeRun:
         plan = self._plan if scope is self._plan.main else Plan(scope.graph, scope)
         return Counted(plan, path, field_name, self._knows_samples)
 
-    def _knows_samples(self, planned: PlanNode) -> bool:
-        length = self._length(planned)
+    def _knows_samples(self, plan_node: PlanNode) -> bool:
+        length = self._length(plan_node)
         return length.last is not None and (length.samples is not None or self._ranks == 1)
 
     def _run(self, scope: Scope, counted: Counted) -> Program:
@@ -122,13 +122,13 @@ class WholeRun:
 
         plan = counted.plan
         ranks = CountedRanks(self._ranks) if self._ranks > 1 else None
-        optional = resources_of(target for planned in plan.nodes for target in planned.optional)
+        optional = resources_of(target for plan_node in plan.nodes for target in plan_node.optional)
         program = Program(plan, {**dict.fromkeys(optional, object()), "ranks": ranks}, self, counted.left_out)
         program.window_ranks = self._window_ranks
-        for bound in program.nodes:
-            epoch = epoch_fields_of(bound.planned)
-            if epoch is not None and not bound.bypassed:
-                bound.hold(fetching(bound, epoch, self._length(bound.planned)))
+        for program_node in program.nodes:
+            epoch = epoch_fields_of(program_node.plan_node)
+            if epoch is not None and not program_node.bypassed:
+                program_node.hold(fetching(program_node, epoch, self._length(program_node.plan_node)))
         run = CountedRun(program, counted)
         try:
             run.to_end()
@@ -146,32 +146,32 @@ class WholeRun:
 
     # ---- the length of data
 
-    def _length(self, planned: PlanNode) -> EpochLength:
-        if (batches := planned.parameters.get("batches_per_epoch")) is not None:
+    def _length(self, plan_node: PlanNode) -> EpochLength:
+        if (batches := plan_node.parameters.get("batches_per_epoch")) is not None:
             return EpochLength(batches)
         from graphtrain.plan.counted import data_read_by
 
-        names = data_read_by(planned)
+        names = data_read_by(plan_node)
         if not names:
             raise UsageError(
-                f"the data of `{planned.path}` is made in the graph, so how many batches it has is not known ahead",
+                f"the data of `{plan_node.path}` is made in the graph, so how many batches it has is not known ahead",
                 "count by what does not depend on it",
             )
         try:
             length = self._length_of(names[0])
         except KeyError:
             raise UsageError(
-                f"how many batches `{names[0]}` has is not known, which `{planned.path}` fetches",
+                f"how many batches `{names[0]}` has is not known, which `{plan_node.path}` fetches",
                 f"supply it: run.steps(..., {names[0]}=...)",
             ) from None
-        named = (planned.parameters.get(name) for name in ("limit", "overfit"))
+        named = (plan_node.parameters.get(name) for name in ("limit", "overfit"))
         amounts = [amount for amount in named if amount is not None]
         limit = BatchLimit(min(amounts, default=None))
         if isinstance(length, Mapping):
-            length, limit = _of_loaders(length, limit, planned), BatchLimit(None)
+            length, limit = _of_loaders(length, limit, plan_node), BatchLimit(None)
         if length is None:
             raise UsageError(
-                f"`{names[0]}` has no length, so how many batches `{planned.path}` will fetch is not known ahead",
+                f"`{names[0]}` has no length, so how many batches `{plan_node.path}` will fetch is not known ahead",
                 "give the data a `__len__`, or compute the number where it is needed from what you know of the data",
             )
         return _limited(length, limit)
@@ -231,12 +231,14 @@ def _limited(length: EpochLength, limit: BatchLimit) -> EpochLength:
     return EpochLength(most, length.samples, length.samples) if most is not None and most < length.batches else length
 
 
-def _of_loaders(lengths: Mapping[str, EpochLength | None], limit: BatchLimit, planned: PlanNode) -> EpochLength | None:
+def _of_loaders(
+    lengths: Mapping[str, EpochLength | None], limit: BatchLimit, plan_node: PlanNode
+) -> EpochLength | None:
     """The length of an epoch of several loaders, of which each or all of them are limited."""
     known = [length for length in lengths.values() if length is not None]
     if len(known) < len(lengths):
         return None
-    combine = planned.parameters.get("combine") or ("cycle" if planned.scope.steps else "in_turn")
+    combine = plan_node.parameters.get("combine") or ("cycle" if plan_node.scope.steps else "in_turn")
     if combine == "in_turn":
         return EpochLength(sum(_limited(length, limit).batches for length in known))
     batches = combined_length([length.batches for length in known], combine)

@@ -114,7 +114,7 @@ def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> l
     if fetching is None:
         return transitions
     fetch, slots = transitions[fetching.index], compiled.program.slots
-    written = {compiled.program.slot_index(path) for path in fetching.planned.writes}
+    written = {compiled.program.slot_index(path) for path in fetching.plan_node.writes}
     others = set(range(len(compiled.program.slot_names))) - written  # constants come after the slots
 
     def fetch_and_clear() -> int:

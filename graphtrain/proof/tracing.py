@@ -17,7 +17,7 @@ from graphtrain.kind.trigger import AT_END, Trigger, next_multiple
 from graphtrain.language.closures import Cell, Read, compile_guard
 from graphtrain.language.syntax import FieldOf, Name, walk
 from graphtrain.printable import one_line
-from graphtrain.program.bind import BoundGraph, BoundNode
+from graphtrain.program.bind import ProgramGraph, ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.table import Compiler
@@ -72,17 +72,17 @@ class Explainer:
             self._transitions = compiled.wrapped(self)
         return self._transitions
 
-    def wrap(self, bound: BoundNode, visit: Transition) -> Transition:
+    def wrap(self, node: ProgramNode, visit: Transition) -> Transition:
         """The transition of a node, which is explained right after it."""
         assert self._compiled is not None, "noted before"
-        observation = _Observation(self._compiled, bound)
+        observation = _Observation(self._compiled, node)
 
         def explained() -> int:
             observation.begin()
             try:
                 position = visit()
             except BaseException as error:
-                self._keep(observation.explain(bound.index, error))
+                self._keep(observation.explain(node.index, error))
                 raise
             self._keep(observation.explain(position))
             return position
@@ -113,30 +113,30 @@ def explain_untraced(
         has_run: False if nothing has run yet in this process.
         is_rewired: True if the run got here in another graph.
     """
-    bound, error = compiled.program.nodes[loop.position], ""
+    node, error = compiled.program.nodes[loop.position], ""
     event: Event | None = None
     if isinstance(failure, GuardError) and failure.node in compiled.program.by_path:
-        bound, event = compiled.program.by_path[failure.node], "asked again"
+        node, event = compiled.program.by_path[failure.node], "asked again"
     elif failure is not None:
         event, error = "failed", error_text(failure)
     elif loop.ended and not is_rewired:
         event = "asked again"
     if event is not None:
-        return _explanation(compiled, [choice_at(compiled.compiler, bound, event)], bound.index, error=error)
-    position = "the run is over" if loop.ended else f"`{bound.path}` is next"
+        return _explanation(compiled, [choice_at(compiled.compiler, node, event)], node.index, error=error)
+    position = "the run is over" if loop.ended else f"`{node.path}` is next"
     note = _UNTRACED if has_run else "nothing has run yet in this process"
-    return _explanation(compiled, [], bound.index, note=f"{note}; {position}")
+    return _explanation(compiled, [], node.index, note=f"{note}; {position}")
 
 
 @final
 class _Observation:
     """A transition of one node: values that it changes are noted before, reads of its guards are evaluated after."""
 
-    def __init__(self, compiled: CompiledGraph, bound: BoundNode) -> None:
+    def __init__(self, compiled: CompiledGraph, program_node: ProgramNode) -> None:
         self._compiled = compiled
         # The transition that ends a body also chooses among the edges of the enclosing node.
-        self._nodes = [bound]
-        self._due = compiled.compiler.cells.due(bound)
+        self._nodes = [program_node]
+        self._due = compiled.compiler.cells.due(program_node)
         while (outer := self._nodes[-1].scope.outer) is not None:
             self._nodes.append(outer)
         self._outside_reads = {
@@ -147,9 +147,9 @@ class _Observation:
 
     def begin(self) -> None:
         """Note the values that the transition may change."""
-        bound = self._nodes[0]
-        is_triggered = isinstance(bound.trigger, Every)
-        self._trigger = trigger_reading(self._compiled.compiler, bound) if is_triggered else None
+        program_node = self._nodes[0]
+        is_triggered = isinstance(program_node.trigger, Every)
+        self._trigger = trigger_reading(self._compiled.compiler, program_node) if is_triggered else None
         self._is_due = not is_triggered or bool(self._due())
         self._runs = [node.instance.runs for node in self._nodes]
         # The end of a body changes values of the enclosing graph that its guards read: `runs`, `due` and its outputs.
@@ -157,16 +157,16 @@ class _Observation:
 
     def explain(self, position: int, error: BaseException | None = None) -> Explanation:
         """The transition that led to a position, or raised."""
-        compiled, compiler, bound = self._compiled, self._compiled.compiler, self._nodes[0]
+        compiled, compiler, program_node = self._compiled, self._compiled.compiler, self._nodes[0]
         event: Event = "entered" if error is None else "failed"
-        if bound.bypassed:
+        if program_node.bypassed:
             event = "bypassed"
-        elif bound.instance.runs > self._runs[0]:
+        elif program_node.instance.runs > self._runs[0]:
             event = "ran"
         elif not self._is_due:
             event = "not due"
-        choices = [choice_at(compiler, bound, event, self._outside, self._trigger)]
-        node, taken = bound, choices[0].taken
+        choices = [choice_at(compiler, program_node, event, self._outside, self._trigger)]
+        node, taken = program_node, choices[0].taken
         for outer, runs in zip(self._nodes[1:], self._runs[1:], strict=True):
             if taken is None or taken.target != END or outer.instance.runs == runs:
                 break
@@ -201,10 +201,10 @@ def _explanation(
     )
 
 
-def _names_of_outside(bound: BoundNode) -> set[str]:
+def _names_of_outside(node: ProgramNode) -> set[str]:
     """The names in the guards on the edges of a node that belong to the enclosing graph."""
-    scope = bound.scope
-    guards = [scope.names.guards[edge.when] for edge in scope.graph.edges[bound.node.name] if edge.when is not None]
+    scope = node.scope
+    guards = [scope.names.guards[edge.when] for edge in scope.graph.edges[node.node.name] if edge.when is not None]
     names = {part.name for guard in guards for part in walk(guard) if isinstance(part, Name)}
     return names - scope.names.written if scope.outer is not None else set()
 
@@ -224,23 +224,23 @@ Outside = Mapping[tuple[str, str], Any]
 
 def choice_at(
     compiler: Compiler,
-    bound: BoundNode,
+    node: ProgramNode,
     event: Event,
     outside: Outside = MappingProxyType({}),
     trigger: TriggerReading | None = None,
 ) -> Choice:
     """The edges of a node, evaluated in order until one is taken; none if its body began, or it failed."""
-    scope = RecordingScope(compiler, bound.scope, outside)
+    scope = RecordingScope(compiler, node.scope, outside)
     edges = []
     is_open = event not in ("entered", "failed")
-    for edge in bound.scope.graph.edges[bound.node.name]:
+    for edge in node.scope.graph.edges[node.node.name]:
         answer: Answer = "taken" if is_open else "not asked"
         guard = scope.ask(edge.when) if is_open and edge.when is not None else None
         if guard is not None and not guard.value:
             answer = "raised" if guard.error else "refused"
         edges.append(EdgeReading(edge.target, edge.when, answer, guard))
         is_open = answer == "refused"
-    return Choice(bound.path, event, tuple(edges), trigger)
+    return Choice(node.path, event, tuple(edges), trigger)
 
 
 @final
@@ -250,7 +250,7 @@ class RecordingScope:
     The closures of a guard are made as for the transition table, so they read the same names in the same order.
     """
 
-    def __init__(self, compiler: Compiler, scope: BoundGraph, outside: Outside) -> None:
+    def __init__(self, compiler: Compiler, scope: ProgramGraph, outside: Outside) -> None:
         self._compiler, self._scope, self._outside = compiler, scope, outside
         self._reads: list[Reading | GuardReading] = []  # of the guard that is being evaluated
         self._raised = Exception()  # the last error of a guard
@@ -290,31 +290,31 @@ class RecordingScope:
                 raise value
             reading = Reading(name, value)
             if isinstance(expression, FieldOf):
-                bound = self._scope.at(expression.node)
-                if bound is None:
+                node = self._scope.at(expression.node)
+                if node is None:
                     reading = Reading(name, value, is_bypassed=True)
                 elif expression.field == "due":
-                    reading = Reading(name, value, trigger_reading(self._compiler, bound), bound.bypassed)
+                    reading = Reading(name, value, trigger_reading(self._compiler, node), node.bypassed)
                 else:
-                    reading = Reading(name, value, note=_note(bound, expression.field))
+                    reading = Reading(name, value, note=_note(node, expression.field))
             self._reads.append(reading)
             return value
 
         return Cell(recorded)
 
 
-def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | None:
+def trigger_reading(compiler: Compiler, node: ProgramNode) -> TriggerReading | None:
     """The trigger of a node with its clocks; None for a node without one."""
-    verb = bound.kind.trigger
-    trigger = bound.parameters.get(verb) if verb is not None else None
-    if verb is None or not isinstance(trigger, Trigger) or bound.bypassed:
+    verb = node.kind.trigger
+    trigger = node.parameters.get(verb) if verb is not None else None
+    if verb is None or not isinstance(trigger, Trigger) or node.bypassed:
         return None
     clocks = []
-    for clock, term in compiler.triggers.clocks(bound, trigger):
+    for clock, term in compiler.triggers.clocks(node, trigger):
         base, now = term.base, clock.now()
         last, due_at = None, base.amount
         if verb == "every":
-            fired = bound.instance.fired.get(base.unit)
+            fired = node.instance.fired.get(base.unit)
             numerator, denominator, count = fired or (now.numerator, now.denominator, clock.count())
             last = Fraction(numerator, denominator) if count == clock.count() else Fraction(0)
             due_at = Fraction(next_multiple(last, base.amount))
@@ -325,22 +325,22 @@ def trigger_reading(compiler: Compiler, bound: BoundNode) -> TriggerReading | No
     start = [
         ClockReading(str(term), term.unit, clock.now() * term.amount / term.base.amount, None, term.amount)
         for clock, term in (
-            compiler.triggers.clocks(bound, bound.planned.start) if bound.planned.start is not None else ()
+            compiler.triggers.clocks(node, node.plan_node.start) if node.plan_node.start is not None else ()
         )
     ]
-    also = tuple((field, compiler.cells.field(bound, field).read()) for field in bound.planned.extra_due_fields)
-    has_run = bool(bound.instance.runs) if trigger.once else None
-    ending = bool(compiler.cells.ending(bound.scope)()) if trigger.at_end else None
+    also = tuple((field, compiler.cells.field(node, field).read()) for field in node.plan_node.extra_due_fields)
+    has_run = bool(node.instance.runs) if trigger.once else None
+    ending = bool(compiler.cells.ending(node.scope)()) if trigger.at_end else None
     return TriggerReading(verb, str(trigger), tuple(clocks), also, tuple(start), has_run, ending)
 
 
-def _note(bound: BoundNode, field: str) -> str:
+def _note(node: ProgramNode, field: str) -> str:
     """The source of the value of a field, if its name does not tell."""
-    if (target := bound.planned.expressions.get(field)) is not None:
+    if (target := node.plan_node.expressions.get(field)) is not None:
         return f'from "{" ".join(target.text.split())}"'
-    counter = bound.kind.counter(field)
+    counter = node.kind.counter(field)
     if counter is not None and counter.window is not None and field == counter.full:
-        return f"{bound.fields[counter.name]} of {bound.fields[counter.window]}"
+        return f"{node.fields[counter.name]} of {node.fields[counter.window]}"
     return ""
 
 

@@ -23,7 +23,7 @@ from typing import Any, Literal, final
 
 from graphtrain.errors import CheckpointError, DataError, UsageError
 from graphtrain.plain import is_scalar
-from graphtrain.program.bind import BoundNode, Program
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.run_state import OF_TIMED_ROWS, RunState
@@ -166,23 +166,23 @@ class _Reexecution:
         self._expected = self._essential(self._goal.sections)
         # A full comparison reads every tensor, so a pass is first judged by the numbers of progress.
         self._counters = [
-            (bound.instance, name, value)
-            for bound in compiled.program.nodes
-            for name, value in self._expected["progress"].get(bound.path, {}).items()
+            (node.instance, name, value)
+            for node in compiled.program.nodes
+            for name, value in self._expected["progress"].get(node.path, {}).items()
             if is_scalar(value)
         ]
         counter, spare = self._counting_node()
         # A body restarts its counts, so its number of runs comes first.
         outer = [scope.outer for scope in counter.scope.around() if scope.outer is not None]
         self._counting = [*outer, counter]
-        self._goal_runs = [self._goal.sections["progress"][bound.path]["runs"] for bound in self._counting]
+        self._goal_runs = [self._goal.sections["progress"][node.path]["runs"] for node in self._counting]
         most_runs = [*self._goal_runs[:-1], self._goal_runs[-1] + spare]
         breakpoints = [Breakpoint(counter.index, lambda: self._runs() >= most_runs)]
         if not self._goal_ended:  # a run stops at the end by itself
             breakpoints.append(Breakpoint(self._goal_index, self._is_there))
         transitions = [*compiled.compiler.transitions]
-        for bound, field_name in self._batch_counters():
-            transitions[bound.index] = self._tallied(transitions[bound.index], bound.instance, field_name)
+        for node, field_name in self._batch_counters():
+            transitions[node.index] = self._tallied(transitions[node.index], node.instance, field_name)
         transitions = with_breakpoints(transitions, breakpoints, loop.requests)
         if self._digests is None:
             return transitions
@@ -231,9 +231,9 @@ class _Reexecution:
 
     def _runs(self) -> list[int]:
         """The number of runs of the node that counts, after those of each enclosing body."""
-        return [bound.instance.runs for bound in self._counting]
+        return [node.instance.runs for node in self._counting]
 
-    def _counting_node(self) -> tuple[BoundNode, int]:
+    def _counting_node(self) -> tuple[ProgramNode, int]:
         """The node whose runs measure the replay, and how many more of them it may take than the run.
 
         It is the one that counts batches in the innermost graph around the goal that trains, so that a replay never
@@ -244,22 +244,22 @@ class _Reexecution:
         around = [*program.nodes[self._goal_index].scope.around()]
         scope = next((scope for scope in reversed(around) if scope in program.training), program.main)
         for unit in sorted(scope.graph.units, key=lambda unit: unit != "batches"):
-            bound, _ = scope.counter(unit)
-            if bound is not None and bound.scope is scope and not bound.bypassed and not bound.kind.observer:
-                return bound, 0
+            node, _ = scope.counter(unit)
+            if node is not None and node.scope is scope and not node.bypassed and not node.kind.observer:
+                return node, 0
         for body in program.training:
             inside = [*body.around()]
             if body is not scope and scope in inside and (entered := inside[inside.index(scope) + 1].outer) is not None:
                 return entered, 0
-        bound = scope.nodes[self._goal_path.removeprefix(scope.prefix).partition("/")[0]]
-        return bound, self._goal.sections["progress"][bound.path]["runs"] - bound.instance.runs + _SPARE_RUNS
+        node = scope.nodes[self._goal_path.removeprefix(scope.prefix).partition("/")[0]]
+        return node, self._goal.sections["progress"][node.path]["runs"] - node.instance.runs + _SPARE_RUNS
 
-    def _batch_counters(self) -> list[tuple[BoundNode, str]]:
+    def _batch_counters(self) -> list[tuple[ProgramNode, str]]:
         """The nodes, each with its field, that count the batches of graphs that train."""
         program = self._compiled.program
         counting = [scope for scope in program.training or [program.main] if "batches" in scope.graph.units]
         counters = dict.fromkeys(scope.counter("batches") for scope in counting)
-        return [(bound, field_name) for bound, field_name in counters if bound is not None]
+        return [(node, field_name) for node, field_name in counters if node is not None]
 
     def _tallied(self, transition: Transition, record: Any, field_name: str) -> Transition:
         """The transition of a node that counts batches, which are counted over all runs of its body."""
@@ -320,16 +320,16 @@ def _of_all_ranks(comparison: StateComparison, gather: Callable[[Any], list[Any]
     return replace(comparison, differences=[*differences.values()])
 
 
-def records_by_time(timed: Iterable[BoundNode]) -> bool:
+def records_by_time(timed: Iterable[ProgramNode]) -> bool:
     """True if rows of metrics are recorded by wall-clock time: an observer takes means of metrics."""
-    return any(bound.kind.observer and bound.kind.may_record_rows for bound in timed)
+    return any(node.kind.observer and node.kind.may_record_rows for node in timed)
 
 
-def timed_nodes(program: Program) -> list[BoundNode]:
+def timed_nodes(program: Program) -> list[ProgramNode]:
     """The nodes that fire by wall-clock time, and so at different moments in every replay."""
     timed = []
-    for bound in program.nodes:
-        terms = [term for trigger in bound.planned.triggers for term in program.terms(bound, trigger)]
-        if not bound.bypassed and not all(owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
-            timed.append(bound)
+    for node in program.nodes:
+        terms = [term for trigger in node.plan_node.triggers for term in program.terms(node, trigger)]
+        if not node.bypassed and not all(owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
+            timed.append(node)
     return timed

@@ -22,7 +22,7 @@ from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.fields import IDLE, ROUND
 from graphtrain.names import quoted
-from graphtrain.program.bind import BoundNode
+from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.rounds import is_fetching, slots_of_rounds
 from graphtrain.program.stateful_objects import of_rank
@@ -167,7 +167,7 @@ class _Resized:
         """The checkpoint, and what changes, in words."""
         first, exchanged = self._checkpoint.sections, self._exchanged()
         with RandomAside(global_generators()):
-            fetching = [self._former(bound) for bound in self._nodes if is_fetching(bound)]
+            fetching = [self._former(node) for node in self._nodes if is_fetching(node)]
             batches = sum(int(first["progress"].get(path, {}).get("batches", 0)) for path in fetching)
             seed_everything(derived_seed(seed, batches, self._rank))
             drawn = capture_random()
@@ -185,9 +185,9 @@ class _Resized:
         resized = replace(self._checkpoint, sections=sections)
         return resized, f"{_ranks(self._world_size)} instead of {self._before} ({', '.join(facts)})"
 
-    def _former(self, bound: BoundNode) -> str:
+    def _former(self, node: ProgramNode) -> str:
         """The path that a node was saved under."""
-        return self._renaming.former(bound.path) or bound.path
+        return self._renaming.former(node.path) or node.path
 
     def _exchanged(self) -> set[str]:
         """The optimizers whose gradients were summed over ranks already.
@@ -196,7 +196,7 @@ class _Resized:
         """
         exchanged, progress = set(), self._checkpoint.sections["progress"]
         for name in self._exchanging():
-            saved = [(progress.get(self._former(bound)), field) for bound, field in self._exchanged_fields(name)]
+            saved = [(progress.get(self._former(node)), field) for node, field in self._exchanged_fields(name)]
             flags = [fields.get(field) for fields, field in saved if fields is not None]
             if any(flags) if self._before > 1 and flags else self._is_behind_exchange(name):
                 exchanged.add(name)
@@ -204,16 +204,16 @@ class _Resized:
 
     def _exchanging(self) -> set[str]:
         """The optimizers whose gradients some node sums over ranks."""
-        actions = [action for bound in self._nodes for action in bound.planned.actions]
+        actions = [action for node in self._nodes for action in node.plan_node.actions]
         return {name for action in actions if action.effect == "exchange" for name in action.optimizers}
 
-    def _exchanged_fields(self, optimizer: str) -> list[tuple[BoundNode, str]]:
+    def _exchanged_fields(self, optimizer: str) -> list[tuple[ProgramNode, str]]:
         """The nodes that count the windows of an optimizer, with the field that is true once ranks have summed."""
         return [
-            (bound, declared.exchanged)
-            for bound in self._nodes
-            for declared in bound.kind.fields.values()
-            if declared.exchanged is not None and optimizer in bound.planned.optimizers
+            (node, declared.exchanged)
+            for node in self._nodes
+            for declared in node.kind.fields.values()
+            if declared.exchanged is not None and optimizer in node.plan_node.optimizers
         ]
 
     def _is_behind_exchange(self, optimizer: str) -> bool:
@@ -223,7 +223,7 @@ class _Resized:
         seen = set(waiting)
         while waiting:
             point = waiting.pop()
-            actions = point.planned.actions if point.planned is not None else ()
+            actions = point.plan_node.actions if point.plan_node is not None else ()
             effects = [action.effect for action in actions if optimizer in action.optimizers]
             if "step" in effects and "exchange" not in effects:
                 return True
@@ -264,32 +264,32 @@ class _Resized:
         node that only several ranks need, as `exchange`, has none in one process.
         """
         rank, states = self._rank, self._states
-        of_ranks = [bound for bound in self._nodes if "ranks" in bound.kind.optional and not bound.bypassed]
+        of_ranks = [node for node in self._nodes if "ranks" in node.kind.optional and not node.bypassed]
         fresh = {
-            self._former(bound): {
-                name: getattr(bound.instance, name) for name, declared in bound.kind.fields.items() if declared.stored
+            self._former(node): {
+                name: getattr(node.instance, name) for name, declared in node.kind.fields.items() if declared.stored
             }
-            for bound in of_ranks
+            for node in of_ranks
         }
         changed: dict[str, dict[str, Any]] = {
             path: dict(fields) for path, fields in {**fresh, **states[0]["progress"]}.items()
         }
-        for bound in self._nodes:
-            path = self._former(bound)
+        for node in self._nodes:
+            path = self._former(node)
             if (fields := changed.get(path)) is None:
                 continue
-            if (is_fetching(bound) or ROUND in bound.kind.fields) and 1 in (self._before, self._world_size):
+            if (is_fetching(node) or ROUND in node.kind.fields) and 1 in (self._before, self._world_size):
                 fields[ROUND] = 1
-            if IDLE in bound.kind.fields:
+            if IDLE in node.kind.fields:
                 fields[IDLE] = rank in states and states[rank]["progress"].get(path, {}).get(IDLE, False)
-            for name in of_rank(bound) if rank else ():
+            for name in of_rank(node) if rank else ():
                 fields.pop(name, None)
-            for field in [field for field in bound.kind.fields.values() if field.with_gradients]:
+            for field in [field for field in node.kind.fields.values() if field.with_gradients]:
                 parts = [state["progress"][path].get(field.name, field.default) for state in states.values()]
                 fields[field.name] = sum(parts[1:], parts[0]) if rank == 0 else field.default
         for name in self._exchanging():
-            for bound, declared in self._exchanged_fields(name):
-                if (path := self._former(bound)) in changed:
+            for node, declared in self._exchanged_fields(name):
+                if (path := self._former(node)) in changed:
                     changed[path][declared] = self._world_size > 1 and name in exchanged
         return dict(changed)
 

@@ -372,7 +372,7 @@ class Session(RunOfRank):
             raise
         finally:
             former.state.restore_after_setup(state, ("random",))
-        self.recorder.keep_followers([bound.instance for bound in compiled.program.by_path.values()])
+        self.recorder.keep_followers([node.instance for node in compiled.program.by_path.values()])
         self.requests.retention = compiled.retention
         self.resources, self._prepared, self.environment = all_resources, prepared, environment
         self._renewals, self._made = renewals, dict(made)
@@ -389,7 +389,7 @@ class Session(RunOfRank):
         path = former.path(self.loop.position)
         state, position = placed(change, state.sections(), path, self.loop.ended, compiled)
         # Nodes that keep their object hold their progress in it.
-        kept_paths = {bound.path for bound in compiled.kept}
+        kept_paths = {node.path for node in compiled.kept}
         progress = {path: fields for path, fields in state.progress.items() if path not in kept_paths}
         compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
         former.release(compiled.kept)  # before the new ones open the same data

@@ -18,7 +18,7 @@ from graphtrain.kind.trigger import RUN, Term, Trigger, known_units, unit_hint
 from graphtrain.language.syntax import field_of
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.scope import Scope, field_type, is_countable, readable_fields
-from graphtrain.program.bind import BoundNode
+from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request, Requests
@@ -182,24 +182,24 @@ def before_node(
     Raises:
         UsageError: there is no such node, or it never runs, since a resource is absent.
     """
-    running = {path: bound for path, bound in compiled.program.by_path.items() if _runs(bound)}
+    running = {path: node for path, node in compiled.program.by_path.items() if _runs(node)}
     if path in nodes_of(compiled.graph) and path not in running:
         raise UsageError(
             f"{option}: the node `{path}` never runs: it is bypassed, or inside a node that is",
             f"supply the resource, or set the parameter, that it lacks; the nodes that run: {', '.join(running)}",
         )
     refuse_unknown_node(path, running, option)
-    bound = running[path]
-    is_due = compiled.compiler.cells.due(bound) if isinstance(bound.trigger, Every) else lambda: True
-    fields = bound.fields
+    node = running[path]
+    is_due = compiled.compiler.cells.due(node) if isinstance(node.trigger, Every) else lambda: True
+    fields = node.fields
 
     def holds() -> bool:
         return not passing() and (runs is None or fields["runs"] == runs) and bool(is_due())
 
-    return Breakpoint(bound.index, holds, request=request)
+    return Breakpoint(node.index, holds, request=request)
 
 
-def _runs(bound: BoundNode) -> bool:
+def _runs(node: ProgramNode) -> bool:
     """False for a node that is bypassed, or inside one that is."""
-    outer = bound.scope.outer
-    return not bound.bypassed and (outer is None or _runs(outer))
+    outer = node.scope.outer
+    return not node.bypassed and (outer is None or _runs(outer))

@@ -154,9 +154,9 @@ class LiveRun:
         hyper_parameters = {**self.given, "seed": session.seed}
         for name, fields in session.hyper_parameters.values.items():
             hyper_parameters |= {f"{name}.{field}": value for field, value in fields.items()}
-        for bound in session.compiled.program.nodes:
-            values = {name: value for name, value in bound.parameters.items() if value is not None}
-            hyper_parameters |= {f"{bound.path}.{name}": plain_value(value) for name, value in values.items()}
+        for node in session.compiled.program.nodes:
+            values = {name: value for name, value in node.parameters.items() if value is not None}
+            hyper_parameters |= {f"{node.path}.{name}": plain_value(value) for name, value in values.items()}
         run_dir = self.files.path if self.files is not None else None
         rows, columns = tuple(session.recorder.rows), session.compiled.run_clock.columns
         picture = functools.partial(picture_of, graph)

@@ -164,7 +164,7 @@ def _fail(run: LiveRun, error: BaseException) -> NoReturn:
     if not isinstance(error, RanksError):
         error.add_note(f"raised in node `{session.path}` ({session.compiled.run_clock.describe()})")
         program = session.compiled.program
-        reads = program.nodes[session.position].planned.reads
+        reads = program.nodes[session.position].plan_node.reads
         slots = slots_of(target for read, target in reads if read.name == "batch")
         batch = [program.slots[program.slot_index(slot)] for slot in slots]
         if note := out_of_memory_note(error, session.device, batch):

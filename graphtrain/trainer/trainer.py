@@ -456,8 +456,8 @@ class Trainer(RunView):
     def _paused(self) -> AbstractContextManager[None]:
         """A span that is no time of the run, inside the node that is running."""
         session = self._session
-        bound = session.compiled.program.nodes[session.position]
-        activity = bound.kind.activity if session.loop.inside and bound.scope.activity is None else None
+        node = session.compiled.program.nodes[session.position]
+        activity = node.kind.activity if session.loop.inside and node.scope.activity is None else None
         return session.watch.paused(activity)
 
     def _recover(self) -> None:

@@ -61,12 +61,12 @@ class RunView:
     def progress(self) -> Mapping[str, Mapping[str, Any]]:
         """The progress of every node: path -> field -> value, guard fields that are computed included."""
         progress: dict[str, Mapping[str, Any]] = {
-            bound.path: {
-                name: getattr(bound.instance, name)
-                for name in bound.kind.fields
-                if name != "due" and hasattr(bound.instance, name)
+            node.path: {
+                name: getattr(node.instance, name)
+                for name in node.kind.fields
+                if name != "due" and hasattr(node.instance, name)
             }
-            for bound in self._session.compiled.program.nodes
+            for node in self._session.compiled.program.nodes
         }
         return MappingProxyType(progress)
 
@@ -105,10 +105,10 @@ class RunView:
             if name not in known:
                 raise KeyError(f"there is no slot `{name}`; {suggestion(name, known)}")
             return program.slots[program.slot_index(name)]
-        planned = program.plan.by_path.get(path)
-        if planned is None or planned.kind is None:
+        plan_node = program.plan.by_path.get(path)
+        if plan_node is None or plan_node.kind is None:
             raise KeyError(f"there is no node `{path}`; {suggestion(path, program.plan.by_path)}")
-        known = [*planned.kind.parameters, *planned.kind.fields]
+        known = [*plan_node.kind.parameters, *plan_node.kind.fields]
         if field not in known:
             raise KeyError(f"`{path}` has no field `{field}`; {suggestion(field, known)}")
         return compiled.compiler.cells.at(path, field).read()
@@ -144,9 +144,9 @@ class RunView:
     def unreached(self) -> tuple[str, ...]:
         """The paths of nodes that have not run, without those that are bypassed, and what is inside of them."""
         nodes = self._session.compiled.program.nodes
-        idle = [bound for bound in nodes if bound.bypassed or not bound.fields["runs"]]
-        inside = tuple(f"{bound.path}/" for bound in idle)
-        return tuple(bound.path for bound in idle if not bound.bypassed and not bound.path.startswith(inside))
+        idle = [node for node in nodes if node.bypassed or not node.fields["runs"]]
+        inside = tuple(f"{node.path}/" for node in idle)
+        return tuple(node.path for node in idle if not node.bypassed and not node.path.startswith(inside))
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -194,9 +194,9 @@ class RunView:
         error = self._run.failure
         if isinstance(error, NotFiniteError) and error.samples and "samples" in self.graph.units:
             nodes = self._session.compiled.program.nodes
-            reader = next(bound for bound in nodes if bound.instance is error.check)
-            losses = {*slots_of(target for read, target in reader.planned.reads if read.name == "loss")}
-            writers = [bound.path for bound in nodes if not losses.isdisjoint(bound.planned.own_writes)]
+            reader = next(node for node in nodes if node.instance is error.check)
+            losses = {*slots_of(target for read, target in reader.plan_node.reads if read.name == "loss")}
+            writers = [node.path for node in nodes if not losses.isdisjoint(node.plan_node.own_writes)]
             return ["--to", f"{error.samples} samples", "--node", (writers or [reader.path])[0]]
         has_run = isinstance(error, GuardError)
         return replay_options(self._session.compiled, self._session.position, has_run=has_run) if is_replayed else []
@@ -210,18 +210,20 @@ class RunView:
         program, summing = self._session.compiled.program, part("summary")
         modules = {name: value for name, value in program.resources.items() if isinstance(value, torch.nn.Module)}
         activities = []
-        for bound in program.main.nodes.values():
-            verb = bound.kind.trigger
-            trigger = bound.parameters.get(verb or "")
-            if verb is not None and isinstance(trigger, Trigger) and not bound.bypassed:
+        for node in program.main.nodes.values():
+            verb = node.kind.trigger
+            trigger = node.parameters.get(verb or "")
+            if verb is not None and isinstance(trigger, Trigger) and not node.bypassed:
                 texts = ["at the end" if text == AT_END else text for text in trigger.texts]
                 amount = "" if trigger.is_never else " or ".join(texts[:_MOST_AMOUNTS])
-                if amount and (start := bound.parameters.get(FROM)) is not None:
+                if amount and (start := node.parameters.get(FROM)) is not None:
                     amount += f", from {start}"
-                remark = f"when {' or '.join(bound.planned.extra_due_fields)}" if bound.planned.extra_due_fields else ""
+                remark = (
+                    f"when {' or '.join(node.plan_node.extra_due_fields)}" if node.plan_node.extra_due_fields else ""
+                )
                 if amount:
                     remark = f"also {remark}" if remark else ""
-                activities.append(summing.Activity(bound.path, verb, amount, remark or ("" if amount else "never")))
+                activities.append(summing.Activity(node.path, verb, amount, remark or ("" if amount else "never")))
         models = {name: summing.ModelSummary.of(module) for name, module in modules.items()}
         summary: Summary = summing.Summary(self.graph.title, models, activities)
         return summary
@@ -290,7 +292,7 @@ def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> 
     Returns:
         Nothing where no amount leads there: before the first batch, or where only time is counted.
     """
-    bound, units = compiled.program.nodes[position], compiled.graph.units
+    node, units = compiled.program.nodes[position], compiled.graph.units
     for unit in sorted(units, key=lambda unit: unit != "batches"):
         owner, field = compiled.program.main.counter(unit)
         if owner is None:
@@ -298,6 +300,6 @@ def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> 
         declaration = owner.kind.fields[field]
         amount = compiled.program.main.count(unit) or 0
         if declaration.in_digest and declaration.restarts is None and int(amount) > 0:
-            runs = bound.fields["runs"] - has_run
-            return ["--to", f"{int(amount)} {unit}", "--node", bound.path, "--runs", str(runs)]
+            runs = node.fields["runs"] - has_run
+            return ["--to", f"{int(amount)} {unit}", "--node", node.path, "--runs", str(runs)]
     return []

@@ -221,7 +221,7 @@ class StatusFile(Watcher):
             "place": session.compiled.run_clock.describe(),
             **session.trained,
             "not_finite": not_finite_since(session.recorder.rows),
-            "bypassed": [bound.path for bound in session.compiled.program.nodes if bound.bypassed],
+            "bypassed": [node.path for node in session.compiled.program.nodes if node.bypassed],
             **({"seconds_by_node": dict(seconds)} if (seconds := run.node_times.seconds()) else {}),
         }
         try:
