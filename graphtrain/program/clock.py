@@ -216,8 +216,8 @@ class RunClock:
                 and not (is_kept and FieldTarget(program_node.path, target.name) not in self._read)
             ):
                 lines.append(
-                    f"a window of `{program_node.path}` is open: {passes} of its backward passes were made for a window "
-                    f"of {before}, the rest are made for one of {now}, so this one step weighs them unequally"
+                    f"a window of `{program_node.path}` is open: {passes} of its backward passes were made for a "
+                    f"window of {before}, the rest are made for one of {now}, so this one step weighs them unequally"
                 )
         return lines
 
