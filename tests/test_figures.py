@@ -10,10 +10,9 @@ from tests import figures
 
 # Where a figure is not what it should be yet, what it is: to be lowered with it, never raised.
 NOT_YET = {
-    "lines of source": 55_900,
-    "functions that the smallest run enters": 1_700,
-    "classes that it enters": 160,
-    "modules that it runs": 275,
+    "lines of source": 53_600,
+    "functions that the smallest run enters": 1_625,
+    "classes that it enters": 157,
 }
 
 
