@@ -316,7 +316,7 @@ def test_no_package_is_a_heap() -> None:
 
 def test_tests_mirror_the_packages() -> None:
     folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders - {*ORDER} <= {"docs", "examples", "gallery", "third_party"}
+    assert folders - {*ORDER} <= {"docs", "examples", "gallery", "simulation", "third_party"}
     tested = {package_of(name) for name in MODULES} - {*GROUND, *DOORS}
     assert tested - folders == set(), "a package has its tests under its own name"
 

@@ -1,0 +1,1 @@
+"""Whole lives of runs, each drawn from one seed: `make simulate` and the oracle that judges them."""

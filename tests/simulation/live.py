@@ -1,0 +1,206 @@
+"""One life is lived, process by process, and its end compared with that of the run to which nothing happened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from graphtrain import Graph, Outcome, Trainer
+from graphtrain.errors import GraphtrainError, LifeCycleError
+from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.storage.run_directory import METRICS_FILE
+from tests.resume.full_run import losses_of
+from tests.simulation.disk import KILLED, Disk
+from tests.simulation.draw import Event, Life
+from tests.simulation.rank_life import RankLife
+
+# What is reported of a process: how it has ended, and what it has come to or said.
+End = tuple[str, Any]
+NOTHING = Event("nothing", 0)
+MOST_SECONDS = 60
+_FAILING = ("fail", "full", "raise")
+
+
+class _UsersError(Exception):
+    """An error of the user's code."""
+
+
+def fails(life: Life | RankLife) -> str | None:
+    """Live it in a folder of its own; returns what is wrong, or None if it comes to the end that it should.
+
+    Wrong are another end than that of the run that nothing happened to, an error where nothing failed, and one that
+    is none of graphtrain's.
+    """
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))  # noqa: S108
+    try:
+        if isinstance(life, Life):
+            return _live(life, folder)
+        how, reason = in_a_process(lambda: ("lived", life.live(folder / "run")))
+        return reason if how == "lived" else f"{how}: {reason}"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _live(life: Life, folder: Path) -> str | None:
+    how, expected = in_a_process(lambda: _finish(life, folder / "whole", NOTHING))
+    if how != "finished":
+        return f"the run that nothing happens to: {how}: {expected}"
+    for event in (*life.events, NOTHING):
+        how, end = in_a_process(lambda event=event: _finish(life, folder / "run", event))
+        if how == "finished":
+            return None if end == expected else f"it ends otherwise: {_difference(end, expected)}"
+        if how == "bug" or (how == "refused" and event.what not in _FAILING):
+            return f"in the process of {event}: {end}"
+    return f"nothing happens to the last process, and it ends by {how}: {end}"
+
+
+def shrunk(life: Life | RankLife) -> Life | RankLife:
+    """A life that still fails, in which nothing can be left out."""
+    while smaller := next((other for other in life.smaller() if fails(other)), None):
+        life = smaller
+    return life
+
+
+# ---- one process
+
+
+def in_a_process(act: Callable[[], End]) -> End:
+    """What a function returns in a process of its own, or how that process ends."""
+    readable, writable = os.pipe()
+    process = os.fork()
+    if not process:
+        os.close(readable)
+        signal.alarm(MOST_SECONDS)
+        try:
+            end = act()
+        except BaseException:
+            end = "bug", traceback.format_exc()
+        with suppress(BaseException):
+            os.write(writable, json.dumps(end).encode())
+        os._exit(0)
+    os.close(writable)
+    with open(readable, "rb") as pipe:
+        said = pipe.read()
+    _, status = os.waitpid(process, 0)
+    if os.WIFSIGNALED(status):
+        return "bug", f"the process was ended by signal {os.WTERMSIG(status)}"
+    if os.WEXITSTATUS(status) == KILLED:
+        return "killed", ""
+    how, end = json.loads(said)
+    return how, end
+
+
+def _finish(life: Life, run_dir: Path, event: Event) -> End:
+    """Train in this process until the event, or to the end."""
+    disk = Disk(event.what, event.at, event.seed)
+    with disk.watched(), _clock(event) as jump:
+        try:
+            return _train(life, run_dir, event, jump)
+        except _UsersError:
+            return "raised", ""
+        except GraphtrainError as error:
+            return "refused", f"{type(error).__name__}: {error}"
+
+
+def _train(life: Life, run_dir: Path, event: Event, jump: Callable[[], None]) -> End:
+    steps = [0]
+
+    def step(*arguments: Any) -> Any:
+        steps[0] += 1
+        if steps[0] == event.at:
+            _happen(event, jump)
+        return losses_of(*arguments)
+
+    graphs = [life.graph()]
+    for number in range(len(life.rewirings)):
+        graphs.append(life.rewired(graphs[-1], number))
+    has_begun = any((run_dir / "checkpoints").glob("0*"))
+    graph = Graph.load(run_dir) if has_begun else graphs[0]
+    trainer = life.trainer(graph, step, run_dir=run_dir)
+    if has_begun:
+        with suppress(LifeCycleError):  # it was finished
+            trainer.advance(0)
+    done = _steps(trainer)
+    number = max(n for n, other in enumerate(graphs) if other == graph and (n == 0 or life.rewirings[n - 1][0] <= done))
+    if event.what == "cut" and trainer.state != "finished":
+        return _cut(trainer, event.at, [after for after, *_ in life.rewirings[number:]])
+    for after, *_ in life.rewirings[number:]:
+        outcome = trainer.run(until=f"{after} steps")
+        if outcome is not Outcome.REACHED:
+            break
+        number += 1
+        trainer.rewire(graphs[number])
+    else:
+        outcome = trainer.run()
+    if outcome not in (Outcome.FINISHED, Outcome.ALREADY_FINISHED):
+        return "stopped", str(outcome)
+    rows = trainer.metrics
+    written = (run_dir / METRICS_FILE).read_bytes() if rows else b""
+    assert written.count(b"\n") == len(rows), "each row is in the file once"
+    # What a clock makes due is saved at other places.
+    digest = _weights(trainer) if any(name == "minutes" for name, _ in life.edits) else trainer.digest()
+    return "finished", [digest, _steps(trainer), hashlib.sha256(written).hexdigest(), len(rows)]
+
+
+def _weights(trainer: Trainer) -> str:
+    tensors = trainer.resources["model"].state_dict().values()
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()
+
+
+def _cut(trainer: Trainer, transitions: int, rewired_after: list[int]) -> End:
+    for _ in range(transitions):
+        trainer.advance(1)
+        if trainer.state == "finished" or _steps(trainer) >= min(rewired_after, default=1 << 30):
+            break
+    with suppress(GraphtrainError):  # this is no save point
+        trainer.save()
+    return "cut", ""
+
+
+def _steps(trainer: Trainer) -> int:
+    return int(trainer.progress.get("step", {}).get("runs", 0))
+
+
+def _happen(event: Event, jump: Callable[[], None]) -> None:
+    if event.what == "stop":
+        os.kill(os.getpid(), random.Random(event.seed).choice([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]))
+    elif event.what == "kill":
+        os._exit(KILLED)
+    elif event.what == "raise":
+        raise _UsersError
+    jump()
+
+
+@contextmanager
+def _clock(event: Event) -> Iterator[Callable[[], None]]:
+    """A span in which a call makes the clocks jump, if that is what happens."""
+    offset = [0.0]
+    seconds = random.Random(event.seed).choice([30.0, 1000.0, 1e5, 1e8])
+    wall, monotonic = time.time, time.monotonic
+
+    def jump() -> None:
+        offset[0] = {"clock": seconds, "back": -seconds}.get(event.what, 0.0)
+
+    defaults = Stopwatch.__init__.__defaults__
+    time.time = lambda: wall() + offset[0]
+    Stopwatch.__init__.__defaults__ = (lambda: monotonic() + max(0.0, offset[0]),)
+    try:
+        yield jump
+    finally:
+        time.time, Stopwatch.__init__.__defaults__ = wall, defaults
+
+
+def _difference(end: Any, expected: Any) -> str:
+    names = ("digest", "steps", "metrics", "rows")
+    return ", ".join(f"{name} {a}, not {b}" for name, a, b in zip(names, end, expected, strict=True) if a != b)

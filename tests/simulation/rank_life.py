@@ -1,0 +1,161 @@
+"""A run of several ranks, and of other numbers of them after each cut: every gradient is in one step, whatever happens.
+
+The ranks are threads of one process, of which one runs at a time, in an order that is drawn (`tests.ranks.fake_ranks`).
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from graphtrain import Outcome, Trainer
+from graphtrain.errors import GraphtrainError, RanksError, SaveFailedError
+from graphtrain.ranks import Alone, Ranks, using_ranks
+from graphtrain.resume import rank_saves
+from graphtrain.storage.manifest import read_manifest
+from tests.ranks.fake_ranks import KilledError, World
+from tests.ranks.schedules import Plan
+
+_MOST_PROCESSES = 60
+_WITHOUT_EVENTS = 40  # from then on nothing happens any more
+
+
+@dataclass(frozen=True)
+class RankLife:
+    """Everything that a life of several ranks depends on.
+
+    Attributes:
+        sizes: the numbers of ranks, one after each cut, drawn from these.
+        failing: how probable it is that a rank cannot write its files of a checkpoint.
+        kills: how probable it is, in the life of a process, that one rank is killed.
+        requests: how probable it is, whenever another rank may run, that one is asked to stop or save.
+    """
+
+    seed: int
+    plan: Plan
+    sizes: tuple[int, ...]
+    failing: float
+    kills: float
+    requests: float
+    if_failed: str
+    if_busy: str
+
+    @classmethod
+    def drawn(cls, seed: int) -> RankLife:
+        """The life of a seed."""
+        choose = random.Random(seed)
+        return cls(
+            seed,
+            Plan.drawn(choose),
+            tuple(choose.randint(1, 4) for _ in range(choose.choice([1, 2, 4]))),
+            choose.choice([0.0, 0.0, 0.2]),
+            choose.choice([0.0, 0.3]),
+            choose.choice([0.0, 0.02, 0.2]),
+            choose.choice(["stop", "continue"]),
+            choose.choice(["wait", "skip"]),
+        )
+
+    def smaller(self) -> Iterator[RankLife]:
+        """Lives in which one thing less happens."""
+        for name in ("failing", "kills", "requests"):
+            if getattr(self, name):
+                yield replace(self, **{name: 0.0})
+        if len(self.sizes) > 1:
+            for number in range(len(self.sizes)):
+                yield replace(self, sizes=(*self.sizes[:number], *self.sizes[number + 1 :]))
+
+    def live(self, folder: Path) -> str | None:
+        """Live it in a folder; returns what is wrong, or None."""
+        choose = random.Random(self.seed + 1)
+        graph = self.plan.graph().set("checkpoint", if_failed=self.if_failed, if_busy=self.if_busy, keep=3)
+        consumed, began_with = 0, self.sizes[0]
+        with self._failing_writes() as stop_failing:
+            for number in range(_MOST_PROCESSES):
+                is_quiet = number >= _WITHOUT_EVENTS
+                if is_quiet:
+                    stop_failing()
+                world_size = choose.choice(self.sizes) if number else self.sizes[0]
+                if not any((folder / "checkpoints").glob("0*")):  # none was written: it begins again
+                    began_with = world_size
+                until = f"{consumed + choose.randint(1, 9)} batches" if choose.random() < 0.5 else None
+                killed_at = choose.randint(1, 400) if not is_quiet and choose.random() < self.kills else None
+                ends = self._processes(
+                    folder, graph, world_size, began_with, until, choose.random(), killed_at, is_quiet
+                )
+                if isinstance(ends, str):
+                    return ends
+                if not ends:
+                    continue
+                consumed = ends[0][3]
+                if ends[0][0] in (str(Outcome.FINISHED), str(Outcome.ALREADY_FINISHED)):
+                    epochs, rest = divmod(consumed, self.plan.batches)
+                    expected = [float(epochs + (batch < rest)) for batch in range(self.plan.batches)]
+                    return None if ends[0][2] == expected else f"steps by batch: {ends[0][2]}, not {expected}"
+        return f"it does not end: {ends[0]}"
+
+    def _processes(
+        self, folder: Path, graph: Any, world_size: int, began_with: int, until: str | None, order: float,
+        killed_at: int | None, is_quiet: bool,
+    ) -> list[Any] | str:  # fmt: skip
+        """The ends of the ranks; empty where one was killed; what is wrong, as a sentence."""
+        trainers: dict[int, Trainer] = {}
+        window = began_with * self.plan.every
+
+        def life(ranks: Ranks) -> tuple[str, str, list[float], int, list[dict[str, float]]]:
+            trainer = trainers[ranks.rank] = self.plan.trainer(graph, run_dir=folder)
+            try:
+                how = str(trainer.run(until=until))
+            except SaveFailedError as error:
+                how = str(error)
+            counts = (trainer.resources["model"].counts.detach() * window).round(decimals=6).tolist()
+            return how, trainer.position, counts, trainer.progress["next_batch"]["batches"], trainer.metrics
+
+        def at_switch(world: World) -> None:
+            if killed_at is not None and world.switches == killed_at:
+                world.killed.add(world.choose.randrange(world_size))
+            elif trainers and not is_quiet and world.choose.random() < self.requests:
+                asked: Any = world.choose.choice(["stop", "save", "save"])
+                trainers[world.choose.choice(sorted(trainers))]._run.requests.ask(asked)
+
+        if world_size == 1:
+            with using_ranks(Alone()):
+                ends: list[Any] = [life(Alone())]
+        else:
+            world = World(world_size, random.Random(order), at_switch)
+            ends = world.run(life)
+            if world.killed:
+                strange = [end for end in ends if isinstance(end, BaseException)
+                           and not isinstance(end, KilledError | RanksError | GraphtrainError)]  # fmt: skip
+                return f"a rank is killed, and another one ends with {strange[0]!r}" if strange else []
+        for end in ends:
+            if isinstance(end, BaseException):
+                return f"a rank ends with {end!r}"
+            if end[:3] != ends[0][:3] or end[4] != ends[0][4]:
+                return f"ranks end differently: {end} and {ends[0]}"
+        for path in (folder / "checkpoints").iterdir():
+            if path.name.startswith("."):
+                return f"a part of a checkpoint is left: {path.name}"
+            if read_manifest(path).window_ranks != began_with:
+                return f"{path.name} is of windows of {read_manifest(path).window_ranks} ranks, not {began_with}"
+        return ends
+
+    @contextmanager
+    def _failing_writes(self) -> Iterator[Any]:
+        """A span in which some ranks cannot write their part of some checkpoints, until its function is called."""
+        write, failing = rank_saves.write_files, [self.failing]
+
+        def write_or_fail(folder: Path, rank: int, *more: Any) -> Any:
+            if random.Random(f"{self.seed} {folder.name} {rank}").random() < failing[0]:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write(folder, rank, *more)
+
+        rank_saves.write_files = write_or_fail
+        try:
+            yield lambda: failing.__setitem__(0, 0.0)
+        finally:
+            rank_saves.write_files = write
