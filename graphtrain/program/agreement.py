@@ -242,6 +242,13 @@ class Agreement:
 
         self._together(lambda: exchange_tensors(self.ranks, summed, [*forms.values()], averages=averages))
 
+    def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""
+        carrier = parameters[0].new_zeros(())
+        carrier.grad = number.to(carrier)
+        self.exchange([*parameters, carrier])
+        return carrier.grad
+
     # ---- calls that rank 0 makes for all
 
     def lead(self, act: Callable[[], Any]) -> Any:

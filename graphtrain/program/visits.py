@@ -333,9 +333,9 @@ class StepRequests:
             if ending:
                 return
         raise UsageError(
-            f"a step function that `{asking.path}` calls returned STOP, and no guard asks whether a node with `after` "
-            "is due",
-            'add a node of the kind `finish`, and let the edge to "end" ask `finish.due`, as in `fit`',
+            f"a step function that `{asking.path}` calls returned STOP, and no guard reads if a node with `after` is "
+            "due",
+            'add a node of the kind `finish`, and let the edge to "end" read `finish.due`, as in `fit`',
         )
 
     def _end_epoch(self, asking: ProgramNode) -> None:

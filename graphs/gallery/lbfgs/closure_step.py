@@ -74,13 +74,7 @@ class ClosureStep(CallsTrainingStep):
                 loss = self.loss_of(training_step, model, batch, samples if next(evaluations) == 0 else None)
                 (loss / window).backward()
             loss = loss.detach() / window
-            if ranks is not None:  # the sum of the loss comes with those of the gradients
-                parameters = parameters_of(optimizer)
-                beside = parameters[0].new_zeros(())
-                beside.grad = loss.to(beside)
-                ranks.exchange([*parameters, beside])
-                loss = beside.grad
-            return loss
+            return loss if ranks is None else ranks.exchange_with(loss, parameters_of(optimizer))
 
         self.steps += 1
         return optimizer.step(closure)
