@@ -143,9 +143,13 @@ class Memo:
     """What was encoded, so that what is met again is referred to: the part it is in, and its number there.
 
     Objects are counted as they are met, by encoder and decoder alike: a number is written only where it is referred to.
+
+    Attributes:
+        is_linked: True once a part refers to another one.
     """
 
     def __init__(self) -> None:
+        self.is_linked = False
         self._numbers: dict[int, int] = {}  # of all parts together, by identity
         self._held: list[Any] = []  # an `id` is that of another object later
         self._names, self._starts = [""], [0]
@@ -168,7 +172,10 @@ class Memo:
         if id(value) not in self._numbers or (place := self.place(value)) is None:
             return None
         part, number = place
-        return [number] if part == self._names[-1] else [part, number]
+        if part == self._names[-1]:
+            return [number]
+        self.is_linked = True
+        return [part, number]
 
     def is_new(self, value: Any) -> bool:
         """Count a value that was not met; False for another."""

@@ -46,10 +46,12 @@ class StateFiles:
     Attributes:
         sections: section -> name -> msgpack bytes, in which tensors are referred to by file and name.
         tensors: file -> tensors; those of the run, not copies.
+        is_linked: True if a part refers to what another one holds.
     """
 
     sections: Mapping[str, Mapping[str, bytes]]
     tensors: Mapping[str, Tensors]
+    is_linked: bool = False
 
     @property
     def packed(self) -> bytes:
@@ -66,10 +68,10 @@ class StateFiles:
         """SHA-256 (hexadecimal) of everything in it; `known` as for `checksums`."""
         return _combined(self.packed, checksums(self.files, known))
 
-    def with_section(self, name: str, parts: Mapping[str, Any]) -> StateFiles:
-        """The same with another section in the place of one, which is not `resources`."""
-        other = split({name: parts})
-        tensors = {file: kept for file, kept in self.tensors.items() if file != name}
+    def with_sections(self, others: Sections) -> StateFiles:
+        """The same with other sections in the places of some, of which `resources` is none."""
+        other = split(others)
+        tensors = {file: kept for file, kept in self.tensors.items() if file not in others}
         return StateFiles({**self.sections, **other.sections}, {**tensors, **other.tensors})
 
 
@@ -98,7 +100,7 @@ def split(sections: Sections) -> StateFiles:
             else:
                 packed_parts[name] = pack({name: value}, section, tensors, memo, with_gradients=True)
         packed[section] = packed_parts
-    return StateFiles(packed, files)
+    return StateFiles(packed, files, shared.is_linked)
 
 
 def joined(
@@ -187,9 +189,10 @@ class StagedState:
         weights: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
         self._weights = weights
-        saved = covered = split(sections)
-        for name, part in essential.items():
-            covered = covered.with_section(name, part)
+        saved = split(sections)
+        if saved.is_linked:  # what another section refers to may be counted differently, or be missing
+            essential = {**{name: part for name, part in sections.items() if name != "resources"}, **essential}
+        covered = saved.with_sections(essential)
         self.progress = saved.packed
         self.tensor_files: Mapping[str, memoryview] = stage(saved.files, buffers)
         self.given_up = Event()

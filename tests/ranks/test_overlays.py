@@ -16,7 +16,7 @@ SHORT = ("ema", "early_stop")
 WITH = {"update_bn": ("swa", "update_bn")}  # what one is for is made by another
 SETTINGS: dict[str, dict[str, float]] = {
     "split_batch": {"dimension": 0, "length": 4},  # a split is a batch: windows are of splits
-    "rollback": {"factor": 100.0},  # ranks look for spikes in the mean of their losses, one process in each loss
+    "rollback": {"deviations": 1e6},  # ranks look for spikes in the mean of their losses, one process in each loss
 }
 
 

@@ -14,7 +14,7 @@ import torch
 
 from graphtrain.storage.encoding import Tensors
 from graphtrain.storage.regular import HashedReader, opened_regular
-from graphtrain.storage.state_files import split, state_digest
+from graphtrain.storage.state_files import StagedState, split, state_digest
 from graphtrain.storage.tensor_files import Layout, StagingBuffers, checksums, read_tensors, stage
 
 TYPES = [
@@ -118,7 +118,16 @@ def test_a_digest_sees_what_is_no_tensor_and_whose_a_tensor_is() -> None:
 
 def test_another_section_gives_the_digest_of_the_tree_that_has_it() -> None:
     progress = {"step": {"steps": 3, "mean": torch.ones(1)}}
-    assert split(BASE).with_section("progress", progress).digest() == state_digest({**BASE, "progress": progress})
+    assert split(BASE).with_sections({"progress": progress}).digest() == state_digest({**BASE, "progress": progress})
+
+
+def test_a_digest_of_a_part_of_a_section_counts_what_other_sections_refer_to_anew() -> None:
+    tensor, other = torch.ones(2), torch.zeros(2)
+    progress = {"observer": {"seen": [torch.ones(1), other]}, "source": {"rest": [tensor, other]}}
+    sections = {**BASE, "progress": progress, "slots": {"batch": tensor, "pool": [other, tensor]}}
+    essential = {"progress": {"source": progress["source"]}}
+    staged = StagedState(sections, essential, StagingBuffers())
+    assert staged.summary.digest == state_digest({**sections, **essential})
 
 
 def read(path: Path) -> dict[str, torch.Tensor]:
