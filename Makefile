@@ -10,16 +10,19 @@ RESULTS := benchmarks/results
 # Else each process of the tests would compile all of the code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-lowest test-without sweep simulate figures lint bench bench-peers clean
+.PHONY: demo test test-all test-lowest test-without sweep simulate mutants figures lint bench bench-peers clean
 
 demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new process, compare, draw the loop
 	$(BIN)/python examples/demo.py
 
-test: .venv/.installed-dev  ## all tests and doctests
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
+test: .venv/.installed-dev  ## every promise once, and all doctests: before each commit
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 20
+
+test-all: .venv/.installed-dev  ## all tests but the long proofs: what CI runs
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 20 -m 'not sweep'
 
 test-lowest: .venv-lowest/.installed  ## the same tests on the lowest versions that pyproject.toml allows, but for torch
-	.venv-lowest/bin/python -m pytest --numprocesses 3 --dist worksteal
+	.venv-lowest/bin/python -m pytest --numprocesses 3 --dist worksteal -m 'not sweep'
 
 sweep: .venv/.installed-dev  ## the long proofs: every cut, all data, all settings
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m sweep tests
@@ -37,6 +40,9 @@ test-without: .venv/.installed-dev  ## delete a part (NAME: viz, proof, display,
 MINUTES ?= 10
 simulate: .venv/.installed-dev  ## random lives of runs: kills, failing disks, stops, other graphs and ranks (MINUTES=10 SEED=...)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.simulation --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+mutants: .venv/.installed-dev  ## change the source in one place after the other: does a test notice? (PACKAGES="graph plan" EACH=25)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants $(PACKAGES) $(if $(EACH),--each $(EACH)) $(if $(SEED),--seed $(SEED))
 
 figures: .venv/.installed-dev  ## the size of the house: lines by room, long functions, what the smallest run enters
 	$(BIN)/python -m tests.figures

@@ -13,8 +13,13 @@ from pathlib import Path
 import pytest
 
 from graphtrain.kind import DECLARED
-from tests import once
-from tests.resume.summary import pytest_terminal_summary as pytest_terminal_summary
+from tests import once, tiers
+from tests.resume import summary
+from tests.tiers import pytest_collection_modifyitems as pytest_collection_modifyitems
+from tests.tiers import pytest_runtest_logreport as pytest_runtest_logreport
+from tests.tiers import pytest_runtest_makereport as pytest_runtest_makereport
+from tests.tiers import pytest_runtest_setup as pytest_runtest_setup
+from tests.tiers import pytest_sessionfinish as pytest_sessionfinish
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - each run of the tests makes a folder of its own there
 _ENOUGH_BYTES = 2 << 30
@@ -24,6 +29,12 @@ collect_ignore = ["third_party"]
 
 # Before torch is imported: its threads wait for one another by spinning, which is most of the time of a small tensor.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the sweep has proved, and what is too slow for the first tier."""
+    summary.report(terminalreporter)
+    tiers.report(terminalreporter)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -28,6 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 def test_every_block_is_executed(folder: Path) -> None:
     assert Page(README, folder).execute() >= 8
 

@@ -70,6 +70,7 @@ def test_everything_is_inside(wheel: Path) -> None:
     assert expected <= names, sorted(expected - names)
 
 
+@pytest.mark.full
 def test_it_works_where_no_checkout_is(site: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     command = (sys.executable, "-m", "graphtrain")
@@ -123,6 +124,7 @@ print("equal")
 """
 
 
+@pytest.mark.full
 def test_it_trains_there_and_a_package_of_somebody_else_brings_a_kind_a_graph_and_an_overlay(
     site: Path, tmp_path: Path
 ) -> None:

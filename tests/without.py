@@ -30,6 +30,7 @@ import pytest
 from tests.shipped import GRAPHS, KINDS, OVERLAYS, PROCEDURES, ROOT
 
 ALWAYS_THERE = ("fit", "evaluate", "predict", "test")
+ALL_KINDS = "kinds"  # every kind and procedure that can be taken away, at once
 
 # Tests of the house as a whole: what it lists, what it measures and what is built of it.
 OF_THE_WHOLE = ("tests/test_layers.py", "tests/test_figures.py", "tests/test_wheel.py", "tests/docs/")
@@ -108,9 +109,18 @@ def removal(name: str, parts: dict[str, Removal]) -> Removal:
     """What goes with a part, a kind or a procedure. Raises KeyError for another name."""
     if name in parts:
         return parts[name]
+    if name == ALL_KINDS:
+        return together(along_with(each) for each in (*optional_kinds(), *PROCEDURES))
     if name in removable(()):
         return along_with(name)
     raise KeyError(name)
+
+
+def together(removals: Iterable[Removal]) -> Removal:
+    """All of them at once."""
+    listed = list(removals)
+    parts = zip(*((each.files, each.words, each.takes) for each in listed), strict=True)
+    return Removal(*(tuple(sorted({one for part in of_all for one in part})) for of_all in parts))
 
 
 def removable(parts: Iterable[str]) -> list[str]:
@@ -287,7 +297,7 @@ def _exported(deleted: Iterable[str]) -> list[str]:
 def main(arguments: list[str]) -> int:
     from tests.test_layers import WITHOUT
 
-    names = removable(WITHOUT)
+    names = [*removable(WITHOUT), ALL_KINDS]
     if not arguments or arguments[0] not in names:
         print(f"make test-without NAME, where NAME is one of {', '.join(names)}", file=sys.stderr)
         return 2

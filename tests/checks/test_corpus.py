@@ -26,6 +26,7 @@ def thing_of(problem: Problem) -> str:
     return re.sub(r"^\w+(\.toml)?(:\d+)? (?=[\w/]+(\.|$))", "", problem.where)
 
 
+@pytest.mark.first(24)
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda one: one.title)
 def test_a_broken_graph_raises_exactly_its_codes(broken: Broken) -> None:
     assert Counter(found_in(broken.graph(), ranks=broken.ranks)) == Counter(broken.expected)
@@ -33,6 +34,7 @@ def test_a_broken_graph_raises_exactly_its_codes(broken: Broken) -> None:
         assert found_in(broken.graph()) == (), "in one process it is sound"
 
 
+@pytest.mark.first(27)
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda one: one.title)
 def test_every_message_says_what_is_wrong_and_what_to_do(broken: Broken) -> None:
     for problem in broken.graph().check(ranks=broken.ranks):
@@ -46,6 +48,7 @@ def test_every_message_says_what_is_wrong_and_what_to_do(broken: Broken) -> None
             assert _leads(broken.graph(), first, second), (problem, first, second)
 
 
+@pytest.mark.first(14)
 @pytest.mark.parametrize("overlay", [None, *known_overlays()])
 def test_what_is_shipped_is_sound_for_several_ranks(overlay: str | None) -> None:
     graph = Graph.load("fit")
@@ -81,12 +84,14 @@ def _leads(graph: Graph, first: str, second: str) -> bool:
     return any(edge.target == second for edge in graph.edges[first])
 
 
+@pytest.mark.first(21)
 @pytest.mark.parametrize("sound", SOUND, ids=lambda one: one.title)
 def test_a_sound_rewiring_is_silent(sound: Sound) -> None:
     assert sound.graph().check() == []
     assert Graph.from_json(sound.graph().to_json()) == sound.graph()
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("sound", SOUND, ids=lambda one: one.title)
 def test_a_sound_rewiring_runs_to_its_end(sound: Sound) -> None:
     """Sound is not only what the checks say: the graph is bound, and goes through its nodes."""

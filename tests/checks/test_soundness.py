@@ -634,6 +634,7 @@ def never_two() -> Graph:
     return replace(graph, nodes={name: replace(one, reads={"optimizer": "p"}) for name, one in graph.nodes.items()})
 
 
+@pytest.mark.full
 def test_a_graph_that_checks_clean_does_no_harm(examples: list[tuple[Graph, Run]]) -> None:
     seen: Counter[str] = Counter()
     for graph, run in examples:
@@ -655,6 +656,7 @@ def test_a_graph_that_checks_clean_does_no_harm(examples: list[tuple[Graph, Run]
     assert all(seen[fault] for fault in faults), seen
 
 
+@pytest.mark.full
 def test_most_that_is_refused_would_have_done_harm(examples: list[tuple[Graph, Run]]) -> None:
     """Warnings aside; the rest could do harm on a path that this run did not take."""
     refused = [run for graph, run in examples if any(one.severity == "error" for one in check_graph(graph))]
@@ -671,6 +673,7 @@ def parting(examples: list[tuple[Graph, Run]]) -> tuple[int, int]:
     return apart.count(False), apart.count(True)
 
 
+@pytest.mark.full
 def test_weights_part_in_no_graph_that_checks_clean_for_ranks(
     examples: list[tuple[Graph, Run]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -726,6 +729,7 @@ MUTATIONS: dict[str, tuple[Patch, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_check_that_lacks_a_rule_is_found_out(
     name: str, examples: list[tuple[Graph, Run]], monkeypatch: pytest.MonkeyPatch

@@ -109,6 +109,7 @@ SLIPS = {
 }
 
 
+@pytest.mark.first(23)
 @pytest.mark.parametrize("slip", SLIPS.values(), ids=SLIPS)
 @pytest.mark.parametrize("verb", ["run", "check"])
 def test_a_slip_in_a_graph(verb: str, slip: Slip, tiny: Path, command: Command) -> None:

@@ -264,6 +264,7 @@ def test_the_saved_graph(stopped: Path, command: Command) -> None:
     assert status()["epoch"] == 3
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("by_path", [True, False])
 def test_the_saved_graph_of_a_named_checkpoint_and_of_a_fork(by_path: bool, stopped: Path, command: Command) -> None:
     (checkpoint,) = (stopped / "r" / "checkpoints").iterdir()

@@ -35,6 +35,7 @@ def rows(out: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in out.splitlines()]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("words", [["ls", "runs"], ["ls"], ["status", "runs"]], ids=" ".join)
 def test_every_run_has_a_row(words: list[str], runs: Path, command: Command) -> None:
     result = command(*words)

@@ -402,6 +402,7 @@ for words in ("show fit --save-points", *(f"check {graph}" for graph in known_gr
 """
 
 
+@pytest.mark.full
 def test_what_needs_no_torch_imports_none(tmp_path: Path) -> None:
     command = [sys.executable, "-c", EVERY_COMMAND]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment(), timeout=300)

@@ -103,6 +103,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(torch.equal(one.view(torch.uint8) if one.ndim else one, other.view(torch.uint8) if one.ndim else other))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 9])
 def test_a_step_has_the_loss_and_the_gradients_it_had(step: int, noted: Path) -> None:
     before = contents(noted / "r")
@@ -170,6 +171,7 @@ def test_what_is_shown(noted: Path, command: Command) -> None:
     assert re.search(r"^batch +list of 2 *\n +0: float32 \(3, 4\): mean ", result.out, re.MULTILINE)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("to", "node", "shown"),
     [
@@ -248,6 +250,7 @@ def test_a_run_that_was_killed_goes_beyond_its_last_checkpoint(noted: Path, comm
 # --- Refusals --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
@@ -340,6 +343,7 @@ guarded = graph.set("log", every="3 steps").guard("log_due", "log.due and 1 / (3
 """
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("fails", "expected"),
     [

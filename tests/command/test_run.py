@@ -92,6 +92,7 @@ def test_a_setup_serves_its_own_graph_or_several(folder: Path, command: Command)
     assert command("replay", "tiny.py", "--run-dir", "r", "--to", "1 steps").code == 0
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("words", "steps", "rows"),
     [
@@ -182,6 +183,7 @@ def test_an_evaluation_is_finished(folder: Path, command: Command) -> None:
     assert "\nresumed r: 4 batches, 8 samples; repeating nothing; code, arguments, data, " in f"\n{again.err}"
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("words", "text", "change"),
     [
@@ -345,6 +347,7 @@ def slow(folder: Path) -> list[str]:
     return ["run", "slow.py", "batches=250", "finish.after=1 epochs", "checkpoint.every=1 steps", "--run-dir"]
 
 
+@pytest.mark.full
 def test_a_stopped_run_resumes_and_ends_as_if_never_stopped(slow: list[str], folder: Path, command: Command) -> None:
     process = start([*slow, "r"], folder)
     wait_until_it_runs(process, folder / "r")

@@ -40,6 +40,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("pieces", KNOWN.values(), ids=KNOWN)
 def test_every_command_uses_the_graph_of_the_script(pieces: tuple[str, str], folder: Path, command: Command) -> None:
     definition, call = pieces
@@ -102,6 +103,7 @@ UNKNOWN = {
 }
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("call", UNKNOWN.values(), ids=UNKNOWN)
 def test_a_graph_that_only_the_running_script_knows_is_an_error(call: str, folder: Path, command: Command) -> None:
     (folder / "train.py").write_text(f"import graphtrain\n{TINY}{call}")

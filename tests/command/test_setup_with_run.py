@@ -38,6 +38,7 @@ def script(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("words", "printed"),
     [

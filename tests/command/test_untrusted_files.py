@@ -110,6 +110,7 @@ WORDS = {
 }  # fmt: skip
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("name", WORDS)
 def test_contained(name: str, tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     (tiny / "outside.toml").write_text(PLAIN)

@@ -162,6 +162,7 @@ def test_with_a_plain_data_loader(folder: Path, command: Command) -> None:
     assert (result.code, [row[-1] for row in rows(result)]) == (0, ["equal", "equal"])
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("position", ["validate/eval_batch", "clip", "train_batch", "step", "zero_grad", "end_epoch"])
 def test_checkpoints_at_odd_places(position: str, folder: Path, command: Command) -> None:
     """Inside a validation, inside an open window, between a step and the clearing of its gradients."""
@@ -199,6 +200,7 @@ def test_the_comparison_sees_an_open_window(folder: Path, command: Command) -> N
     assert command("verify", "whole.py", "--run-dir", "r").code == 0
 
 
+@pytest.mark.full
 def test_the_digits_example(folder: Path, command: Command) -> None:
     pytest.importorskip("sklearn")
     digits = str(Path(graphtrain.__file__).parents[1] / "examples" / "digits.py")
@@ -272,6 +274,7 @@ decide = ["end if done", "begin"]
 """
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_body_that_trains_is_replayed_by_its_own_clock(is_lost: bool, folder: Path, command: Command) -> None:
     (folder / "mine.py").write_text(GLOBAL_ITERATOR if is_lost else TINY)
@@ -291,6 +294,7 @@ def test_a_body_that_trains_is_replayed_by_its_own_clock(is_lost: bool, folder: 
 # --- What is found ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "script", [COUNTING, GLOBAL_ITERATOR], ids=["an iterator in the data set", "an iterator in a global variable"]
 )
@@ -313,6 +317,7 @@ def test_state_that_is_lost_is_named(script: str, folder: Path, command: Command
     assert contents(folder / "r") == before
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("script", "node"),
     [(OF_THE_SYSTEM, "train_batch"), (OF_THE_CLOCK, "train_batch"), (IN_THE_DATA, "next_batch")],
@@ -355,6 +360,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("path", LOSSES)
 def test_every_kind_of_field_is_compared(path: str, folder: Path, command: Command) -> None:
     """A function that does something in the run and not in the replay: it looks for a file."""
@@ -642,6 +648,7 @@ def test_an_unsound_checkpoint_is_named(tiny: Path, command: Command) -> None:
     assert [row[2] for row in rows(result)][:2] == ["4", "8"], "the span goes over it"
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [

@@ -57,6 +57,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("options", "size", "other", "prefetch"),
     [("shuffled", 4, 8, True), ("in order", 8, 3, False), ("sampler", 4, None, True), ("workers", 4, 8, False)],

@@ -47,6 +47,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 # In a sweep both kinds with all options.
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -61,6 +62,7 @@ def test_loaders(kind: Any, options: Callable[[], dict[str, Any]], tmp_path: Pat
     assert_exact(lambda: kind(Noisy(), **options()), tmp_path)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["random collation", "drop_last"])
 def test_a_data_loader_with_workers(name: str, tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(lambda: DataLoader(Noisy(), num_workers=2, **OPTIONS[name]()), tmp_path)
@@ -73,6 +75,7 @@ def test_a_data_loader_with_its_own_generator(tmp_path: Path, assert_exact: Asse
     assert_exact(made, tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes:UserWarning")
 @pytest.mark.parametrize(("workers", "resumed"), [(0, 2), (2, 4), (4, 0)])
 def test_a_loader_whose_number_of_workers_changes(
@@ -130,6 +133,7 @@ def pair(inputs: torch.Tensor) -> Pair:
     return Pair(inputs, 0)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "made",
     [
@@ -204,6 +208,7 @@ class GrowingSampler(BufferedSampler):
         return 7 + 3 * self.epoch
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "made",
     [
@@ -235,6 +240,7 @@ class Told(IterableDataset[float]):
         return self.reported
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_fewer_batches_than_its_length(workers: int, tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(lambda: DataLoader(Told(20, 15), 2, num_workers=workers), tmp_path)
@@ -245,6 +251,7 @@ def test_more_batches_than_its_length(tmp_path: Path, assert_exact: AssertExact)
     assert_exact(lambda: DataLoader(Told(5, 15), 2), tmp_path)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "empty",
     [
@@ -265,6 +272,7 @@ def test_empty_data_for_validation(empty: Callable[[], Any], tmp_path: Path, ass
     assert_exact(made, tmp_path)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     "made",
     [

@@ -93,6 +93,7 @@ def assert_exact(graph: Graph, made: Callable[[], Any], tmp_path: Path, cuts: ra
     return seen
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("interval", [23, pytest.param(1, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_an_epoch_has_what_is_selected_and_cuts_are_exact(shuffle: bool, interval: int, tmp_path: Path) -> None:
@@ -108,6 +109,7 @@ def test_an_epoch_has_what_is_selected_and_cuts_are_exact(shuffle: bool, interva
     assert next(batches, None) is None
 
 
+@pytest.mark.full
 def test_cuts_are_exact_with_workers(tmp_path: Path) -> None:
     made = lambda: Loader(SAMPLES, batch_size=3, shuffle=True, num_workers=2)  # noqa: E731
     one_process = run_of(graph_of(), Loader(SAMPLES, batch_size=3, shuffle=True))
@@ -148,6 +150,7 @@ def test_a_validation_has_a_selection_of_its_own() -> None:
     assert [len(batch) for batch in seen] == [4] * 9, "what training selects is not for it"
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("mid_epoch", "interval"),
     [

@@ -102,6 +102,7 @@ def cut_and_resume(
     return resumed(lines)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", DATA)
 def test_another_batch_is_named_and_the_same_is_not(name: str, tmp_path: Path) -> None:
     prefetch = name in ("list", "Loader", "stream")
@@ -138,6 +139,7 @@ def test_batches_of_a_list_that_the_step_changes_are_saved(tmp_path: Path) -> No
     assert cut.digest() == whole.digest()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("wrapped", "unwrapped"),
     [

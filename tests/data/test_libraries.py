@@ -69,6 +69,7 @@ OTHERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "name", [name if "stream" in name else pytest.param(name, marks=pytest.mark.sweep) for name in HUGGING_FACE]
 )
@@ -76,6 +77,7 @@ def test_data_sets_of_hugging_face(name: str, tmp_path: Path, assert_exact: Asse
     assert_exact(HUGGING_FACE[name], tmp_path)
 
 
+@pytest.mark.first(2)
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("made", OTHERS.values(), ids=OTHERS)
 def test_other_data(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:

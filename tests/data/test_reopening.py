@@ -225,6 +225,7 @@ LAZY: dict[str, Made] = {
 OFTEN = [name for name in DATA if "DataLoader" in name or "a buffer" in name or "stream" in name]
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.sweep) for name in DATA]
 )
@@ -262,6 +263,7 @@ IN_PIECES = {
 }
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("made", IN_PIECES.values(), ids=IN_PIECES)
 def test_a_run_in_pieces_is_the_run_in_one(made: Made) -> None:
     """Workers end between two pieces, so the epoch is opened again in the process that holds what came of it."""

@@ -74,6 +74,7 @@ def consumed(
     return batches, stepped
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("early", [False, True], ids=["in_time", "early"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_every_batch_is_loaded_once_from_any_place(world_size: int, early: bool) -> None:

@@ -107,17 +107,20 @@ OBJECTS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
 def test_cuts(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(made, tmp_path, epochs=3)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
 def test_cuts_in_validation(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     """Its state is restored for the next validation too if the cut is outside a validation."""
     assert_exact(lambda: {"train_data": made(), "val_data": made()}, tmp_path, epochs=2)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
 def test_cut_twice_in_one_epoch(made: Callable[[], Any], tmp_path: Path) -> None:
     """What is reported after a resume is the position that the object has come to since."""
@@ -306,6 +309,7 @@ TORCHDATA: dict[str, Callable[[], Any]] = {
 
 
 # In a sweep all of them in both ways.
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("made", "resume"),
     [
@@ -327,6 +331,7 @@ def test_a_stateful_data_loader_for_validation(tmp_path: Path, assert_exact: Ass
     assert_exact(lambda: {"train_data": [torch.ones(2)] * 6, "val_data": stateful(Noisy(), 4, shuffle=True)}, tmp_path)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "prefetch_factor": 1}], ids=["", "prefetch"])
 def test_with_workers_it_is_replayed(options: dict[str, Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     lines: list[str] = []
@@ -335,6 +340,7 @@ def test_with_workers_it_is_replayed(options: dict[str, Any], tmp_path: Path, as
     assert 'next_batch.resume = "state" resumes at once but not exactly' in line
 
 
+@pytest.mark.full
 def test_with_workers_its_state_is_taken_where_it_is_asked_for(tmp_path: Path) -> None:
     def edited(data: Any, run_dir: Path | None) -> tuple[Trainer, list[Any]]:
         return run_over(data, run_dir, edit=lambda graph: graph.set("next_batch", resume="state"))

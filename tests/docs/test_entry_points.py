@@ -9,6 +9,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from tests.docs.blocks import Block, read_blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "writing-a-kind.md"
@@ -31,6 +33,7 @@ def the_block(blocks: list[Block], name: str) -> str:
     return text
 
 
+@pytest.mark.full
 def test_kind_and_graph_of_the_package_are_found(tmp_path: Path) -> None:
     blocks = read_blocks(PAGE)
     project = tomllib.loads(the_block(blocks, "pyproject.toml"))["project"]

@@ -119,6 +119,7 @@ def examples() -> dict[str, Graph]:
     return dict(page()["examples"])
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", examples())
 def test_an_example_trains_as_the_loop_by_hand(name: str) -> None:
     expected, trained = resources(schedule_of(name)), resources(schedule_of(name))

@@ -42,6 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     torch.set_rng_state(random_state[2])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_the_page_is_so(path: Path, folder: Path) -> None:
     assert Page(path, folder).execute() == len(read_blocks(path)) > 0

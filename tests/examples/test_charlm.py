@@ -65,6 +65,7 @@ def test_it_learns_more_than_how_frequent_characters_are(charlm: ModuleType, fol
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("precision", "amounts"),
     [
@@ -167,6 +168,7 @@ def test_the_rate_rises_then_falls_and_its_numbers_are_saved(charlm: ModuleType)
 # --- Weights alone ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_weights_alone_give_the_model_and_text(
     charlm: ModuleType, sample: ModuleType, folder: Path, command: Command
 ) -> None:

@@ -48,6 +48,7 @@ def transitions_of(trainer: Trainer) -> int:
 # ---- what it is
 
 
+@pytest.mark.first(6)
 def test_it_has_no_problem_and_is_short(procedure: Procedure) -> None:
     assert procedure.graph().check() == []
     assert not [problem for problem in procedure.graph().dry_run().check() if problem.severity == "error"]
@@ -81,6 +82,7 @@ def test_its_example_subclasses_nothing_of_graphtrain(procedure: Procedure) -> N
 # ---- what it does
 
 
+@pytest.mark.first(2)
 def test_it_equals_the_loop_by_hand(procedure: Procedure, tmp_path: Path) -> None:
     trained = finished(procedure.trainer(tmp_path))
     resources = procedure.resources()
@@ -116,6 +118,7 @@ def some(procedure: Procedure, transitions: int, count: int) -> list[int]:
     return sorted(random.Random(procedure.name).sample(range(1, transitions), count))
 
 
+@pytest.mark.first(1)
 def test_some_cuts_are_exact(procedure: Procedure, tmp_path: Path) -> None:
     whole = procedure.trainer(tmp_path / "whole")
     transitions = transitions_of(whole)
@@ -144,6 +147,7 @@ def on_two_ranks(procedure: Procedure, run_dir: Path | None, advance: int = 0) -
     return run_ranks(2, program)
 
 
+@pytest.mark.first(1)
 def test_two_ranks_have_one_state_and_resume_exactly(procedure: Procedure, tmp_path: Path) -> None:
     if procedure.one_rank_only:
         with pytest.raises(GraphtrainError, match=procedure.one_rank_only):
@@ -164,6 +168,7 @@ def test_two_ranks_have_one_state_and_resume_exactly(procedure: Procedure, tmp_p
 # ---- overlays of `fit`
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_trains_and_resumes_or_is_refused(procedure: Procedure, overlay: str, tmp_path: Path) -> None:
     def changed() -> dict[str, Any]:
@@ -187,6 +192,7 @@ def test_an_overlay_trains_and_resumes_or_is_refused(procedure: Procedure, overl
 BAD = [(name, wrong) for name, procedure in PROCEDURES.items() for wrong in procedure.bad]
 
 
+@pytest.mark.first(8)
 @pytest.mark.parametrize(("name", "wrong"), BAD, ids=lambda value: value.replace(" ", "_"))
 def test_bad_input_is_an_error_before_anything_trains(name: str, wrong: str) -> None:
     procedure = PROCEDURES[name]

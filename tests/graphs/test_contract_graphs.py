@@ -73,6 +73,7 @@ def test_an_edit_is_another_graph(graph: Graph) -> None:
     assert Graph.from_json(edited.to_json()) == edited != Graph.from_json(graph.to_json())
 
 
+@pytest.mark.first(1)
 def test_its_pictures_show_every_node(graph: Graph, tmp_path: Path) -> None:
     from graphtrain.viz import render, svg
 
@@ -170,6 +171,7 @@ DATA: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("made", DATA.values(), ids=DATA)
 @pytest.mark.parametrize("seed", [None, 5])
 def test_an_evaluation_leaves_modes_weights_and_generators_as_they_were(
@@ -245,6 +247,7 @@ def test_every_evaluation_of_a_run_sees_the_same_random_numbers() -> None:
     assert len(set(noise)) == 1
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("made", DATA.values(), ids=DATA)
 def test_training_goes_the_same_way_with_validation_and_without(made: Callable[[], Any]) -> None:
     def trained(**more: Any) -> dict[str, list[float]]:

@@ -96,6 +96,7 @@ def test_it_trains_what_the_loop_by_hand_trains(name: str) -> None:
     assert trainer.progress["next_batch"]["batches"] == sum(lengths)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["stop in mid-window", "end every epoch", "end some, then stop"])
 @pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.sweep)])
 def test_wherever_it_is_cut_it_is_exact(name: str, step: int, tmp_path: Path) -> None:
@@ -158,6 +159,7 @@ class Endless:
             yield torch.full((3, 2), number / 10)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("prefetch", [False, pytest.param(True, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", DATA)
 def test_an_epoch_of_any_data_ends(name: str, prefetch: bool, tmp_path: Path) -> None:
@@ -266,6 +268,7 @@ def test_an_epoch_that_was_its_last_batch_ends_no_other() -> None:
     assert {(end.progress["next_batch"]["epoch"], end.progress["next_batch"]["batches"]) for end in ends} == {(1, 15)}
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("ask", [STOP, END_EPOCH])
 @pytest.mark.parametrize("cuts", [(16,), pytest.param(range(1, 40), marks=pytest.mark.sweep)])
 def test_what_one_rank_asks_survives_a_cut(ask: Ask, cuts: Any, tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def with_epochs_of(batches: int, epochs: int = 3) -> Graph:
     return FIT.set("next_batch", batches_per_epoch=batches).set("finish", after=f"{epochs} epochs")
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("batches", [3, 12, *[pytest.param(n, marks=pytest.mark.sweep) for n in (1, 5, 7)]])
 @pytest.mark.parametrize("kind", ["Loader", "list", "unsized", "keeps its position"])
 def test_an_epoch_has_the_next_batches_of_pass_after_pass(kind: str, batches: int) -> None:
@@ -145,6 +146,7 @@ def cuts_are_exact(folder: Path, cuts: Iterable[int], graph: Graph, data: Callab
 
 
 # With epochs of 3: epoch 1 ends inside a pass after 24 transitions, and epoch 2 begins there.
+@pytest.mark.first(2)
 @pytest.mark.parametrize("kind", DATA)
 def test_a_cut_between_epochs_inside_the_data_is_exact(kind: str, tmp_path: Path) -> None:
     cuts_are_exact(tmp_path, (24,), with_epochs_of(3), DATA[kind])
@@ -228,6 +230,7 @@ def at_ranks(graph: Graph, data: Callable[[], Any], run_dir: Path | None = None,
     return run_ranks(2, program)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("kind", ["Loader", "list", "unsized"])
 @pytest.mark.parametrize("batches", [3, pytest.param(7, marks=pytest.mark.sweep)])
 def test_ranks_take_turns_and_no_round_goes_beyond_an_epoch(kind: str, batches: int, tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def test_nan_is_never_best() -> None:
     assert list(due_at(trainer_of(fit(), losses=losses))) == [4, 10]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("mode", ["async", "sync"])
 @pytest.mark.parametrize("graph", [fit, saved_first])
 def test_the_best_stay_and_are_named(graph: Any, mode: str, tmp_path: Path) -> None:
@@ -125,6 +126,7 @@ def test_the_best_stay_and_are_named(graph: Any, mode: str, tmp_path: Path) -> N
     assert read_status(tmp_path)["best"] == {"metric": "val/loss", **table["checkpoints"][0]}
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("if_busy", ["wait", "skip"])
 def test_where_only_the_metric_is_new_it_takes_the_place_of_the_newest(if_busy: str, tmp_path: Path) -> None:
     """`checkpoint` comes first in `decide`, so that the validation follows a checkpoint of the same state."""
@@ -189,6 +191,7 @@ def cut_graph(graph: Any, every: str, ending: str) -> Graph:
     return made.set("accumulate", every=2).set("finish", after=ending)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("graph", "every"), [(fit, "never"), (saved_first, "3 batches")])
 def test_after_a_cut_the_run_and_what_stays_are_the_same(graph: Any, every: str, tmp_path: Path) -> None:
     equal_after_cuts(cut_graph(graph, every, "6 batches"), tmp_path, 23)
@@ -220,6 +223,7 @@ FILES: dict[str, Any] = {
 }
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", FILES)
 def test_a_resume_trusts_the_file_as_far_as_it_can(name: str, tmp_path: Path) -> None:
     """What holds no ranking is refused; else values that the checkpoints hold themselves are known without it."""
@@ -460,6 +464,7 @@ def test_what_an_evaluation_gives_is_known_at_its_end() -> None:
         trainer_of(fit(best="val/f1").set("validate", graph=inside)).run()
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("best", ["loss", "error", "lr", "epoch/error", "val/loss"])
 def test_a_metric_of_training_is_allowed(best: str, tmp_path: Path) -> None:
     said: list[str] = []

@@ -146,6 +146,7 @@ def losses_and_gradients(trainer: Trainer) -> list[Any]:
 STEPS = [loss_alone, with_metrics, asking, Owner, Asker]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("step", "precision"), [*((one, "32-true") for one in STEPS), (with_metrics, "bf16-mixed"), (Asker, "bf16-mixed")]
 )
@@ -161,6 +162,7 @@ def test_what_is_compiled_computes_the_same(step: Any, precision: str, compiler:
     assert_same(trainer.resources["model"].state_dict(), plain.resources["model"].state_dict())
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("step", [loss_alone, with_metrics, Owner])
 def test_a_shape_is_compiled_once(step: Any, compiler: Compiler) -> None:
     make_trainer(step).run()
@@ -184,6 +186,7 @@ def padded_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return nn.functional.cross_entropy(model(inputs[:size]), labels[:size])
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("step", [labelled_loss, padded_loss])
 def test_so_is_one_that_only_the_function_sees(step: Any, compiler: Compiler) -> None:
     """Whatever came before it: that a size changes makes no variable of it."""
@@ -196,6 +199,7 @@ def test_so_is_one_that_only_the_function_sees(step: Any, compiler: Compiler) ->
     assert len(compiler.sizes) == len(sizes)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("step", [asking, Asker])
 def test_a_number_that_changes_is_a_variable_soon(step: Any, compiler: Compiler) -> None:
     """As a constant it would be compiled for every step, eight times, and then no more."""
@@ -211,6 +215,7 @@ def test_a_number_that_changes_is_a_variable_soon(step: Any, compiler: Compiler)
     assert len(compiler.sizes) - before <= 6
 
 
+@pytest.mark.full
 def test_other_runs_in_the_process_use_none_of_the_limit(compiler: Compiler) -> None:
     for width in range(10):
         trainer = make_trainer(width=9 + width)
@@ -251,6 +256,7 @@ def test_the_model_keeps_its_names(compiler: Compiler) -> None:
     assert set(trainer.progress["train_batch"]) == set(make_trainer(compiled=False).progress["train_batch"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "step", [step if step is asking else pytest.param(step, marks=pytest.mark.sweep) for step in STEPS]
 )
@@ -265,6 +271,7 @@ def test_a_cut_run_equals_one_never_cut(step: Any, compiler: Compiler, tmp_path:
     assert cut.digest() == whole.digest()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("before", [True, False])
 def test_it_may_be_changed_at_a_resume(before: bool, compiler: Compiler, tmp_path: Path) -> None:
     """Graphs that are compiled here compute the same bits."""

@@ -78,6 +78,7 @@ def seed_all(seed: int) -> None:
 # Loader: what a batch is depends on its number and nothing else
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "options",
     [
@@ -191,6 +192,7 @@ def test_workers_may_persist() -> None:
 # Loader: what it takes from DataLoader
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -317,6 +319,7 @@ KINDS: dict[str, tuple[Callable[[int], Any], bool]] = {  # data of so many batch
 }
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(("made", "sized"), KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("saving", [False, True])
 def test_the_position_in_every_kind_of_data(made: Callable[[int], Any], sized: bool, saving: bool) -> None:
@@ -334,6 +337,7 @@ def test_the_position_in_every_kind_of_data(made: Callable[[int], Any], sized: b
     assert node.samples == 18
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(("made", "sized"), KINDS.values(), ids=KINDS)
 def test_a_limit_ends_the_epoch_in_every_kind_of_data(made: Callable[[int], Any], sized: bool) -> None:
     node = fetching(made(5), limit=2)

@@ -78,6 +78,7 @@ def together() -> dict[str, Any]:
 # ---- overfit
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("make_data", [loader, together, lambda: DataLoader(NUMBERS, 2), lambda: [*NUMBERS.split(2)]])
 def test_every_epoch_has_the_same_batches(make_data: Any, tmp_path: Path) -> None:
     graph = FIT.set("next_batch", overfit=3)
@@ -228,6 +229,7 @@ def federated(kind: str, seen: list[Any], run_dir: Path | None = None) -> Traine
     )
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_a_federated_average_by_nested_graphs_equals_its_loop_by_hand(kind: str, tmp_path: Path) -> None:
     expected: list[Any] = []
@@ -269,6 +271,7 @@ edges.fit    = ["end if done", "fit"]
 """
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("make_data", [loader, together, Growing])
 def test_data_of_a_nested_graph_goes_on_unless_it_is_to_repeat(make_data: Any, tmp_path: Path) -> None:
     graph = Graph.loads(IN_A_BODY).set("fit/finish", after="1 epochs").set("fit/checkpoint", every="never")

@@ -152,6 +152,7 @@ def test_several_optimizers_are_fused() -> None:
     assert seen == [True, True]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_every_cut_equals_the_run_never_cut(make: Make, tmp_path: Path) -> None:
     whole = make_trainer(make, tmp_path / "whole")
@@ -166,6 +167,7 @@ def test_every_cut_equals_the_run_never_cut(make: Make, tmp_path: Path) -> None:
         assert not [line for line in said if "fused" in line]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 @pytest.mark.parametrize(("before", "after"), [(False, True), (True, False)])
 def test_it_may_be_changed_at_a_resume_which_reports_it(make: Make, before: bool, after: bool, tmp_path: Path) -> None:

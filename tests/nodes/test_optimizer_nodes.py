@@ -76,6 +76,7 @@ def visited(kind: str, optimizer: Any, **parameters: Any) -> None:
     trainer(Node(kind, kind, parameters), optimizer=optimizer).run()
 
 
+@pytest.mark.first(33)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, math.inf])
 @pytest.mark.parametrize("scale", [0.01, 1.0, 1e30, math.nan])

@@ -89,6 +89,7 @@ def weights_of(trainer: Trainer) -> list[Any]:
     return [weight.tolist() for weight in trainer.resources["model"].parameters()]
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("window", [1, 2, 4])
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_a_batch_in_parts_is_a_larger_window(window: int, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:

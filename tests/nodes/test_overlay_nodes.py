@@ -45,6 +45,7 @@ def stopped_after(values: Iterable[float], said: list[str] | None = None, **para
 # ---- early_stop
 
 
+@pytest.mark.first(7)
 @pytest.mark.parametrize(
     ("values", "parameters", "epochs"),
     [

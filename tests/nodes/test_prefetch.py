@@ -82,11 +82,13 @@ DATA: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("made", DATA.values(), ids=DATA)
 def test_cuts_are_exact(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(made, tmp_path, edit=prefetching)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("made", [DATA[name] for name in ("Loader", "DataLoader", "unsized", "list")])
 def test_cuts_are_exact_with_a_limit(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(made, tmp_path, edit=limited)
@@ -158,6 +160,7 @@ def test_without_it_sized_data_is_not_drawn_early() -> None:
     assert drawn_by_batch(SizedCounted(), plain) == [(number, number) for number in range(1, 11)]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["Loader", "DataLoader", "unsized"])
 def test_the_batch_ahead_is_in_the_checkpoint(name: str, tmp_path: Path) -> None:
     trainer, seen = run_over(DATA[name](), tmp_path, edit=prefetching)
@@ -168,6 +171,7 @@ def test_the_batch_ahead_is_in_the_checkpoint(name: str, tmp_path: Path) -> None
     assert ahead.tolist() == seen[2][0]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["Loader", "list", "with a state"])
 @pytest.mark.parametrize(("before", "after"), [(plain, prefetching), (prefetching, plain)])
 def test_it_may_be_changed_at_a_resume(before: Edit, after: Edit, name: str, tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ def at_ranks(graph: Graph, run_dir: Path | None = None, cut: int = 0, **more: An
     return run_ranks(2, program)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("make_data", [DATA[0], DATA[2]], ids=["Loader", "list"])
 def test_a_rank_without_one_adds_zeros(make_data: Callable[[], Any], tmp_path: Path) -> None:
     whole = at_ranks(FIT, data=make_data())

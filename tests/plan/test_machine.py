@@ -72,6 +72,7 @@ class Scheduler:
         pass
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("setting", SETTINGS, ids=range(len(SETTINGS)))
 @pytest.mark.parametrize("busy", [True, False])
 def test_fit(setting: Setting, busy: bool) -> None:
@@ -220,6 +221,7 @@ def expressions(draw: st.DrawFn, ticking: list[str], names: list[str], slot: str
     return f"{first} {draw(st.sampled_from(['and', 'or']))} {other}"
 
 
+@pytest.mark.full
 def test_small_graphs_at_random() -> None:
     seen: Counter[str] = Counter()
 

@@ -92,6 +92,7 @@ def assert_as_expected(setting: Setting) -> list[Event]:
     return events
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("part", ["a_third", *(pytest.param(one, marks=pytest.mark.sweep) for one in [*THIRDS][1:])])
 @pytest.mark.parametrize("claim", CLAIMS, ids=["sized", "unsized", "len_too_large", "len_too_small"])
 @pytest.mark.parametrize("accumulate", ACCUMULATE)
@@ -139,6 +140,7 @@ VARYING = [
 ]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("setting", VARYING, ids=range(len(VARYING)))
 def test_epochs_may_differ_in_length(setting: Setting) -> None:
     assert_as_expected(setting)
@@ -162,6 +164,7 @@ def trace(setting: Setting, kind: str) -> list[int]:
     return found
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("every", "batches"),
     [
@@ -188,6 +191,7 @@ def test_steps_of_the_four_policies_for_a_short_last_window() -> None:
     assert trace(Setting(accumulate=4, window="drop"), "discard") == [7, 14]
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("after", "batches"),
     [

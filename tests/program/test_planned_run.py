@@ -99,6 +99,7 @@ LENGTHS = (1, 4, 10, 11)
 
 
 # In a sweep every graph with data of every length.
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("name", "length"),
     [
@@ -117,6 +118,7 @@ def test_it_is_the_number_of_steps_that_are_made(name: str, length: int) -> None
     assert run.steps(data, node="train_batch") == trained(graph, data, "train_batch", **resources)
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize(
     "every", ["2 steps", "0.3 epochs", ["3 batches", "7 samples"], "4 epoch_batches", "3 per epoch"]
 )

@@ -211,6 +211,7 @@ def expect_cuts_are_exact(graph: Callable[[], Graph], step: int, run_dir: Path) 
     return len(cuts)
 
 
+@pytest.mark.full
 def test_some_cuts_of_a_whole_fit_in_each_fold_are_exact(tmp_path: Path) -> None:
     assert expect_cuts_are_exact(fit_in_folds, 113, tmp_path) >= 2
 
@@ -286,6 +287,7 @@ def active_learning() -> Graph:
     return fit.insert("label", Label, after="begin_epoch").insert("renew", after="label", resource="model")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("workers", "cuts"), [(0, (9, 37)), (2, (20,)), pytest.param(0, range(1, 40), marks=pytest.mark.sweep)]
 )

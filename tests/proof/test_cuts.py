@@ -83,6 +83,7 @@ def everywhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainedR
     return folder, whole, trained(folder, "second", range(1, whole.transitions))
 
 
+@pytest.mark.full
 def test_cuts_change_nothing_of_the_run(everywhere: tuple[Path, TrainedRun, TrainedRun]) -> None:
     folder, whole, cut_run = everywhere
     assert differences(folder, "second", whole) == []
@@ -90,6 +91,7 @@ def test_cuts_change_nothing_of_the_run(everywhere: tuple[Path, TrainedRun, Trai
     assert len(cut_run.cuts) > 0.9 * whole.transitions, "nearly every position is a save point"
 
 
+@pytest.mark.full
 def test_copies_are_resumed_to_the_same_end(everywhere: tuple[Path, TrainedRun, TrainedRun]) -> None:
     folder, whole, cut_run = everywhere
     assert {"train_batch", "zero_grad", "validate/eval_batch", "end_epoch"} <= {cut.node for cut in cut_run.cuts}
@@ -130,6 +132,7 @@ def test_an_end_that_is_no_save_point_is_refused(tmp_path: Path) -> None:
         trained(tmp_path, "whole", until="2 batches", graph=graph)
 
 
+@pytest.mark.full
 def test_a_cut_at_no_save_point_is_made_at_the_next_one(tmp_path: Path) -> None:
     graph = GRAPH.insert("transient", transient, after="train_batch").insert("reader", reader, after="transient")
     whole = trained(tmp_path, "whole", graph=graph)
@@ -218,6 +221,7 @@ def without(*names: str) -> Any:
     return capture
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("lost", ["gradients", "metrics"])
 def test_state_that_was_not_saved_is_found(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StatefulObjects, "capture", without(lost))

@@ -81,6 +81,7 @@ def test_as_many_ranks_repeat_it_to_the_last_bit(tmp_path: Path) -> None:
         assert verdict.is_equal and verdict.batches >= 4 and verdict.comparison.tensors > 10, verdict.failure
 
 
+@pytest.mark.full
 def test_what_one_rank_has_lost_is_found_by_all(tmp_path: Path) -> None:
     scaled: Any = {"on_rank_1": lambda calls: 1 + calls / 100}
     first, second = verified(trained_run(tmp_path, **scaled), **scaled)
@@ -91,6 +92,7 @@ def test_what_one_rank_has_lost_is_found_by_all(tmp_path: Path) -> None:
     assert any(difference.endswith("(rank 0)") for difference in differences)  # weights, which both have
 
 
+@pytest.mark.full
 def test_what_one_rank_cannot_repeat_is_found_by_all(tmp_path: Path) -> None:
     random_one: Any = {"on_rank_1": lambda calls: int.from_bytes(os.urandom(2)) / 2**16}
     first, second = verified(trained_run(tmp_path, **random_one), **random_one)

@@ -170,6 +170,7 @@ def on_ranks(world_size: int, made: Made, graph: Graph, seed: int = 0, **resourc
     return run_ranks(world_size, program, seed)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", DATA)
 def test_every_batch_once_in_the_same_windows(name: str) -> None:
     expected: list[tuple[int, int, int, Any]] = []
@@ -217,6 +218,7 @@ class Lying(Unsized):
         return len(self.batches) + 1
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("prefetch", [False, True], ids=["in_time", "early"])
 @pytest.mark.parametrize("kind", ["list", "unsized", "longer_by_its_length"])
 @pytest.mark.parametrize("lengths", [(5, 3, 4), (2, 2)], ids=str)

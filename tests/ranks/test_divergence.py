@@ -30,6 +30,7 @@ def branch_on(rank: int, step: int, *, of_rank: int = 1, at: int = 2) -> bool:
     return rank == of_rank and step == at
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("of_rank", [0, 1, 2])
 def test_a_kind_that_branches_on_its_rank_once_is_named_with_both_edges(of_rank: int) -> None:
     reads = {"step": "step.steps"}
@@ -59,6 +60,7 @@ def test_a_rank_that_fails_is_named_by_the_others_with_its_node() -> None:
         assert "ValueError: a bad batch" in str(outcome)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_rank_that_is_killed_is_missed_and_nobody_waits(seed: int) -> None:
     def kill(world: World) -> None:

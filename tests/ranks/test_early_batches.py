@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from graphtrain import Graph, Outcome
@@ -35,6 +36,7 @@ class Counted:
         self.next = state["next"]
 
 
+@pytest.mark.full
 def test_a_cut_at_the_end_of_an_epoch_is_exact(tmp_path: Path) -> None:
     def early(graph: Graph) -> Graph:
         return graph.set("next_batch", prefetch=True).set("finish", after="2 epochs").set("accumulate", every=1)

@@ -82,6 +82,7 @@ def assert_as_alone(window: int, edit: Edit = lambda graph: graph, **resources: 
     return alone
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("samples", [22, 9, 1])
 def test_short_windows_and_epochs(samples: int) -> None:
     """Five batches on four ranks with windows of four, and fewer batches than ranks."""
@@ -102,6 +103,7 @@ class Early:
         return iter(numbers().split(2)[: self.length])
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("length", "says"), [(5, 7), (7, 5), (1, 3)])
 def test_data_that_ends_elsewhere_than_it_says(length: int, says: int) -> None:
     alone = assert_as_alone(4, train_data=lambda: Early(length, says))
@@ -125,6 +127,7 @@ def test_data_without_a_batch() -> None:
 # ---- evaluation
 
 
+@pytest.mark.full
 def test_a_validation_has_the_means_of_all_samples() -> None:
     def only_sometimes(model: Any, batch: torch.Tensor, batch_index: int) -> dict[str, Any]:
         metrics = {"loss": squared(model, batch), "index": float(batch_index)}

@@ -33,6 +33,7 @@ def codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, count: i
     return launch(count, grace)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("script", "code"),
     [
@@ -62,6 +63,7 @@ def test_what_a_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"])
 def test_signals_go_to_all_once(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = f"""

@@ -93,6 +93,7 @@ def trained(name: str, every: int, folder: Path) -> tuple[list[torch.Tensor], li
     return [parameter.detach() for parameter in model.parameters()], trainer.metrics
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in SHORT else pytest.mark.sweep) for name in OVERLAYS]
 )

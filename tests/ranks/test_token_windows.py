@@ -98,6 +98,7 @@ def test_wherever_it_is_cut_it_is_exact(whole: list[End], tmp_path: Path, cuts: 
         assert ends[0].metrics == whole[0].metrics
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("world_size", "cuts"),
     [(1, CUTS[1:3]), (3, CUTS[:1]), *(pytest.param(size, range(1, 60), marks=pytest.mark.sweep) for size in (1, 3, 4))],

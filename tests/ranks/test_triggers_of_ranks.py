@@ -94,6 +94,7 @@ AT_ONE_PLACE = ["1 steps", "3 steps", "1 epochs", "2 epochs"]
 WHERE_REACHED = ["5 batches", "24 batches", "7 samples", "0.5 epochs", "0.3 epochs", "1.5 epochs", "9 epoch_batches"]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_where_amounts_are_due(world_size: int) -> None:
     *lists, end = fired(world_size, AT_ONE_PLACE + WHERE_REACHED, f"{EPOCHS} epochs")
@@ -108,6 +109,7 @@ def test_where_amounts_are_due(world_size: int) -> None:
         assert [batches for batches, _ in by_amount[amount]] == expected(world_size, amount), amount
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("after", "ends"),
     [

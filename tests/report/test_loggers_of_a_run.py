@@ -60,6 +60,7 @@ def test_a_run(tmp_path: Path) -> None:
     assert written_in(tmp_path / "tensorboard").count("graph") == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("length", [pytest.param(9, marks=pytest.mark.sweep), 20, 40])
 def test_killed_and_resumed(tmp_path: Path, length: int) -> None:
     # Given up between two visits without a word: what a killed process would have left on the disk.

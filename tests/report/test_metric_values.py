@@ -146,6 +146,7 @@ def recording(value: Any, name: Any = "x") -> Graph:
     return Graph.load("fit").insert("record", record, after="zero_grad")
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("value", "kept"),
     [

@@ -1,4 +1,4 @@
-"""What the sweep has proved is printed at its end; pytest finds the hook in the conftest above."""
+"""What the sweep has proved is printed at its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def report(terminalreporter: Any) -> None:
     """A line for each kind of data: how many cuts there were, and whether all were equal; one for each run killed."""
     reports = [one for name in ("passed", "failed") for one in terminalreporter.stats.get(name, [])]
     found: dict[str, list[tuple[list[Any], pytest.TestReport]]] = {"sweep": [], "kills": []}

@@ -67,6 +67,7 @@ def test_an_identical_graph_is_not_reported(tmp_path: Path, whole: Trainer) -> N
     assert trainer.digest() == whole.digest()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -94,6 +95,7 @@ def test_the_order_of_the_nodes_in_the_file_is_nothing(tmp_path: Path, whole: Tr
     assert trainer.digest() == whole.digest()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "transitions", [CUTS[0], CUTS[-1], *(pytest.param(cut, marks=pytest.mark.sweep) for cut in CUTS[1:-1])]
 )
@@ -130,6 +132,7 @@ def test_many_differences_stand_below_the_line(tmp_path: Path) -> None:
 # ---- a lost position
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("in_place", [True, False], ids=["rewire", "resume"])
 @pytest.mark.parametrize(
     ("at", "rename"),
@@ -177,6 +180,7 @@ def test_a_node_inside_is_renamed_by_its_path(tmp_path: Path, whole: Trainer) ->
     assert result(trainer) == result(whole)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("change", "hint"),
     [
@@ -353,6 +357,7 @@ OLD = Graph.load("fit").set("train_batch", reads={"window": "accumulate.every"})
 OLD = OLD.guard("window_complete", "accumulate.count >= accumulate.every or next_batch.empty")
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("fit", [Graph.load("fit"), OLD], ids=["fit", "old"])
 @pytest.mark.parametrize("in_place", [True, False], ids=["rewire", "resume"])
 @pytest.mark.parametrize("every", [2, 8])

@@ -116,6 +116,7 @@ def fails_at(run_dir: Path, at: int, number: int, mode: str, whole: tuple[str, b
     assert not list((run_dir / "checkpoints").glob(".*")), "nothing is left over"
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_some_call_of_a_save_fails(name: str, tmp_path: Path, whole: tuple[str, bytes]) -> None:
     """Every fourth call, one third of them for each reason."""
@@ -280,6 +281,7 @@ def resumes_from_before(damaged: list[Path], run_dir: Path, whole: tuple[str, by
     assert result_of(trainer, run_dir) == whole
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_named_and_passed_over(
     damage: Callable[[Path], None], tmp_path: Path, whole: tuple[str, bytes]
@@ -405,6 +407,7 @@ def whole_command(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, bytes]
 COMMAND = ("finish.after=3 epochs", "checkpoint.every=3 batches", "checkpoint.keep=2")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
@@ -427,6 +430,7 @@ def test_a_disk_that_refuses_stops_the_run_and_keeps_what_is_there(
     assert run.unaccounted() == set()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "script", [pytest.param(FULL_DISK, id="full", marks=pytest.mark.sweep), pytest.param(READ_ONLY, id="read-only")]
 )

@@ -71,6 +71,7 @@ def checkpoints(run_dir: Path) -> dict[int, bool]:
     return found
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("keep", [1, 2])
 def test_those_with_finite_weights_stay(keep: int, mode: str, tmp_path: Path) -> None:

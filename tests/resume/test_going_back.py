@@ -83,6 +83,7 @@ class KilledError(BaseException):
     """A kill: no handler of the run sees it as an error of its own."""
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("moment", ["before anything", "before rows are cut", "before it is saved"])
 def test_a_kill_on_the_way_back_changes_nothing(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Trainer, Path, Lines]
@@ -117,6 +118,7 @@ def trained_then(patch: pytest.MonkeyPatch, owner: type, name: str, instead: Any
     return asked
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("parameters", [{"slim": True}, {"mode": "sync"}, {"best": "loss", "keep_best": 2}])
 def test_it_holds_for_other_ways_of_saving(
     parameters: dict[str, Any], tmp_path: Path, whole: tuple[Trainer, Path, Lines]

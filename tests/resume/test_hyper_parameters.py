@@ -152,6 +152,7 @@ def test_a_name_that_means_nothing_is_refused(names: Any, tmp_path: Path) -> Non
         trainer(tmp_path, lr=0.2).run(from_setup=names)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: str, tmp_path: Path) -> None:
     make = SCHEDULES[name]
@@ -164,6 +165,7 @@ def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: s
 OFTEN = ("lambda", "step", "cosine", "cyclic", "sequential")
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.sweep) for name in SCHEDULES]
 )
@@ -251,6 +253,7 @@ MOVED: dict[str, Make] = {
 }
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", MOVED)
 def test_used_objects_in_a_new_trainer_are_no_difference(name: str, tmp_path: Path) -> None:
     first = trainer(tmp_path, MOVED[name], momentum=0.9)
@@ -298,6 +301,7 @@ def test_a_group_added_after_the_first_trainer(tmp_path: Path) -> None:
     assert again.values["optimizer"]["lr"] == [0.1, 0.7]
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", ["step", "linear", "sequential", "chained", "cosine"])
 def test_a_fresh_scheduler_over_a_trained_optimizer_begins_with_the_first_rate(name: str, tmp_path: Path) -> None:
     first = trainer(tmp_path, SCHEDULES["exponential"])

@@ -215,6 +215,7 @@ def compared(whole: Any, cut: Cut, kind: str, tmp_path: Path) -> list[str]:
         return [error.message]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("which", [TELLING, pytest.param(CUTS, marks=pytest.mark.sweep)], ids=["some", "all"])
 @pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
 def test_without_a_mutation_every_cut_is_equal(kind: str, which: tuple[int, ...], cuts: Any, tmp_path: Path) -> None:
@@ -223,6 +224,7 @@ def test_without_a_mutation_every_cut_is_equal(kind: str, which: tuple[int, ...]
     assert [compared(whole, cut, kind, tmp_path) for cut in chosen] == [[]] * len(which)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("mutation", "kind"), MUTATIONS, ids=lambda one: getattr(one, "__name__", one))
 def test_a_mutation_is_noticed_by_the_sweep(
     mutation: Mutation, kind: str, cuts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -234,6 +236,7 @@ def test_a_mutation_is_noticed_by_the_sweep(
     assert any(compared(whole, cut, kind, tmp_path) for cut in telling_first(found))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "mutation",
     [gradients_not_saved, random_not_saved, modes_not_saved, frozen_flags_not_saved, buffers_not_saved,

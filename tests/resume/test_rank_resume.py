@@ -32,6 +32,7 @@ def plain(trained: list[int]) -> list[End]:
     return run(2, None, is_plain=True, trained=trained)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cuts", [SOME, pytest.param(TRANSITIONS, marks=pytest.mark.sweep)], ids=["some", "all"])
 def test_wherever_it_is_cut_it_is_exact(whole: list[End], tmp_path: Path, cuts: Sequence[int]) -> None:
     for number in cuts:
@@ -42,6 +43,7 @@ def test_wherever_it_is_cut_it_is_exact(whole: list[End], tmp_path: Path, cuts: 
         assert ends[0].metrics == whole[0].metrics
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("world_size", "cuts"),
     [(1, SOME[1:]), (3, SOME[:4]), *(pytest.param(size, TRANSITIONS, marks=pytest.mark.sweep) for size in (1, 3, 4))],
@@ -87,6 +89,7 @@ def test_a_chain_of_world_sizes_in_open_windows(plain: list[End], trained: list[
     assert sorted(samples) == sorted(trained)
 
 
+@pytest.mark.full
 def test_nodes_may_be_renamed_where_the_number_of_ranks_changes(
     plain: list[End], trained: list[int], tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ CUT_AT = 4  # steps, of seven in an epoch
 NAMES = [name for name, row in ROWS.items() if row.make.__module__ == in_place.__name__]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_resume_is_exact_or_says_why_not(name: str, tmp_path: Path) -> None:
     """In one process: whatever a set of strings has as its order, another one is made here as well."""

@@ -132,6 +132,7 @@ def check(name: str, expected: dict[str, Any], actual: dict[str, Any]) -> None:
 SLOW = {"lazy_generator_in_two_workers", "own_loader_with_workers_over_data_that_counts_in_a_global"}
 
 
+@pytest.mark.first(23)
 @pytest.mark.parametrize("name", [name for name in ROWS if name in NAMED - SLOW], indirect=True)
 def test_a_resume_is_exact_where_it_says_so(name: str, tmp_path: Path) -> None:
     expected = forked(whole, name, tmp_path, cuts_of(name, 1), file=tmp_path / "answer")

@@ -45,6 +45,7 @@ def end(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
+@pytest.mark.full
 def test_a_second_process_is_refused_and_told_by_whom(tmp_path: Path) -> None:
     first = holder(tmp_path)
     try:
@@ -56,6 +57,7 @@ def test_a_second_process_is_refused_and_told_by_whom(tmp_path: Path) -> None:
         end(first)
 
 
+@pytest.mark.full
 def test_a_crash_leaves_no_lock_even_while_a_worker_outlives_it(tmp_path: Path) -> None:
     first = holder(tmp_path, "with a worker")
     first.kill()
@@ -96,6 +98,7 @@ def test_a_trainer_that_stood_still_notices_that_the_run_went_on_elsewhere(tmp_p
     assert first.state == "stopped"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"process": 1e400}', b"{" * 5000])
 def test_who_holds_it_may_be_unknown(content: bytes, tmp_path: Path) -> None:
     first = holder(tmp_path)

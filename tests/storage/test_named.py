@@ -114,6 +114,7 @@ def test_the_newest_is_the_newest_sound_one(trained: Path) -> None:
 # ---- the weights of a checkpoint in a trainer
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_the_best_weights_are_loaded_at_the_end(tmp_path: Path, world_size: int) -> None:
     loaded: list[dict[str, torch.Tensor]] = []

@@ -106,6 +106,7 @@ WITHOUT_A_BATCH: dict[str, Callable[[], Any]] = {
 CANNOT_START_OVER = ("an exhausted generator",)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("name", WITHOUT_A_BATCH)
 def test_training_data_without_a_batch_is_an_error(name: str, tmp_path: Path) -> None:
     for run_dir in (None, tmp_path):
@@ -129,6 +130,7 @@ def test_data_that_does_not_start_over_ends_the_run_and_it_is_said(tmp_path: Pat
     assert EMPTY.replace("no batch:", "no batch in epoch 2:") in said
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["an exhausted stream", "an empty DataLoader", "an iterable without a batch"])
 def test_data_that_is_exhausted_at_a_resume_is_an_error(name: str, tmp_path: Path) -> None:
     """Inside an epoch: its batches are drawn again, and cannot be."""
@@ -142,6 +144,7 @@ def test_data_that_is_exhausted_at_a_resume_is_an_error(name: str, tmp_path: Pat
     assert resumed.digest() == whole.digest()
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", [name for name in WITHOUT_A_BATCH if name != "an exhausted generator"])
 def test_validation_data_without_a_batch_changes_nothing_and_is_reported_once(name: str, tmp_path: Path) -> None:
     reference = trainer_of(tmp_path / "reference")
@@ -156,6 +159,7 @@ def test_validation_data_without_a_batch_changes_nothing_and_is_reported_once(na
     assert said.count(EMPTY) == said.count(NO_METRICS) == 1
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("interval", [29, pytest.param(1, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("data", [[torch.ones(4, 2)], Unsized(1), Unsized(0)])
 def test_a_validation_of_at_most_one_batch_is_exact_after_any_cut(data: Any, interval: int, tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def assert_same(trainer: Trainer, whole: Trainer) -> None:
     assert trainer.metrics == whole.metrics
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("batch", "repeats", "since"),
     [(4, 1, "the step of the error"), (6, 3, "2 steps before the error"), (8, 2, "1 step before the error")],

@@ -17,6 +17,7 @@ from graphtrain.storage.checkpoint import read_checkpoint
 from tests.program.small_run import small_graph, small_trainer
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("loader", ["Loader", "DataLoader", "own generator", "unsized", "list"])
 @pytest.mark.parametrize("transitions", [1, 7, 13, 22, 35, 44])
 def test_the_same_graph_again_changes_nothing(loader: str, transitions: int) -> None:

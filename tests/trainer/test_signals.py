@@ -79,6 +79,7 @@ def test_before_the_first_transition_nothing_is_run_and_nothing_saved(number: si
     assert make_trainer(tmp_path).run() is Outcome.ALREADY_FINISHED
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("saves", "words"), [(True, "stopping at the next save point"), (False, "after this node")])
 def test_the_first_interrupt_is_acknowledged_at_once(
     saves: bool, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

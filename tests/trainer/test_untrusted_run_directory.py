@@ -147,6 +147,7 @@ def test_what_stands_where_a_new_run_writes_is_refused(
     assert identity(run_dir / name) == was
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("put", PUTS)
 @pytest.mark.parametrize("name", [METRICS_FILE, STATUS_FILE, STARTS_FILE, BEST_FILE, LOCK_FILE])
 def test_what_stands_where_a_run_is_resumed(
@@ -191,6 +192,7 @@ def test_who_only_reads_a_run_directory_follows_no_link(
     assert identity(part / name) == was
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("put", PUTS)
 @pytest.mark.parametrize("name", ["", MANIFEST_FILE, "progress.msgpack", "model.safetensors"])
 def test_what_stands_where_a_checkpoint_is_read(
@@ -359,6 +361,7 @@ def test_rows_that_are_none(row: str, part: Path) -> None:
     assert file.read_bytes().startswith(first)
 
 
+@pytest.mark.full
 def test_ten_thousand_folders_of_strangers_are_one_line(part: Path, whole: tuple[str, bytes]) -> None:
     folder, said = part / "checkpoints", list[str]()
     for number in range(10_000):

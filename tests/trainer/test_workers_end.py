@@ -83,6 +83,7 @@ def stateful_data_loader() -> Any:
     return module.StatefulDataLoader(Augmented(), 3, shuffle=True, num_workers=2)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # which torchdata 0.11 calls
 @pytest.mark.parametrize(
     ("make", "prefetch"),
@@ -110,6 +111,7 @@ def test_a_run_in_pieces_is_the_run_in_one(make: Callable[[], Any], prefetch: bo
     assert (pieces.digest(), pieces.metrics) == (whole.digest(), whole.metrics)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("make", [loader, data_loader])
 def test_a_run_that_is_finished_in_mid_epoch_can_be_continued(make: Callable[[], Any]) -> None:
     trainer = make_trainer(make())

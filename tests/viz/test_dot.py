@@ -91,6 +91,7 @@ CHANGES: list[Callable[[Graph], Graph]] = [
 ]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_start_is_on_top_and_texts_keep_off_frames(change: Callable[[Graph], Graph], fit: Graph) -> None:
     graph = change(fit)
@@ -162,6 +163,7 @@ def test_heat_and_position_change_what_they_should(fit: Graph) -> None:
     assert float(marked["step"]["penwidth"]) >= 3 * float(plain["step"]["penwidth"])
 
 
+@pytest.mark.first(2)
 def test_no_text_breaks_out(attacked: Graph) -> None:
     drawn = picture(attacked)
     read = read_dot(to_dot(drawn))

@@ -50,6 +50,7 @@ def test_texts(tmp_path: Path, fit: Graph) -> None:
     assert render(fit, tmp_path / "fit.mmd", *arguments).read_text() == to_mermaid(picture(fit, *arguments))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("suffix", PICTURE_SUFFIXES)
 def test_a_graph_and_a_difference_render_themselves(tmp_path: Path, fit: Graph, suffix: str) -> None:
     path = tmp_path / f"own{suffix}"
@@ -99,6 +100,7 @@ def test_notebook_svg_is_one_element(fit: Graph) -> None:
     assert "background" in text
 
 
+@pytest.mark.first(3)
 def test_hostile_text_is_only_text(attacked: Graph) -> None:
     root = parsed(svg(attacked))
     tags = {element.tag.removeprefix(SVG) for element in root.iter()}

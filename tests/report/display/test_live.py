@@ -132,6 +132,7 @@ display.end(snapshot(metrics={}, seconds={}))
     assert_shown(Terminal(script, tmp_path).end().shown, "above", metrics={}, seconds={})
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_widths(columns: int, tmp_path: Path) -> None:
     script = """
@@ -232,6 +233,7 @@ assert logging.getLogger().handlers[0].stream is sys.stderr
     assert (after, late) == ("after", "late") and terminal.process.returncode == 0
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("begun", ["b", "begun", "b" * 79, "b" * 80])
 @pytest.mark.parametrize("flush", [True, False])
 def test_a_line_that_was_begun_before(begun: str, flush: bool, tmp_path: Path) -> None:

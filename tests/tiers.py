@@ -1,0 +1,77 @@
+"""The three tiers of the tests, by what they cost: `make test`, `make test-all` and `make sweep`.
+
+A test is in the first one unless it is marked: `full` puts it into the second, `first(n)` puts all but its first n rows
+there, `sweep` puts it into the third. In the first tier a row takes at most a second of processor time, those of
+`slow.toml` aside: a run with a slower one fails.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+FIRST = "not sweep and not full"
+MOST_SECONDS = 1.0
+SLOW = Path(__file__).with_name("slow.toml")
+
+_began = 0.0
+_slow: list[tuple[float, str]] = []
+
+
+def _processor_seconds() -> float:
+    """Of this process and the children that it has waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All but the first rows of a test that is marked `first` are in the second tier."""
+    rows: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("first")
+        if mark is not None:
+            function = item.nodeid.partition("[")[0]
+            rows[function] += 1
+            if rows[function] > mark.args[0]:
+                item.add_marker("full")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    global _began
+    _began = _processor_seconds()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """The time of a row goes to the process that reports, with its last phase."""
+    if call.when == "teardown":
+        item.user_properties.append(("processor_seconds", _processor_seconds() - _began))
+    yield
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    seconds = dict(report.user_properties).get("processor_seconds", 0.0)
+    if report.when == "teardown" and isinstance(seconds, float) and seconds > MOST_SECONDS:
+        _slow.append((seconds, report.nodeid))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run of the first tier fails if a row is slow that `slow.toml` does not give a reason for."""
+    reasons = tomllib.loads(SLOW.read_text(encoding="utf-8"))
+    is_first_tier = session.config.getoption("markexpr") == FIRST and not hasattr(session.config, "workerinput")
+    _slow[:] = [row for row in _slow if is_first_tier and row[1].partition("[")[0] not in reasons]
+    if _slow and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def report(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the rows by which a run of the first tier fails."""
+    for seconds, row in sorted(_slow, reverse=True):
+        terminalreporter.line(f"{row} took {seconds:.1f} s: mark it `full`, or give the reason in tests/slow.toml")
