@@ -415,6 +415,7 @@ def test_no_process_is_not_alive(process: str, folder: Path, command: Command) -
 # --- Through a real process ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_real_process_refuses_alike(tiny: Path) -> None:
     (tiny / "my.toml").write_text(FIT.replace("{ max_norm", "{ maxnorm"))
     before = files(tiny)

@@ -86,6 +86,7 @@ def setup():
 """
 
 
+@pytest.mark.full
 def test_a_run_that_goes_back_to_a_checkpoint_is_proved_across_it(forked: Path, command: Command) -> None:
     report = verified(command, GOES_BACK, "--cuts", "3")
     assert report["code"] == 0, report

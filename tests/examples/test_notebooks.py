@@ -162,6 +162,7 @@ def test_only_tagged_cells_raise(path: Path, fresh: Callable[[Path], Any]) -> No
         assert bool(outputs(cell, "error")) == ("raises-exception" in cell.metadata.get("tags", [])), cell.source
 
 
+@pytest.mark.full
 def test_what_is_stored_is_what_the_cells_show(path: Path, fresh: Callable[[Path], Any]) -> None:
     assert words(read(path)) == words(fresh(path)), "run `python -m tests.examples.test_notebooks`"
 
@@ -320,6 +321,7 @@ def test_a_cell_that_declares_a_node_can_be_run_again(cells: dict[str, Any]) -> 
     assert shown(cells["after the refusal"])["text/plain"] == "([1, 1, 2, 2, 3, 3], 6)"
 
 
+@pytest.mark.full
 def test_a_notebook_without_pictures(cells: dict[str, Any]) -> None:
     for name in ("layout fails", "no such module"):
         html = shown(cells[name])["text/html"]

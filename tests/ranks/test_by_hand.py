@@ -122,6 +122,7 @@ def all_with_ddp() -> list[tuple[Any, Any]]:
     return [both_with_ddp(every) for every in (1, 3)]
 
 
+@pytest.mark.full
 def test_two_ranks_equal_distributed_data_parallel() -> None:
     first, second = run_processes(2, all_with_ddp)
     for (graph, hand), (graph_of_second, _) in zip(first, second, strict=True):

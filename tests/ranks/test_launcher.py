@@ -140,6 +140,7 @@ def at_rank_1(in_step: str = "pass", in_setup: str = "pass") -> str:
     return text.replace("    model = ", f"    if {condition}:\n        {in_setup}\n    model = ")
 
 
+@pytest.mark.full
 def test_an_exception_on_one_rank_of_a_command(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(at_rank_1(in_step='raise ValueError("a bad batch")'))
     first, second = run_command(2, "run", "train.py", cwd=tmp_path)
@@ -164,6 +165,7 @@ def test_a_signal_to_one_rank_in_setup_stops_all(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.full
 def test_a_signal_to_one_rank_stops_all_with_one_checkpoint(tmp_path: Path) -> None:
     def command(*words: str) -> Result:
         return run_command(1, *words, cwd=tmp_path)[0]

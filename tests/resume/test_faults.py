@@ -455,6 +455,7 @@ def wait_for_batches(file: Path, count: int, process: Started) -> None:
     assert process.poll() is None
 
 
+@pytest.mark.full
 def test_a_second_process_is_refused_and_a_killed_one_leaves_nothing(tmp_path: Path) -> None:
     run = Run(tmp_path, (*COMMAND, "workers=2"), {"TRAINED": str(tmp_path / "trained")})
     first = run.start(BATCH_SECONDS="0.5")

@@ -224,7 +224,7 @@ def test_without_a_mutation_every_cut_is_equal(kind: str, which: tuple[int, ...]
     assert [compared(whole, cut, kind, tmp_path) for cut in chosen] == [[]] * len(which)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("mutation", "kind"), MUTATIONS, ids=lambda one: getattr(one, "__name__", one))
 def test_a_mutation_is_noticed_by_the_sweep(
     mutation: Mutation, kind: str, cuts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

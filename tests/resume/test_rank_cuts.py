@@ -66,12 +66,14 @@ def cut_everywhere(folder: str, only: list[str] | None) -> tuple[list[str], int]
     return wrong, len(cuts)
 
 
+@pytest.mark.full
 def test_a_cut_anywhere_in_two_windows_and_a_validation(tmp_path: Path) -> None:
     for wrong, cuts in run_processes(2, cut_everywhere, str(tmp_path), None):
         assert not wrong
         assert cuts == 38
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("world_size", [3, pytest.param(4, marks=pytest.mark.sweep)])
 def test_cuts_around_an_exchange_where_the_order_of_sums_shows(world_size: int, tmp_path: Path) -> None:
     for wrong, cuts in run_processes(world_size, cut_everywhere, str(tmp_path), ["exchange", "clip", "zero_grad"]):

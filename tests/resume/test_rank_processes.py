@@ -54,6 +54,7 @@ def cut_and_resumed(run_dir: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.full
 def test_two_processes_then_one_then_two(tmp_path: Path) -> None:
     first, second = run_processes(2, cut_and_resumed, tmp_path)
     for end in (first, second):
@@ -99,6 +100,7 @@ def after_a_kill(run_dir: Path) -> tuple[str, str, list[str]]:
     return whole.digest(), resumed.digest(), found
 
 
+@pytest.mark.full
 def test_a_rank_that_is_killed_between_its_file_and_the_manifest_leaves_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises((AssertionError, EOFError)):
         run_processes(2, killed, tmp_path)

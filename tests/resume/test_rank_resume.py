@@ -70,6 +70,7 @@ def assert_equal(ends: list[End], expected: list[End], message: str = "") -> Non
         assert row == pytest.approx(row_before, rel=1e-12), message
 
 
+@pytest.mark.full
 def test_a_chain_of_world_sizes_in_open_windows(plain: list[End], trained: list[int], tmp_path: Path) -> None:
     """Windows of 4 micro-batches, the last one of an epoch has 3: each life ends in one, or in the next epoch."""
     samples: list[int] = []

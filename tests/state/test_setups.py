@@ -142,6 +142,7 @@ def test_a_resume_is_exact_where_it_says_so(name: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", CUT_TWICE, indirect=True)
 def test_a_resume_of_a_resume_is_exact(name: str, tmp_path: Path) -> None:
     check_cut_twice(name, tmp_path, forked(whole, name, tmp_path, [20], file=tmp_path / "answer"))
