@@ -27,6 +27,8 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+pytestmark = pytest.mark.full  # a kernel each
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 
@@ -156,13 +158,11 @@ def test_there_are_notebooks() -> None:
     assert "rewire" in [path.stem for path in NOTEBOOKS]
 
 
-@pytest.mark.full
 def test_only_tagged_cells_raise(path: Path, fresh: Callable[[Path], Any]) -> None:
     for cell in cells_of_code(fresh(path)):
         assert bool(outputs(cell, "error")) == ("raises-exception" in cell.metadata.get("tags", [])), cell.source
 
 
-@pytest.mark.full
 def test_what_is_stored_is_what_the_cells_show(path: Path, fresh: Callable[[Path], Any]) -> None:
     assert words(read(path)) == words(fresh(path)), "run `python -m tests.examples.test_notebooks`"
 
@@ -311,7 +311,6 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(zip(CELLS, executed(notebook, tmp_path_factory.mktemp("cells")).cells[1:], strict=True))
 
 
-@pytest.mark.full
 def test_a_cell_that_declares_a_node_can_be_run_again(cells: dict[str, Any]) -> None:
     assert shown(cells["inserted by name"])["text/plain"] == "[1, 1]"
     assert shown(cells["the same graph"])["text/plain"] == "[1, 1, 2, 2]"  # used by its name: the latest
@@ -321,7 +320,6 @@ def test_a_cell_that_declares_a_node_can_be_run_again(cells: dict[str, Any]) -> 
     assert shown(cells["after the refusal"])["text/plain"] == "([1, 1, 2, 2, 3, 3], 6)"
 
 
-@pytest.mark.full
 def test_a_notebook_without_pictures(cells: dict[str, Any]) -> None:
     for name in ("layout fails", "no such module"):
         html = shown(cells[name])["text/html"]
