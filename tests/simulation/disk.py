@@ -12,6 +12,7 @@ from typing import Any
 from tests.resume.failing_calls import Calls
 
 _WRITES = {"open", "write", "mkdir"}
+_BLOCK = 4096  # bytes
 
 
 class Disk(Calls):
@@ -50,8 +51,10 @@ class Disk(Calls):
             if os.path.lexists(target) and not os.path.lexists(source):
                 Path(target).rename(source)
         for file, size in self._unflushed.items():
-            if os.path.isfile(file):
-                os.truncate(file, self._choose.randint(min(size, os.path.getsize(file)), os.path.getsize(file)))
+            if os.path.isfile(file):  # a disk forgets blocks, not bytes
+                now = os.path.getsize(file)
+                sizes = [min(size, now), *range(-(-size // _BLOCK) * _BLOCK, now, _BLOCK), now]
+                os.truncate(file, self._choose.choice(sizes))
 
     def _wrapped(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         counted = super()._wrapped(name, call)
