@@ -61,10 +61,10 @@ def move_towards(average: Any, model: Any, weight: float) -> None:
         else:
             for mean, value in zip(means, values, strict=True):
                 mean.lerp_(value, weight) if mean.is_floating_point() else mean.copy_(value)
+        buffers = dict(average.named_buffers(remove_duplicate=False))
         for name, value in model.named_buffers(remove_duplicate=False):
-            owner, _, last = name.rpartition(".")
-            buffers = average.get_submodule(owner)._buffers
-            if (buffer := buffers.get(last)) is None:  # it was None when `average` was copied
-                buffers[last] = value.clone()
-            else:
-                buffer.copy_(value)
+            if name in buffers:
+                buffers[name].copy_(value)
+            else:  # it was None when `average` was copied
+                owner, _, last = name.rpartition(".")
+                average.get_submodule(owner)._buffers[last] = value.clone()
