@@ -40,29 +40,29 @@ _TRANSITIONS: list[list[Any]] = [  # event, the states in which it is possible, 
     ["fail", _ACTIVE, "failed"],
 ]
 
-_LET_IT_BE_SAVED = (
-    "the run is trained to its end but not saved; let what cannot be saved be written again before it is read, so that "
-    "it is not alive there"
+_END_NOT_SAVED = (
+    "the run is trained to its end but not saved; if what cannot be saved is overwritten before it is read, it is not "
+    "alive there"
 )
 
 
 @final
 class LiveRun:
-    """A session with its files, and with those who look at it.
+    """A session with its files and its watchers.
 
     Arguments:
-        session: bound, and not begun.
+        session: not begun yet.
         files: of the run directory. None: nothing is written.
-        given: hyper-parameters that are none of a resource: the arguments of `setup`, the seed.
+        given: hyper-parameters that belong to no resource: the arguments of `setup`.
         loggers: called with every row.
-        display: shows the run. None: nothing does.
+        display: shows the run. None: it is not shown.
 
     Attributes:
         is_replay: True for a run whose save points are those of the run that it replays.
         is_end_saved: False between the end of the run and its checkpoint.
         has_run: True once a transition has run in this process.
-        tracer: has explained the transitions that ran last; None where nothing has.
-        failure: by which the run has failed inside a node; None if it has not.
+        tracer: the explainer of the transitions that ran last; None if they were not traced.
+        failure: the exception by which a node failed; None if none did.
         is_rewired: True after `rewire`, until a transition runs in the new graph.
     """
 
@@ -85,6 +85,7 @@ class LiveRun:
         self.is_replay, self.is_end_saved = False, True
         self.has_run = self.is_rewired = False
         self.tracer: Any = None
+        self._explainer: Any = None
         self.failure: BaseException | None = None
         self._observer = Observer(session)
         self.status = StatusFile(self)
@@ -97,23 +98,17 @@ class LiveRun:
             rows.append(files.row)
         rows += [*loggers, self.watchers.row]
 
-    @functools.cached_property
-    def explainer(self) -> Any:
-        """Explains each transition right after it; None where that part is not installed."""
-        tracing = installed(PARTS["explain"])
-        return tracing.Explainer(self.notices.once) if tracing is not None else None
-
     def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:
-        """The explainer, which calls `trace` after every transition; None where it is neither there nor needed.
+        """The explainer, which calls `trace` after every transition; None if it is not installed.
 
         Raises:
-            UsageError: it is needed, and not installed.
+            UsageError: it is not installed, and `trace` is given.
         """
-        if trace is not None:
-            part("explain")
-        if self.explainer is not None:
-            self.explainer.trace = trace
-        return self.explainer
+        tracing = installed(PARTS["explain"]) if trace is None else part("explain")
+        if tracing is not None:
+            self._explainer = self._explainer or tracing.Explainer(self.notices.once)
+            self._explainer.trace = trace
+        return self._explainer
 
     def transitions(self, aspect: Any) -> list[Transition]:
         """The transitions of the graph, wrapped by the explainer or by `node_times`, or as they are."""
@@ -123,13 +118,13 @@ class LiveRun:
         return compiled.wrapped(aspect) if aspect is self.node_times else aspect.transitions(compiled)
 
     def drives(self, tracer: Any = None) -> None:
-        """Note that transitions run from here, seen by the explainer or by nobody."""
+        """Note that transitions run from now on, traced or not."""
         self.tracer, self.failure, self.has_run, self.is_rewired = tracer, None, True, False
         if tracer is not None:
             tracer.last = None
 
     def snapshot(self) -> Snapshot:
-        """Where the run is and how it goes."""
+        """The state and progress of the run."""
         return self._observer.snapshot(self.life.state, self.position)
 
     @property
@@ -141,7 +136,7 @@ class LiveRun:
         """Note that the run starts or continues in this process.
 
         Arguments:
-            limit: the amount to run until; None where only some transitions are run, and nothing is shown of them.
+            limit: the amount to run until; None to run only some transitions, which are not shown.
         """
         session, compiled = self.session, self.session.compiled
         self._observer.begin(limit)
@@ -165,7 +160,7 @@ class LiveRun:
             watcher.announce(beginning)
 
     def has_changed(self) -> None:
-        """Note that somebody has changed the run: it does not go back to what was saved before."""
+        """Note that the user has changed the run: it does not go back to earlier checkpoints."""
         self.writer.lineage = self.writer.lineage.forgotten()
         self.writer.keep_newest()
 
@@ -178,14 +173,14 @@ class LiveRun:
     # ---- saving
 
     def save(self, policy: SavePolicy, value: float | None = None, askers: frozenset[str] = frozenset()) -> bool:
-        """Save at this position, if there is somewhere to save to; False where it is no save point.
+        """Save at this position, if there is a run directory; False if it is not a save point.
 
         Arguments:
-            value: of the metric by which checkpoints are ranked. Default: it has none.
-            askers: the paths of the nodes that have asked for it. Default: none.
+            value: the value of the metric that ranks checkpoints. Default: none.
+            askers: the paths of the nodes that requested it. Default: none.
 
         Raises:
-            SaveFailedError: the checkpoint cannot be written; or this is the end, at which no further position comes.
+            SaveFailedError: the checkpoint cannot be written; or this is the end, so no save point can follow.
         """
         if self.files is None:
             return True
@@ -193,7 +188,7 @@ class LiveRun:
             if self.session.loop.ended:
                 raise SaveFailedError(
                     f"the end of the run is no save point ({self.writer.refusal})",
-                    self.writer.way_out or _LET_IT_BE_SAVED,
+                    self.writer.way_out or _END_NOT_SAVED,
                 )
             return False
         for watcher in self.watchers.each:
@@ -202,7 +197,7 @@ class LiveRun:
         return True
 
     def save_end(self) -> None:
-        """Save the result of the run; it may have continued without a checkpoint, but it does not end without one."""
+        """Save the end of the run: it may continue after a failed save, but it does not end without a checkpoint."""
         self.save(self.requests.sync_policy)
         if self.files is None:  # a save would have compared them
             require_equal_weights(self.session.world, self.session.resources)
@@ -211,7 +206,7 @@ class LiveRun:
         self.is_end_saved = True
 
     def report_written(self) -> None:
-        """Show a checkpoint in the status, if one was written."""
+        """Tell the watchers if a checkpoint was written."""
         if self.writer.take_written():
             for watcher in self.watchers.each:
                 watcher.written()
@@ -245,10 +240,10 @@ class LifeCycle:
     graphtrain.errors.LifeCycleError: the run is running: ... cannot be called from inside it
     """
 
-    state: str  # which the machine sets
+    state: str  # set by the machine
 
     def __init__(self) -> None:
-        from transitions import Machine  # here, for commands that run nothing import this module too
+        from transitions import Machine  # here, because commands that run nothing import this module too
 
         states = ["ready", *_ACTIVE, "stopped", "finished", "failed"]
         self.machine = Machine(self, states, initial="ready", transitions=_TRANSITIONS, auto_transitions=False)
