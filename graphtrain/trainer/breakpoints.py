@@ -1,7 +1,7 @@
-"""Breakpoints: where a run stops or pauses beside the ends of its graph.
+"""Breakpoints: where a run stops or pauses other than at the end of its graph.
 
-The loop does not know of them. A breakpoint takes the place of one callable in the list of transitions, so that a run
-without one pays nothing, and a run with one pays a call and a comparison at that node alone.
+The loop does not know about them. A breakpoint replaces one callable in the list of transitions: a run without
+breakpoints pays nothing, and a run with one pays a call and a comparison at that node.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from graphtrain.program.triggers import Clock, Every, after
 
 @dataclass(frozen=True)
 class Breakpoint:
-    """A node, a condition, and what is requested of the loop where the condition holds.
+    """A node, a condition, and the request that is posted to the loop when the condition holds.
 
     Attributes:
         index: the node.
         holds: the condition, evaluated each time the run reaches the node.
         when: `before` the node, which is then not run; or `after` it has run.
-        request: `pause` returns control at once, wherever that is; `reached` and `breakpoint` make a checkpoint first,
-            where that is possible.
+        request: `pause` returns control at once, at any position; `reached` and `breakpoint` save a checkpoint first,
+            if that is possible.
     """
 
     index: int
@@ -43,7 +43,7 @@ class Breakpoint:
     request: Request = "pause"
 
     def around(self, transition: Transition, requests: Requests) -> Transition:
-        """The transition of the node, with the breakpoint in it."""
+        """The transition of the node, wrapped in the breakpoint."""
         index, holds, request = self.index, self.holds, self.request
 
         def stop_before() -> int:
@@ -64,7 +64,7 @@ class Breakpoint:
 def with_breakpoints(
     transitions: Sequence[Transition], breakpoints: Iterable[Breakpoint], requests: Requests
 ) -> list[Transition]:
-    """The transitions with breakpoints in them. Of two before one node, the last is evaluated first."""
+    """The transitions wrapped in breakpoints. Of two at one node, the last is evaluated first."""
     changed = list(transitions)
     for breakpoint in breakpoints:
         changed[breakpoint.index] = breakpoint.around(changed[breakpoint.index], requests)
@@ -75,24 +75,24 @@ def with_breakpoints(
 
 
 def parse_amount(text: str, graph: Graph, option: str = "until", example: str = "'500 steps'") -> Trigger:
-    """The amount at which a run is to stop.
+    """Parse the amount at which a run is to stop.
 
-    Its unit is one of the clock of the graph, or of a graph inside that trains; or a field that a node changes.
+    Its unit is a unit of the clock of the graph or of a nested graph that trains, or a field that a node changes.
 
     Raises:
-        UsageError: the text is no amount, or nothing counts its unit.
+        UsageError: the text is not an amount, or nothing counts its unit.
 
     >>> str(parse_amount("500 steps", Graph.load("fit"))), str(parse_amount("2 validate.runs", Graph.load("fit")))
     ('500 steps', '2 validate.runs')
     """
-    number, _, named = text.strip().rpartition(" ")
-    is_field = field_of(named) is not None
+    number, _, unit = text.strip().rpartition(" ")
+    is_field = field_of(unit) is not None
     try:
         trigger = Trigger(f"{number} units" if is_field else text)
     except ValueError as error:
         raise UsageError(f"{option}: {error}".replace(f"{number} units", text), f"as in {example}") from None
     if is_field:
-        trigger.terms = tuple(replace(term, unit=named) for term in trigger.terms)
+        trigger.terms = tuple(replace(term, unit=unit) for term in trigger.terms)
     if trigger.once or trigger.at_end or any(term.per for term in trigger.terms):
         raise UsageError(f'{option}: expected an amount, got "{text}"', f"as in {example}")
     scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
@@ -114,17 +114,17 @@ def _refuse_field(amount: str, path: str, name: str, scope: Scope) -> None:
     if field_type(scope, path, name) is None:
         raise UsageError(f"{amount}: `{path}` has no field `{name}`", suggestion(name, readable_fields(scope, path)))
     if not is_countable(scope, path, name):
-        raise UsageError(f"{amount}: `{path}.{name}` is no number that the node changes", f"as in {path}.runs")
+        raise UsageError(f"{amount}: `{path}.{name}` is not a number that the node changes", f"as in {path}.runs")
 
 
 def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
-    """Stop instead of fetching another batch once an amount is reached; none for "never".
+    """Breakpoints that stop a run before it fetches another batch once an amount is reached; none for "never".
 
-    So everything that the amount makes due, such as a validation, is done before the run stops. In a graph that counts
-    no batches the run stops before the node that counts the unit.
+    So everything that the amount makes due, such as a validation, is done before the run stops. In a graph that does
+    not count batches the run stops before the node that counts the unit.
 
     Raises:
-        UsageError: an amount is of a field that never changes, since a node around it is bypassed.
+        UsageError: the unit is a field that never changes, because its node or one around it is bypassed.
     """
     limits = compiled.program.limits(limit)
     for term in limit.terms:
@@ -133,14 +133,14 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
                 f"until: `{term.unit}` never changes: its node is bypassed, or in the body of one that is",
                 "supply the resource that it lacks, or name another amount",
             )
-    reached: dict[int, list[tuple[Clock, Term]]] = {}
+    terms_at: dict[int, list[tuple[Clock, Term]]] = {}
     for counted in limits:
         has_batches = "batches" in counted.scope.graph.units
         before = counted.scope.counter("batches")[0] if has_batches else counted.owner
         if before is not None:
             clock = Clock.of(counted.owner, counted.field)
-            reached.setdefault(before.index, []).append((clock, counted.term))
-    return [Breakpoint(index, after(terms), request="reached") for index, terms in reached.items()]
+            terms_at.setdefault(before.index, []).append((clock, counted.term))
+    return [Breakpoint(index, after(terms), request="reached") for index, terms in terms_at.items()]
 
 
 # ---- run(before=...), replay --node
@@ -150,7 +150,7 @@ def refuse_unknown_node(path: str, nodes: Collection[str], option: str) -> None:
     """Raise if there is no node at a path.
 
     Raises:
-        UsageError: there is none; the nearest is named, and all are.
+        UsageError: there is none; the hint suggests the nearest and lists all.
 
     >>> refuse_unknown_node("stp", ["clip", "step"], "before")
     Traceback (most recent call last):
@@ -172,15 +172,15 @@ def before_node(
     passing: Callable[[], bool] = lambda: False,
     runs: int | None = None,
 ) -> Breakpoint:
-    """Stop before the node at a path runs; not where it is visited and its trigger is not due.
+    """A breakpoint before the node at a path runs; visits at which its trigger is not due do not count.
 
     Arguments:
-        option: what the path was given as, for messages.
-        passing: asked at each visit; True lets it pass. Default: none passes.
-        runs: only where the node has run so often; in a nested graph, since that began. Default: each time.
+        option: the option that the path was given by, for messages.
+        passing: called at each visit; if it returns True, the run does not stop. Default: it always stops.
+        runs: stop only once the node has run this often, in a nested graph since that began. Default: each time.
 
     Raises:
-        UsageError: there is no such node, or it never runs, since a resource is absent.
+        UsageError: there is no such node, or it never runs because a resource is missing.
     """
     running = {path: node for path, node in compiled.program.by_path.items() if _runs(node)}
     if path in nodes_of(compiled.graph) and path not in running:

@@ -1,4 +1,4 @@
-"""Whoever debugs a run: time in a debugger is no time of the run, and tracebacks begin with the user's own code."""
+"""Debugging a run: time in a debugger does not count, and tracebacks begin with the user's own code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MACHINERY = frozenset({"click", "rich", "importlib", "contextlib", "runpy"})
 
 @contextmanager
 def untimed_breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """While the block runs, `breakpoint()` opens Python's debugger inside of `paused()`, as long as it waits for input.
+    """While the block runs, `breakpoint()` opens Python's debugger, which waits for input inside `paused()`.
 
-    A hook that somebody else has set, or names in PYTHONBREAKPOINT, is left alone.
+    A hook that is set already, or named in PYTHONBREAKPOINT, is kept.
     """
     thread = threading.get_ident()
 
@@ -50,7 +50,7 @@ def untimed_breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> I
 
 
 def users_frames(frames: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame after graphtrain's own and its libraries'; None if there is none."""
+    """The traceback from the first frame outside graphtrain and its libraries; None if there is none."""
     while frames is not None:
         frame = frames.tb_frame
         module = str(frame.f_globals.get("__name__", "")).partition(".")[0]

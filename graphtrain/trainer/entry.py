@@ -1,4 +1,4 @@
-"""How a run comes to where it starts: at the beginning, at a checkpoint, or back at an earlier one."""
+"""How a run starts: from the beginning, from a checkpoint, or back at an earlier checkpoint."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from graphtrain.storage.manifest import Lineage, read_manifest
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
 from graphtrain.trainer.live_run import LiveRun
 
-_OTHER_MODEL = "make the model as its run has made it, or name a checkpoint of this run"
+_OTHER_MODEL = "build the model as in the saved run, or name a checkpoint of this run"
 
 
 def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """Begin a run, or resume it; the checkpoint it is resumed from, and what has changed since, in words.
+    """Begin or resume a run; returns the checkpoint it is resumed from, and what has changed since, in words.
 
     Arguments:
         holder: as for `Session.set_up`.
@@ -41,13 +41,12 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     compiled = session.compiled
     if compiled.returning and not compiled.saving:
         raise UsageError(
-            f"{quoted(compiled.returning)} may send the run back to a checkpoint, and no node asks for one",
+            f"{quoted(compiled.returning)} may send the run back to a checkpoint, but no node saves one",
             "insert a node of the kind `checkpoint`, as in `fit`",
         )
     if compiled.returning and files is None and not run.is_replay:
         raise UsageError(
-            f"{quoted(compiled.returning)} may send the run back to a checkpoint, and there is no run directory that "
-            "holds any",
+            f"{quoted(compiled.returning)} may send the run back to a checkpoint, but there is no run directory",
             "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
         )
     checkpoint = choose(files, options, run.rank_saves)
@@ -78,11 +77,11 @@ def recover(run: LiveRun, resumed_from: Path | None) -> tuple[str, ...]:
         What has changed since, in words.
 
     Raises:
-        LifeCycleError: there is none; or there are several ranks, which may have come to different ones.
+        LifeCycleError: there is none; or there are several ranks, whose last save points may differ.
     """
     if run.session.world.world_size > 1:
         raise LifeCycleError(
-            "the run has failed inside a node, and several ranks do not go back to a save point in place",
+            "the run has failed inside a node, and several ranks cannot go back to a save point in place",
             "make a new Trainer, or start all ranks again: with a run directory they resume from its newest checkpoint",
         )
     checkpoint = run.files.newest() if run.files is not None else None
@@ -93,37 +92,36 @@ def recover(run: LiveRun, resumed_from: Path | None) -> tuple[str, ...]:
         without = ", and there is no run directory" if run.files is None else ""
         raise LifeCycleError(
             f"the run has failed inside a node before its first checkpoint{without}{why}: nothing to resume from",
-            "make a new Trainer, of a model and an optimizer that are set up again; with run_dir=... a run resumes "
-            "from its newest checkpoint",
+            "make a new Trainer with a new model and optimizer; with run_dir=... it resumes from its newest checkpoint",
         )
     _, changes = _resume(run, checkpoint, ResumeOptions(), run.session.trained, in_place=True)
     _note_start(run, checkpoint)
     return changes
 
 
-def go_back(run: LiveRun, asked: Return) -> None:
-    """Go back to a checkpoint in place, as a node has asked; what it keeps stays, and a checkpoint follows.
+def go_back(run: LiveRun, request: Return) -> None:
+    """Go back to a checkpoint in place, as a node requested, and save; the progress in `keep` is kept.
 
-    A kill on the way costs nothing: what is resumed then comes here again.
+    A kill in between loses nothing: the resumed run comes here again.
     """
     if run.is_replay:
         raise UsageError(
-            f"`{asked.node}` has sent the run back to an earlier checkpoint here, and a replay does not follow it",
+            f"`{request.node}` sent the run back to an earlier checkpoint, which a replay does not follow",
             "replay from a later checkpoint, by its name: --to NAME",
         )
     session, files, writer, seconds = run.session, run.files, run.writer, run.session.watch.seconds()
     assert files is not None, "refused at the start"
-    writer.wait()  # it may be the one that is being written
-    name = writer.lineage.saved.get(asked.to)
+    writer.wait()  # the checkpoint may be the one that is being written
+    name = writer.lineage.saved.get(request.to)
     if name is None:
         raise CheckpointError(
-            f"`{asked.node}` sends the run back to what `{asked.to}` has saved, which could not be written",
+            f"`{request.node}` sends the run back to the checkpoint of `{request.to}`, which could not be written",
             "remove the cause, and resume",
         )
     checkpoint = choose(files, ResumeOptions(files.checkpoints / name), run.rank_saves)
     assert checkpoint is not None, "it is named"
     trained, progress = session.trained, session.compiled.state.capture(set(), ("progress",)).progress
-    kept = {path: progress[path] for path in asked.keep if path in progress}
+    kept = {path: progress[path] for path in request.keep if path in progress}
     session.compiled.release()
     session.watch.stop()
     session.enter(checkpoint, ResumeOptions(kept=kept), again=True)
@@ -133,7 +131,7 @@ def go_back(run: LiveRun, asked: Return) -> None:
     session.recorder.load_rows(files.cut_back_to(checkpoint, run.requests.policy.retention))
     run_clock = session.compiled.run_clock
     facts = repeated(run_clock.trained(), trained, nested=run_clock.nested())
-    run.notices(f"`{asked.node}` sends the run back to {name}: {run_clock.describe()}; {facts}")
+    run.notices(f"`{request.node}` sends the run back to {name}: {run_clock.describe()}; {facts}")
     writer.keep_newest()
     writer.lineage = replace(writer.lineage, returns=writer.lineage.returns + 1)
     is_saved = run.save(run.requests.sync_policy)
@@ -144,10 +142,10 @@ def go_back(run: LiveRun, asked: Return) -> None:
 def _resume(
     run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any], *, in_place: bool = False
 ) -> tuple[bool, tuple[str, ...]]:
-    """Resume from a checkpoint; True if the state is that of the checkpoint, bit for bit, and what has changed.
+    """Resume from a checkpoint; whether the state is bit for bit the saved one, and what has changed.
 
     Arguments:
-        status: how far the run was; empty if that is not known.
+        status: how far the run had trained; empty if unknown.
         in_place: True after a failure in this process. Default: this is a new process.
     """
     session, files, manifest = run.session, run.files, checkpoint.manifest
@@ -169,7 +167,7 @@ def _resume(
         lineage = Lineage.of(manifest, checkpoint.path.name)
         is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
         run.writer.lineage = lineage if is_as_it_was else lineage.forgotten()
-    # On the disk before anything else, so that from now on a resume chooses this.
+    # Saved before anything else, so that from now on a resume chooses this state.
     if files is not None and (restored.decided or not is_newest):
         run.save(run.requests.sync_policy)
     return restored.is_as_saved, changes
@@ -221,11 +219,11 @@ def _report(
 
 
 def _note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool = False) -> None:
-    """Note that the run has begun, or resumes from a checkpoint: bit for bit as it was saved, or changed."""
+    """Record that the run has begun, or resumes from a checkpoint."""
     files, environment, setup = run.files, run.session.environment, run.session.setup
     if files is not None and environment is not None:
         origin = environment.origin
-        # Once, and again when it is another one: it may be long.
+        # Written once, and again when it differs: it may be long.
         known = files.setup_of(checkpoint) if checkpoint is not None and files.owns(checkpoint) else {}
         files.started(
             {
@@ -242,12 +240,12 @@ def _note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: boo
 
 
 def way_back(run: LiveRun) -> str:
-    """From where a run resumes that has failed inside a node, in words; empty where there is nothing to tell."""
+    """Where a run that failed inside a node will resume, in words; empty if there is nothing to say."""
     if run.files is None:
         return ""
     clock, path = run.session.compiled.run_clock, run.files.resumable
     if path is None:
-        return f"no checkpoint was made before: {run.files.path} begins again"
+        return f"no checkpoint was saved before: {run.files.path} starts from the beginning"
     try:
         facts = read_manifest(path)
     except CheckpointError:  # a resume reports it
@@ -262,11 +260,11 @@ def way_back(run: LiveRun) -> str:
 
 
 def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) -> Path:
-    """Load the weights of a checkpoint into the models; nothing is changed where one of them does not fit.
+    """Load the weights of a checkpoint into the models; if one of them does not fit, nothing is changed.
 
     Arguments:
         named: as for `Trainer.load`. It must have all models that were supplied.
-        sources: of a model that is given the weights of another one, that one's name in the checkpoint.
+        sources: model -> the model in the checkpoint that it takes its weights from, if that is another one.
 
     Returns:
         The path of the checkpoint.
@@ -292,7 +290,7 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) ->
         state = saved.get(source)
         if state is None:
             if source == name and not isinstance(run.session.resources.get(name), torch.nn.Module):
-                continue  # inside something else that was supplied, and found there
+                continue  # it is part of another resource
             raise UsageError(f"`{checkpoint.path}` has no model `{source}`", _alternatives(source, saved))
         if problems := misfits(module, {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}):
             raise UsageError(f"`{checkpoint.path}` does not match `{name}`:\n{problems}", _OTHER_MODEL)

@@ -1,4 +1,4 @@
-"""Snapshots of a run, with rates and the time left; its memory, whether that grows, and what to say if it runs out."""
+"""Snapshots of a run, with rates and the time left; memory in use, its growth, and out-of-memory messages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Observer:
         """The run as it is now.
 
         Arguments:
-            position: as it is shown.
+            position: the path to show.
         """
         session, run_clock, seconds = self._session, self._run_clock, self._watch.seconds()
         elapsed = self._watch.running()
@@ -131,23 +131,23 @@ class Observer:
         return {unit: (count - before.get(unit, 0)) / span for unit, count in counts.items()}
 
     def _shares(self) -> dict[Term, float]:
-        """How much of each amount that ends or pauses the run is reached, where the clock counts it."""
+        """The share reached of each amount that ends or pauses the run, if the clock counts it."""
         return {**self._run_clock.ends_done(), **self._run_clock.done(self._until)}
 
     def _evaluated(self) -> dict[str, tuple[float, float]]:
-        """Of each evaluation: how often it has run, and the seconds that took."""
+        """For each evaluation, how often it has run, and its seconds."""
         seconds, runs_of = self._watch.seconds(), self._run_clock.evaluations_run(self._session.position)
         return {name: (runs, seconds.get(name, 0.0)) for name, runs in runs_of.items()}
 
     def _seconds_left(self, shares: dict[Term, float], elapsed: float) -> float | None:
-        """Until the end that comes first, at the average pace since the run was started or continued.
+        """Seconds until the first end, at the average pace since the run was started or continued.
 
-        An evaluation has a pace of its own, and takes as long as it still runs, where that is known.
+        Evaluations have a separate pace if it is known how many are still to come.
         """
         if elapsed < _SAMPLE_SECONDS:
             return None
-        run_clock, begun, now = self._run_clock, self._evaluated_at_start, self._evaluated()
-        lately = {name: tuple(map(operator.sub, now[name], begun.get(name, (0.0, 0.0)))) for name in now}
+        run_clock, at_start, now = self._run_clock, self._evaluated_at_start, self._evaluated()
+        recent = {name: tuple(map(operator.sub, now[name], at_start.get(name, (0.0, 0.0)))) for name in now}
         left = []
         for term, share in shares.items():
             before = self._shares_at_start.get(term, share)
@@ -155,11 +155,11 @@ class Observer:
                 continue
             seconds, further = elapsed, (1 - share) / (share - before)
             to_come = 0.0
-            for name, (passes, spent) in lately.items():
-                planned = run_clock.evaluations_planned(name) if passes > 0 and term in run_clock.ends else None
-                if planned is not None and term.base.unit != "seconds":  # which go on in evaluations too
+            for name, (passes, spent) in recent.items():
+                total = run_clock.evaluations_planned(name) if passes > 0 and term in run_clock.ends else None
+                if total is not None and term.base.unit != "seconds":  # seconds pass in evaluations too
                     seconds -= spent
-                    to_come += max(planned - now[name][0], 0.0) * spent / passes
+                    to_come += max(total - now[name][0], 0.0) * spent / passes
             left.append(seconds * further + to_come)
         return min(left, default=None)
 
@@ -168,9 +168,9 @@ class Observer:
 
 
 def memory_bytes(device: torch.device) -> int | None:
-    """Memory in use: what torch has allocated on a CUDA device, what is resident of this process on a host.
+    """Memory in use: allocated by torch on a CUDA device, resident in this process on a host.
 
-    None where the system does not tell.
+    None if the system does not report it.
     """
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
@@ -181,7 +181,7 @@ def memory_bytes(device: torch.device) -> int | None:
 
 
 def _peak_bytes(device: torch.device) -> int | None:
-    """The most memory that torch had allocated on a CUDA device, or that was resident of this process on a host."""
+    """The peak of `memory_bytes`; None if the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
@@ -193,10 +193,10 @@ def _peak_bytes(device: torch.device) -> int | None:
 
 
 def out_of_memory_note(error: BaseException, device: torch.device, batch: Any = None) -> str:
-    """The peak of memory, what the batch was, and what to do; empty where an error is another one.
+    """The peak memory, the batch, and what to do, in words; empty for any other error.
 
     Arguments:
-        batch: that of the node that has raised it. Default: there was none.
+        batch: the batch of the node that raised it. Default: none.
 
     >>> error = torch.OutOfMemoryError("CUDA out of memory")
     >>> out_of_memory_note(error, torch.device("cpu"), [torch.zeros(32, 8), "a"])
@@ -214,13 +214,13 @@ def out_of_memory_note(error: BaseException, device: torch.device, batch: Any = 
     has = f"; the batch has {', '.join(shapes[:_MOST_TENSORS])}{more}" if shapes else ""
     return (
         f"out of memory on {device}{in_use}{has}. Half the batch size with twice the accumulate.every trains the same; "
-        'so does train_batch.on_out_of_memory = "halve", without another start'
+        'so does train_batch.on_out_of_memory = "halve", without a restart'
     )
 
 
 @final
 class MemoryTrend:
-    """Looks at the memory in use now and then, and tells once that it grows.
+    """Samples the memory in use, and reports once that it grows.
 
     >>> trend = MemoryTrend()
     >>> lines = [trend.add(100 * number, (500 << 20) + number * (10 << 20)) for number in range(20)]
@@ -230,19 +230,19 @@ class MemoryTrend:
 
     def __init__(self) -> None:
         self._samples: list[tuple[int, int]] = []
-        self._is_told = False
+        self._is_reported = False
 
     def add(self, batches: int, memory: int | None) -> str:
-        """A line for a person, where it is known now that memory grows; else empty.
+        """A message once it is known that memory grows; else empty.
 
         Arguments:
             batches: how many were trained on so far.
-            memory: bytes in use; None where the system does not tell.
+            memory: bytes in use; None if unknown.
         """
         samples = self._samples
         span = samples[-1][0] - samples[0][0] if samples else 0
         least_distance = max(1.0, 2 * span / _MOST_SAMPLES)  # as far apart as those that were kept
-        if self._is_told or memory is None or (samples and batches - samples[-1][0] < least_distance):
+        if self._is_reported or memory is None or (samples and batches - samples[-1][0] < least_distance):
             return ""
         samples.append((batches, memory))
         if len(samples) > _MOST_SAMPLES:
@@ -263,7 +263,7 @@ class MemoryTrend:
             return ""
         if any(later[1] - earlier[1] < _LEAST_PART * growth for earlier, later in itertools.pairwise(least)):
             return ""
-        self._is_told = True
+        self._is_reported = True
         rate = growth / max(last - first, 1) * 1000
         return (
             f"memory grows by {size(rate)} per 1,000 batches, from {size(low)} to {size(high)} since "

@@ -1,4 +1,4 @@
-"""What is requested of a run, and what is done about it between two transitions."""
+"""Serving the requests to a run, between two transitions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Answer = Outcome | Literal["compiled"] | None
 
 
 def drive(run: LiveRun, transitions: Callable[[], list[Transition]], tracer: Any = None) -> Outcome:
-    """Run transitions until something that is requested stops the run.
+    """Run transitions until a request stops the run.
 
     Arguments:
-        transitions: returns the table, with breakpoints in it; called again where the graph is compiled again.
-        tracer: the explainer, if it sees them. Default: nothing does.
+        transitions: returns the table with breakpoints; called again when the graph was compiled again.
+        tracer: the explainer, if transitions are traced. Default: they are not.
     """
     run.drives(tracer)
     try:
@@ -42,7 +42,7 @@ def drive(run: LiveRun, transitions: Callable[[], list[Transition]], tracer: Any
 
 
 def serve(run: LiveRun) -> Answer:
-    """Do what was requested during the last transition, where this position allows it."""
+    """Serve the requests of the last transition that this position allows."""
     pending = run.requests.pending
     answer: Answer = None
     for requests, handle in _HANDLERS:
@@ -61,9 +61,9 @@ def _renewed(run: LiveRun) -> Answer:
 
 
 def _return(run: LiveRun) -> Answer:
-    asked = run.requests.take_return()
-    assert asked is not None, "it comes with the request"
-    go_back(run, asked)
+    request = run.requests.take_return()
+    assert request is not None, "it was posted"
+    go_back(run, request)
     return "compiled"
 
 
@@ -77,7 +77,7 @@ def _ended(run: LiveRun) -> Answer:
     compiled = run.session.compiled
     if trains(compiled.graph) and compiled.program.main.count("batches") == 0:
         raise DataError(
-            "the run came to its end without a batch: the data is empty, or was exhausted in `setup`",
+            "the run ended without a batch: the data is empty, or was exhausted in `setup`",
             "supply data that starts over at each `__iter__`; nothing was saved as the end of the run",
         )
     run.session.loop.ended, run.is_end_saved = True, False
@@ -96,7 +96,7 @@ def _recorded(run: LiveRun) -> None:
 
 def _save_or_stop(run: LiveRun) -> Answer:
     requests = run.requests
-    is_early = run.writer.comes_later()  # several ranks would rather do so between two batches
+    is_early = run.writer.comes_later()  # several ranks save between two batches if they can
     if "save" in requests and not is_early and _save(run):
         requests.take("save")
         requests.take_askers()
@@ -104,7 +104,7 @@ def _save_or_stop(run: LiveRun) -> Answer:
         return None
     if run.life.state == "running":
         run.life.go("ask_to_stop")
-    # What could not be saved for another request cannot be for this one.
+    # What could not be saved for the other request cannot be saved for this one.
     if is_early or "save" in requests or not run.save(requests.policy):
         return None
     requests.clear()
@@ -138,7 +138,7 @@ def _pause(run: LiveRun) -> Answer:
     return Outcome.REACHED
 
 
-# In the order of priority: what is made again comes before anything is saved.
+# In order of priority: resources are made again before anything is saved.
 _HANDLERS: Sequence[tuple[tuple[Request, ...], Callable[[LiveRun], Answer]]] = (
     (("renewed",), _renewed),
     (("return",), _return),
@@ -153,12 +153,12 @@ _HANDLERS: Sequence[tuple[tuple[Request, ...], Callable[[LiveRun], Answer]]] = (
 
 
 def _fail(run: LiveRun, error: BaseException) -> NoReturn:
-    """A node has raised: leave the other ranks, and say where the run was."""
+    """Note that a node has raised, on all ranks and in the status; raise with a note of where."""
     session = run.session
     if not isinstance(error, KeyboardInterrupt):
         run.writer.fails()
     session.world.fail(error)
-    run.life.go("fail")  # an interrupt too: the node is half done, so its state is no state to resume from
+    run.life.go("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
     run.requests.clear()
     run.failure = error
     if not isinstance(error, RanksError):

@@ -1,7 +1,7 @@
 """SIGINT, SIGTERM, SIGUSR1 and SIGHUP stop a run at its next save point; a second SIGINT stops it at once.
 
-A handler only sets a flag. In a command it ends the process as long as no node has run, since there is nothing to save
-then, and handlers stay until the process ends. A signal that was ignored before, as by nohup, stays ignored.
+A handler only sets a flag. In a command it ends the process until a node has run, since there is nothing to save yet,
+and handlers stay until the process ends. A signal that was ignored before, as by nohup, stays ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StoppedBeforeTrainingError(SystemExit):
 
 
 def _nothing(number: int) -> None:
-    """What a signal does after the run: what it asks for is done already."""
+    """What a signal does after the run, which has stopped already."""
 
 
 def _leave(number: int) -> NoReturn:
@@ -53,7 +53,7 @@ class StopSignals:
     the others keep their default.
 
     Arguments:
-        stop: called with the number of each signal but a second SIGINT. It must only set a flag, or raise.
+        stop: called with the number of each signal except a second SIGINT. It must only set a flag, or raise.
 
     Attributes:
         acknowledgement: what the first SIGINT prints on standard error; empty for nothing.
@@ -77,12 +77,12 @@ class StopSignals:
                 self._previous[number] = signal.signal(number, self)
 
     def restore(self) -> None:
-        """Put back what handled the signals before."""
+        """Restore the previous handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
     def ignore(self) -> None:
-        """Ignore them from now on: as the interpreter ends, it takes every handler away."""
+        """Ignore signals from now on: the interpreter removes every handler as it exits."""
         if os.getpid() == self.process:
             for number in self._previous:
                 signal.signal(number, signal.SIG_IGN)
@@ -112,7 +112,7 @@ class StopSignals:
             _print(self.acknowledgement)
 
     def _replace_terminals(self) -> None:
-        """Write to nowhere instead of to a terminal that is gone, where a `print` would end the run by an error."""
+        """Replace a terminal that is gone by the null device: a `print` to it would end the run with an error."""
         for descriptor in self._terminals:
             if not _is_terminal(descriptor):
                 with contextlib.suppress(OSError):
@@ -140,9 +140,8 @@ def handle_until_exit() -> None:
 def stop_signals(stop: Callable[[], None], acknowledgement: str) -> Iterator[Callable[[], None]]:
     """While the block runs, signals call `stop`, which must only set a flag.
 
-    In a command they do so only after the block has called what it is given, and end the process before that; after the
-    block they do nothing any more. Elsewhere the handlers that were there before are put back. Outside the main thread
-    nothing is handled.
+    In a command, signals end the process until the block calls the function it is given, and do nothing after the
+    block. Elsewhere the previous handlers are restored. Outside the main thread nothing is handled.
 
     Arguments:
         acknowledgement: what the first SIGINT prints at once.
@@ -155,7 +154,7 @@ def stop_signals(stop: Callable[[], None], acknowledgement: str) -> Iterator[Cal
         if of_process is None or not is_main:
             return
         of_process.stop, of_process.acknowledgement = (lambda number: stop()), acknowledgement
-        if of_process.received:  # somebody's code has caught what ends the process; or a run before this was stopped
+        if of_process.received:  # user code has caught the SystemExit; or an earlier run was stopped
             stop()
 
     try:
@@ -178,10 +177,10 @@ def _is_terminal(descriptor: int) -> bool:
 
 
 def _print(line: str) -> None:
-    """Print a line although whatever is printing may have been interrupted."""
+    """Print a line, even if the signal has interrupted another write."""
     try:
         print(line, file=sys.stderr, flush=True)  # noqa: T201  # whoever pressed Ctrl-C waits for an answer
-    except RuntimeError:  # amid a write to the same stream
+    except RuntimeError:  # during a write to the same stream
         with contextlib.suppress(OSError):
             os.write(2, f"{line}\n".encode())
     except (OSError, ValueError, AttributeError):  # nobody sees it

@@ -55,29 +55,29 @@ class Trainer(RunView):
     Arguments:
         graph: a `Graph`, the name of a shipped one, or a path.
         run_dir: where checkpoints, metrics and status go. Default: none; nothing is written.
-        seed: seeds Python, NumPy and torch when the run begins, and data and evaluation. Default: what torch was seeded
-            with, or else 0, or that of the run that is resumed; and only those generators are seeded when the run
-            begins which nobody has seeded. Among several ranks it is that of rank 0.
-        device: where the model is and batches go. Default: CUDA where there is one, else the CPU; among several ranks,
-            the CUDA device of the rank's number on its host.
+        seed: seeds Python, NumPy and torch when the run begins, and data and evaluation. Default: that of the run that
+            is resumed, else what torch was seeded with, else 0; then only those generators are seeded that nobody has
+            seeded. With several ranks it is that of rank 0.
+        device: where the model and the batches go. Default: CUDA if available, else the CPU; with several ranks, the
+            CUDA device with the number of the local rank.
         deterministic: True asks torch for deterministic kernels, in the whole process. Default: False.
-        loggers: called with every row of metrics: ``logger(metrics, step)``; among several ranks, on rank 0. So are
-            `display` and `notify`.
+        loggers: called with every row of metrics: ``logger(metrics, step)``; with several ranks, on rank 0, as
+            are `display` and `notify`.
         display: shows the run. Default: live on a terminal and in a notebook, plain lines elsewhere;
             None shows nothing.
         notify: called with each message for a person, one line each. Default: prints to standard error.
         about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
-        not_state: paths of what is no state of the training, such as ``"task.started_at"``: it is neither saved nor
-            restored. Default: none.
+        not_state: paths of values that are not training state, such as ``"task.started_at"``, and are neither saved
+            nor restored. Default: none.
         model, optimizer, scheduler, train_data, val_data, training_step, validation_step, resources: what nodes read,
             by the slot names of the graph, each an object or a `Factory` that makes it. A model's own `training_step`
             and `validation_step` are used where none is given.
 
     Raises:
-        GraphError: the graph has problems, or a resource that it reads is missing, or one is supplied that it does not
-            read; objects with a `state_dict` may be supplied all the same.
-        UsageError: an argument or a resource is of a wrong type, or ranks differ in what they begin with.
-        RankFailedError: another rank has failed, or does not come.
+        GraphError: the graph has problems, a resource that it reads is missing, or it does not read one that was
+            supplied and has no `state_dict`.
+        UsageError: an argument or a resource has a wrong type, or the ranks begin with different ones.
+        RankFailedError: another rank has failed, or has not arrived in time.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> trainer = Trainer(
@@ -191,34 +191,34 @@ class Trainer(RunView):
 
         Arguments:
             resume: used by the first call. "auto" resumes from the newest sound checkpoint in the run directory, or
-                begins; "never" refuses a directory that holds a run; a path names a checkpoint.
+                begins a run; "never" refuses a directory that holds a run; a path names a checkpoint.
             until: an amount such as ``"500 steps"``: everything it makes due is done, and no further batch is fetched.
-                In nested graphs, steps of the training that runs; a field can be named by its path, as in
+                In nested graphs, steps are those of the training that runs; a field is named by its path, as in
                 ``"3 fit/step.steps"``. Default: no limit but the graph's own.
             before: a breakpoint: the path of a node, ``"step"`` or ``"validate/eval_batch"``. The run stops each time
                 it is about to run this node; a run that stopped or was saved there runs it first. Default: none.
-            from_setup: used by the first call, where hyper-parameters of the optimizer, the scheduler and the like are
-                not those that the run was set up with: which of them to take as they are now, such as
+            from_setup: used by the first call, if hyper-parameters of the optimizer, the scheduler and the like differ
+                from those that the run was set up with: the names of those to take as they are now, such as
                 ``"optimizer.lr,scheduler"``. Default: none.
-            from_saved: True keeps the others as they were saved. Default: a difference that is left is an error.
-            rename: used by the first call, where nodes are not called as in the saved graph: former path -> path now,
-                such as ``{"accumulate": "gather"}``. A node takes what is inside it along. Default: all are.
-            trace: called with an `Explanation` after every transition, as in ``trace=print``. Default: none, and no
-                time is spent on it.
+            from_saved: True keeps the others as they were saved. Default: any other difference is an error.
+            rename: used by the first call, if nodes have other names than in the saved graph: old path -> new path,
+                such as ``{"accumulate": "gather"}``. Nodes inside a renamed node move with it. Default: none.
+            trace: called with an `Explanation` after every transition, as in ``trace=print``. Default: none, at no
+                cost.
             time_nodes: True times the nodes of one batch in 128, for `seconds_by_node`. Default: False; not with
                 `trace`.
 
-        A graph other than the saved one continues at the position of the run. Nodes keep their progress by their names,
-        that of nodes which are gone is left out, and a new node begins with its own. A new trigger, or one with
-        another unit, counts from there; a shorter interval of the same unit that has passed meanwhile is due at once.
-        Another `accumulate.every` holds at once, for a window that is open too: what is in it keeps its weight. All
-        of that is reported. An ending that is reached already is taken where the graph asks for it next.
+        In a graph other than the saved one the run continues at the same position. Nodes keep their progress by name,
+        that of removed nodes is dropped, and new nodes begin with their own. A new trigger, or one with another unit,
+        counts from there; a shorter interval of the same unit that has already passed is due at once. A new
+        `accumulate.every` applies at once, also to an open window, whose gradients keep their weight. All of this is
+        reported. An end that is already reached is taken where the graph tests for it next.
 
         Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
 
         After a failure inside a node, such as an exception of a step function, it resumes from the newest checkpoint
-        of the run directory, as a new process would, and reports what it repeats. Of several ranks, a new Trainer does
-        that.
+        of the run directory, as a new process would, and reports what it repeats. With several ranks, only a new
+        Trainer does.
 
         Raises:
             LifeCycleError: the run is running, or has failed before its first save point, or on several ranks.
@@ -231,13 +231,13 @@ class Trainer(RunView):
         explainer = run.tracing(trace) if trace is not None else None
         aspect = run.node_times if time_nodes and explainer is None else explainer
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
-        standing: set[int] = set()  # where the run stands, until the node there runs
+        stopped_at: set[int] = set()  # the position of the run, until the node there runs
 
         def breakpoints() -> Iterator[Breakpoint]:
             compiled, loop = run.session.compiled, run.session.loop
             yield from at_limit(compiled, limit)
             if before is not None:
-                passing = lambda: bool(standing) and standing.pop() == loop.position  # noqa: E731
+                passing = lambda: bool(stopped_at) and stopped_at.pop() == loop.position  # noqa: E731
                 yield before_node(compiled, before, "before", "breakpoint", passing=passing)
 
         def transitions() -> list[Transition]:
@@ -248,11 +248,11 @@ class Trainer(RunView):
         signals = stop_signals(lambda: run.requests.ask("stop"), _STOPPING_UNSAVED if run.files is None else _STOPPING)
         with signals as take_over, self._running(ResumeOptions.of(resume, from_setup, from_saved, rename), limit):
             take_over()
-            run.session.world.synchronise("start")  # signals that came so far are asked for on all ranks from now on
+            run.session.world.synchronise("start")  # signals received so far reach all ranks here
             if begins and "stop" in run.requests:  # nothing has run that could be saved
                 return Outcome.STOPPED
             if self._is_resumed or not begins:
-                standing.add(run.session.position)
+                stopped_at.add(run.session.position)
             if not run.session.loop.ended:
                 return drive(run, transitions, explainer)
             if run.is_end_saved:
@@ -271,7 +271,7 @@ class Trainer(RunView):
     ) -> str:
         """Run `n` transitions, and return the position; fewer if the run ends. The other arguments are those of `run`.
 
-        Worker processes of loaders go on between its calls; they end with the run, or with the next `run`.
+        Worker processes of loaders keep running between calls; they end with the run, or with the next `run`.
 
         Raises:
             LifeCycleError: the run is running, finished or failed.
@@ -294,10 +294,10 @@ class Trainer(RunView):
         """Run to a breakpoint: how a past run is replayed.
 
         Arguments:
-            place: given the compiled graph and the loop, once both are where the run resumes; returns the transitions
-                with the breakpoints in them. Called again where a node has renewed a resource.
+            place: called with the compiled graph and the loop once the run is resumed; returns the transitions with
+                breakpoints. Called again after a node has made a resource again.
             resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
-            read: reads the checkpoint, by its path, without a run directory. Default: from the disk.
+            read: reads the checkpoint by its path, if there is no run directory. Default: from the disk.
         """
         self._run.is_replay = self._run.files is None
         with self._running(ResumeOptions(resume, from_saved=True, read=read)):
@@ -308,13 +308,13 @@ class Trainer(RunView):
             return drive(self._run, lambda: place(self._session.compiled, self._session.loop))
 
     def stand_at(self, checkpoint: str | Path) -> CompiledGraph:
-        """Resume from a checkpoint, and run nothing: the compiled graph, there. The first call that is made."""
+        """Resume from a checkpoint without running; returns the compiled graph there. It must be the first call."""
         self._run.is_replay = True
         with self._running(ResumeOptions(checkpoint, from_saved=True)):
             return self._session.compiled
 
     def gather(self, value: Any) -> list[Any]:
-        """What every rank passes, in the order of ranks; of one process its own value alone.
+        """The values that all ranks pass, in the order of ranks; in one process, its own value alone.
 
         All ranks have to call it, at the same place.
 
@@ -323,7 +323,7 @@ class Trainer(RunView):
 
         Raises:
             RanksDivergedError: another rank is elsewhere.
-            RankFailedError: another rank has failed, or does not come.
+            RankFailedError: another rank has failed, or has not arrived in time.
         """
         return list(self._session.world.gather(value))
 
@@ -331,22 +331,22 @@ class Trainer(RunView):
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
 
-        Nodes that are in both graphs under one path keep their progress; those that are just as they were are not even
-        set up again, so an iterator that one of them holds is continued.
+        Nodes with the same path in both graphs keep their progress. Unchanged nodes are not set up again, so an
+        iterator that one of them holds continues.
 
         Arguments:
-            rename: former path -> path now, of nodes that were renamed. Default: none.
-            resources: further ones that the graph reads, or others in the place of those supplied before. A model
-                comes with its own step functions, where none were given.
+            rename: old path -> new path of renamed nodes. Default: none.
+            resources: additional ones that the graph reads, or replacements of those supplied before. A model brings
+                its own step functions if none were given.
 
-        Whatever it raises, a kind's own `setup` included, the run is as before.
+        If it raises, also in the `setup` of a kind, the run is unchanged.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
             GraphError: the graph has problems, reads a resource that is missing, or does not read one given here.
             UsageError: the run is at a node, or needs a slot there, that the graph does not have; or `rename` names no
                 node.
-            DataError: the data would be opened again inside an epoch, and the place in it cannot be found.
+            DataError: the data would be opened again inside an epoch, at a position that cannot be restored.
         """
         run = self._run
         run.life.refuse("start")
@@ -363,18 +363,18 @@ class Trainer(RunView):
     def load(self, checkpoint: str | Path = "best", **models: str) -> Path:
         """Load the weights of a checkpoint into the models; returns its path.
 
-        Parameters, buffers and what else is in their `state_dict` become those of the checkpoint; nothing else does, so
-        this is no resume. A run that is continued trains on with these weights, and they are in its next checkpoint.
+        Parameters, buffers and everything else in their `state_dict` are loaded, and nothing else is: this is not a
+        resume. A run that continues trains these weights further and saves them.
 
         Arguments:
             checkpoint: "best" or "newest" of this run, the name of one in its run directory, or a path, such as
                 ``"runs/first/best"``. Default: the best one by the metric ``checkpoint.best``.
-            models: of a model that is given the weights of another one, that one's name in the checkpoint, such as
-                ``model="average"``. Default: each is given its own.
+            models: model -> the model in the checkpoint that it takes its weights from, such as ``model="average"``.
+                Default: each takes its own.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
-            UsageError: there is no such checkpoint, or it has not the weights of these models; tensors are named.
+            UsageError: there is no such checkpoint, or it does not match these models; the tensors are named.
             CheckpointError: it is damaged.
         """
         run = self._run
@@ -386,8 +386,8 @@ class Trainer(RunView):
     def save(self) -> Path | None:
         """Save a checkpoint now.
 
-        At a position that is no save point the run first trains on to the next one, and reports it. From inside a node
-        it is a request, and None is returned; otherwise the path of the checkpoint, which is then on disk.
+        If the position is not a save point, the run first trains to the next one, and reports it. Inside a node this is
+        a request, and None is returned; otherwise the path of the checkpoint, which is then on disk.
 
         Raises:
             UsageError: there is no run directory.
@@ -419,10 +419,10 @@ class Trainer(RunView):
 
     @contextmanager
     def _running(self, options: ResumeOptions, limit: Trigger | None = None) -> Iterator[None]:
-        """The run is running inside this block; the first time it begins, or is resumed.
+        """Inside this block the run is running; the first time, it begins or is resumed.
 
         Arguments:
-            limit: the amount to run until; None where only some transitions are run, and nothing is shown of them.
+            limit: the amount to run until; None to run only some transitions, which are not shown.
         """
         run, life = self._run, self._run.life
         has_failed = life.state == "failed"
@@ -440,11 +440,11 @@ class Trainer(RunView):
                     failure = error
                     is_of_rank = isinstance(error, Exception) and not isinstance(error, RanksError)
                     if life.state == "failed" and is_of_rank and (note := entry.way_back(run)):
-                        error.add_note(note)  # what was being written is on the disk now
+                        error.add_note(note)  # any checkpoint under way is on the disk now
                     raise
                 finally:
                     self._stop(failure)
-                    # Between single transitions workers go on: to start them takes longer than a transition.
+                    # Workers keep running between single transitions: starting them takes longer than a transition.
                     if limit is not None or run.session.loop.ended or life.state == "failed":
                         run.session.compiled.release()
         except BaseException as error:
@@ -454,7 +454,7 @@ class Trainer(RunView):
             raise
 
     def _paused(self) -> AbstractContextManager[None]:
-        """A span that is no time of the run, inside the node that is running."""
+        """A span that does not count as time of the run, inside the node that is running."""
         session = self._session
         node = session.compiled.program.nodes[session.position]
         activity = node.kind.activity if session.loop.inside and node.scope.activity is None else None
@@ -477,7 +477,7 @@ class Trainer(RunView):
             self._has_begun = True
         compiled, loop = session.compiled, session.loop
         compiled.refuse_fractions("until", limit, loop.position)
-        if loop.ended:  # its ending may have been raised since
+        if loop.ended:  # its end may have been moved since
             loop.position, loop.ended = compiled.leave_again(loop.position)
             if not loop.ended and (line := compiled.run_clock.cut_window()) is not None:
                 run.notices(line)
@@ -487,7 +487,7 @@ class Trainer(RunView):
             for name in compiled.state.objects.trained_in_evaluation_mode():
                 run.notices.once(
                     f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
-                    f"call {name}.train() before, unless that is meant"
+                    f"call {name}.train() first, unless this is intended"
                 )
         run.started(limit)
 
@@ -498,13 +498,13 @@ class Trainer(RunView):
         if was_running:
             life.go("finish" if run.session.loop.ended and run.is_end_saved else "stop")
         run.watchers.end(life.state, error)
-        run.requests.take("stop")  # a signal that came while it was about to stop asks for what is done already
+        run.requests.take("stop")  # of a signal that arrived while the run was stopping
         if run.writer.take_written() or (was_running and self._has_begun):
             run.status.write()
 
 
 def _refuse_types(run_dir: Any, seed: Any, loggers: Any, notify: Any, display: Any) -> None:
-    """Raise for an argument of another type, which would fail later, and elsewhere."""
+    """Raise for an argument of a wrong type, which would otherwise fail later, and elsewhere."""
     for name, value, is_right, expected in (
         ("run_dir", run_dir, run_dir is None or isinstance(run_dir, str | Path), "the path of a folder"),
         ("seed", seed, seed is None or (isinstance(seed, int) and 0 <= seed < 2**63), "an integer from 0 to 2**63 - 1"),
@@ -517,5 +517,5 @@ def _refuse_types(run_dir: Any, seed: Any, loggers: Any, notify: Any, display: A
 
 
 def _given(**resources: Any) -> dict[str, Any]:
-    """Those that are not None."""
+    """The resources that are not None."""
     return {name: value for name, value in resources.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What can be looked at in a run, and the picture of its graph, for a notebook and for loggers."""
+"""What can be read from a run, and the picture of its graph for notebooks and loggers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_AMOUNTS = 3  # of a trigger, in a summary
 
 
 class RunView:
-    """What can be looked at in a run, at any moment; nothing here changes it."""
+    """What can be read from a run, at any time; nothing here changes it."""
 
     _run: LiveRun
     _changes: tuple[str, ...] = ()
@@ -54,12 +54,12 @@ class RunView:
 
     @property
     def state(self) -> str:
-        """Where the run is in its life: ready, running, stopping, stopped, finished or failed."""
+        """The state of the life cycle: ready, running, stopping, stopped, finished or failed."""
         return self._run.life.state
 
     @property
     def progress(self) -> Mapping[str, Mapping[str, Any]]:
-        """The progress of every node: path -> field -> value, guard fields that are computed included."""
+        """The progress of every node: path -> field -> value, including computed fields."""
         progress: dict[str, Mapping[str, Any]] = {
             node.path: {
                 name: getattr(node.instance, name)
@@ -116,8 +116,8 @@ class RunView:
     def explain(self) -> Explanation:
         """Why the last transition went the way it did: which edges were tried, and what their guards read then.
 
-        After `advance`, and after a `run` with `trace`, it is what was read while it happened. After any other `run`,
-        which keeps no trace, it is known only where the run is over or has failed.
+        After `advance`, and after a `run` with `trace`, these are the values read at the time. Any other `run` keeps no
+        trace, so the explanation is known only if the run is over or has failed.
         """
         run, explaining = self._run, part("explain")
         last: Explanation | None = run.tracer.last if run.tracer is not None else None
@@ -142,7 +142,7 @@ class RunView:
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """The paths of nodes that have not run, without those that are bypassed, and what is inside of them."""
+        """The paths of nodes that have not run, except bypassed nodes, and those inside one that has not run."""
         nodes = self._session.compiled.program.nodes
         idle = [node for node in nodes if node.bypassed or not node.fields["runs"]]
         inside = tuple(f"{node.path}/" for node in idle)
@@ -152,7 +152,7 @@ class RunView:
     def seconds(self) -> Mapping[str, float]:
         """Seconds by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ...
 
-        These are times of the host: what a device still computes is not waited for.
+        This is time of the host, which does not wait for a device.
         """
         return MappingProxyType(self._session.watch.seconds())
 
@@ -160,15 +160,14 @@ class RunView:
     def seconds_by_node(self) -> Mapping[str, float]:
         """Host seconds of the visits of each node in this process, by path, the longest first.
 
-        They are estimated from the visits of one batch in 128, in ``run(time_nodes=True)``; empty without it. A node
-        that has not run twice is not in it. What a device still computes is not waited for, and goes to the node that
-        waits for it.
+        Estimated from the visits of one batch in 128, in ``run(time_nodes=True)``; empty without it. Nodes that have
+        not run twice are left out. Time of a device counts for the node that waits for it.
         """
         return MappingProxyType(self._run.node_times.seconds())
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What has changed since the checkpoint that the run was resumed from, in words; empty for a run that began.
+        """What has changed since the checkpoint that the run was resumed from, in words; empty without a resume.
 
         Graph, hyper-parameters, code, arguments of `setup`, data, and the weights that the models were set up with.
         """
@@ -180,9 +179,9 @@ class RunView:
         return not_finite_since(self._session.recorder.rows)
 
     def replay_options(self) -> list[str]:
-        """After a failure inside a node: the options of ``graphtrain replay`` that lead a replay to that node.
+        """After a failure inside a node: the options of ``graphtrain replay`` that lead to that node.
 
-        Empty where none do: there is no run directory, no checkpoint, or none that was made with this graph.
+        Empty if there are none: without a run directory or a checkpoint, or if the newest one is of another graph.
         """
         latest = self._run.files.latest if self._run.files is not None else None
         if latest is None or self._run.life.state != "failed":
@@ -202,11 +201,11 @@ class RunView:
         return replay_options(self._session.compiled, self._session.position, has_run=has_run) if is_replayed else []
 
     def snapshot(self) -> Snapshot:
-        """Where the run is and how it goes: what a display shows, and what `status.json` holds."""
+        """The state and progress of the run, as in a display and in `status.json`."""
         return self._run.snapshot()
 
     def summary(self) -> Summary:
-        """The models with their parameters, and what the graph does when; it prints, and shows itself in a notebook."""
+        """The models with their parameters, and the schedule of the graph; it prints, and is drawn in a notebook."""
         program, summing = self._session.compiled.program, part("summary")
         modules = {name: value for name, value in program.resources.items() if isinstance(value, torch.nn.Module)}
         activities = []
@@ -238,8 +237,8 @@ class RunView:
         return html_of(self.graph, counts, None if self._session.loop.ended else self.position, lines)
 
 
-# Drawing can fail in any way: no layout program, one that hangs, a graph that nobody thought of. A run is worth more
-# than its picture, so that every error counts as "no picture".
+# Drawing can fail in any way: no layout program, one that hangs, an unexpected graph. A run is worth more than its
+# picture, so every error counts as "no picture".
 
 
 def html_of(graph: Graph, counts: Mapping[str, int] | None, position: str | None, lines: Iterable[str]) -> str:
@@ -290,7 +289,7 @@ def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> 
         has_run: True if this node has run already, and one of the edges that leave it raised.
 
     Returns:
-        Nothing where no amount leads there: before the first batch, or where only time is counted.
+        An empty list if no amount leads there: before the first batch, or if only time is counted.
     """
     node, units = compiled.program.nodes[position], compiled.graph.units
     for unit in sorted(units, key=lambda unit: unit != "batches"):

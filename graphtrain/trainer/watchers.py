@@ -1,4 +1,4 @@
-"""Who looks at a run while it runs: the display, the status file, loggers, whoever waits for a metric."""
+"""Watchers of a run: the display, the status file, loggers, and the nodes that wait for a metric."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from graphtrain.trainer.observer import MemoryTrend, memory_bytes
 if TYPE_CHECKING:
     from graphtrain.trainer.live_run import LiveRun
 
-# The rest between two ticks of one watcher lasts at least this many times as long as a tick.
+# A watcher rests at least this many times as long as its last tick took.
 _LEAST_REST = 10
 _NOT_FINITE = "--overlay check_finite names the batch, and can drop it"
 
 
 class Watcher:
-    """Looks at a run, in the main thread and between two transitions. Each method does nothing unless it is defined.
+    """Called in the main thread, between two transitions. Each method does nothing by default.
 
     Attributes:
         interval_seconds: the least time between two calls of `tick`. Default: it is never called.
@@ -60,7 +60,7 @@ class Watcher:
 
 @final
 class Watchers:
-    """All who look at one run; `tick` is called by the transitions that are timed, when `Stopwatch.next_tick` comes.
+    """The watchers of one run. Timed transitions call `tick` once `Stopwatch.next_tick` is reached.
 
     Attributes:
         each: the watchers, in the order in which they are called.
@@ -87,7 +87,7 @@ class Watchers:
             watcher.row(row, step)
 
     def tick(self) -> None:
-        """Call whoever is due."""
+        """Call the watchers that are due."""
         now = self._watch.now()
         for watcher, due in self._next.items():
             if now >= due:
@@ -106,7 +106,7 @@ class Watchers:
 
 
 def display_for(notify: Callable[[str], Any], metrics: Sequence[str] | None = None) -> Display | None:
-    """The display that fits where the run is: a terminal, a notebook, or lines; None if displays are not installed.
+    """The display for a terminal, a notebook, or plain lines elsewhere; None if displays are not installed.
 
     Arguments:
         notify: takes a plain line.
@@ -118,7 +118,7 @@ def display_for(notify: Callable[[str], Any], metrics: Sequence[str] | None = No
 
 @final
 class OnDisplay(Watcher):
-    """Shows the run on a display. One that fails, or a terminal that is gone, does not end the run.
+    """Shows the run on a display. A display that fails, or a terminal that is gone, does not end the run.
 
     Arguments:
         snapshot: returns the run as it is now.
@@ -154,7 +154,7 @@ class OnDisplay(Watcher):
 
 @final
 class ToLoggers(Watcher):
-    """Tells the loggers that follow the run of everything but rows, which the recorder gives to each logger."""
+    """Passes everything but rows to each `RunLogger`; the recorder passes rows to all loggers."""
 
     def __init__(self, loggers: Iterable[Logger]) -> None:
         self._loggers = [logger for logger in loggers if isinstance(logger, RunLogger)]
@@ -189,7 +189,7 @@ class OfLosses(Watcher):
 
 @final
 class StatusFile(Watcher):
-    """Writes the status of a run for those outside, and reports memory that grows."""
+    """Writes the status of a run for other processes, and reports memory that grows."""
 
     interval_seconds = STATUS_SECONDS
 
@@ -210,7 +210,7 @@ class StatusFile(Watcher):
         """Write it now.
 
         Arguments:
-            state: what the run is. Default: that of its life cycle.
+            state: the state to write. Default: that of the life cycle.
         """
         run, session = self._run, self._run.session
         if run.files is None:
@@ -226,15 +226,15 @@ class StatusFile(Watcher):
         }
         try:
             run.files.write_status(status)
-        except CheckpointError as error:  # it is for those outside; the run does without
+        except CheckpointError as error:  # the run does not need it
             run.notices.once(f"{error.message}; the run continues")
 
 
 @final
 class Monitors(Watcher):
-    """Gives rows to the nodes that wait for them, and looks whether the metrics that nodes name are recorded at all.
+    """Passes rows to the nodes that wait for them, and checks that the metrics that nodes name are recorded.
 
-    A kind marks the parameter that holds the name by `Metric`.
+    A kind marks the parameter that names a metric with `Metric`.
     """
 
     def __init__(self, session: Session) -> None:
@@ -249,17 +249,17 @@ class Monitors(Watcher):
         session.requests.post("recorded")
 
     def forget(self) -> None:
-        """Drop what an evaluation has recorded that was cut short."""
+        """Drop the metrics of an evaluation that was cut short."""
         self._evaluated = []
 
     def expect(self) -> None:
-        """A row was recorded, and no evaluation is under way: raise if it should have had a metric that a node names.
+        """Check the row recorded last, outside evaluations, for the metrics that nodes name.
 
-        Nodes of other bodies than the one that runs do not hear of its rows.
+        Nodes in bodies other than the running one do not receive its rows.
 
         Raises:
-            UnknownMetricError: an evaluation that has just ended gives metrics named like it, and nothing else records
-                it as far as is known; or everything that may record it has run.
+            UnknownMetricError: an evaluation that has just ended records metrics of similar names, and nothing else
+                that is known records this one; or everything that may record it has run.
         """
         compiled, recorder = self._session.compiled, self._session.recorder
         evaluated, self._evaluated = list(dict.fromkeys(self._evaluated)), []
@@ -287,5 +287,5 @@ class Monitors(Watcher):
 
 
 def _letters(name: str) -> str:
-    """What is left of the name of a metric without what people separate its parts by."""
+    """The letters and digits of the name of a metric, without separators."""
     return "".join(filter(str.isalnum, name)).casefold()

@@ -213,7 +213,7 @@ def test_until_names_the_training_that_runs_or_a_field_by_its_path(until: str, e
         ("3 train/stp.steps", "unknown node `stp` in `train/stp.steps`"),
         ("3 train/step.stps", "`train/step` has no field `stps`"),
         ("3 report/step.steps", "`report/step.steps` leads into `report`, which has no graph inside"),
-        ("3 train/clip.max_norm", "is no number that the node changes"),
+        ("3 train/clip.max_norm", "is not a number that the node changes"),
         ("3 train/steps", 'expected "<number> <unit>"'),
         ("x train.runs", "got 'x train.runs'"),
     ],

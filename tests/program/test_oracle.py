@@ -223,7 +223,7 @@ def test_an_empty_loader_ends_the_run_at_once_and_is_an_error() -> None:
     said: list[str] = []
     events: list[Event] = []
     trainer = trainer_of(Setting(lengths=(0,), after=("100 epochs",)), events, notify=said.append)
-    with pytest.raises(DataError, match="the run came to its end without a batch: the data is empty"):
+    with pytest.raises(DataError, match="the run ended without a batch: the data is empty"):
         trainer.run()
     assert trainer.read("next_batch.batches") == trainer.read("step.steps") == 0
     assert any("no batch" in line for line in said)

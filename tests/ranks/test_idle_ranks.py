@@ -120,7 +120,7 @@ def test_lists_of_samples_that_are_fewer_than_they_say() -> None:
 
 
 def test_data_without_a_batch() -> None:
-    with pytest.raises(DataError, match="came to its end without a batch"):
+    with pytest.raises(DataError, match="ended without a batch"):
         trained(3, fit(1), train_data=lambda: Loader([]))
 
 

@@ -117,7 +117,7 @@ def test_training_data_without_a_batch_is_an_error(name: str, tmp_path: Path) ->
         if run_dir is not None and name in CANNOT_START_OVER:
             assert "can be iterated over only once" in error.value.message
         else:
-            assert "came to its end without a batch: the data is empty, or was exhausted" in error.value.message
+            assert "ended without a batch: the data is empty, or was exhausted" in error.value.message
             assert EMPTY in said
     assert trainer_of(tmp_path).run() is Outcome.FINISHED, "the same command, once the data is there"
 

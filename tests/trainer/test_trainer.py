@@ -224,7 +224,7 @@ def test_a_users_exception_names_the_node_and_keeps_the_users_frames(tmp_path: P
         trainer.run()
     assert caught.value.__notes__ == [
         "raised in node `train_batch` (step 0, epoch 0.20, batch 1/5)",
-        f"no checkpoint was made before: {tmp_path} begins again",
+        f"no checkpoint was saved before: {tmp_path} starts from the beginning",
     ]
     assert caught.traceback[-1].name == "failing"
     assert trainer.state == "failed"

@@ -136,7 +136,7 @@ PROCEDURE = Procedure(
         "no deviation": (changed(deviations=0.0), "deviations"),
         "nothing left out": (changed(skip=0), "skip"),
         "no checkpoint to go back to": (lambda graph, resources: (graph, resources), "run directory"),
-        "no node that saves": (without_checkpoints, "no node asks for one"),
+        "no node that saves": (without_checkpoints, "no node saves one"),
         "no model": (without_model, "model"),
     },
 )
