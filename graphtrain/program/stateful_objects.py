@@ -79,7 +79,7 @@ class StatefulObjects:
         further: the state reachable from objects that `rewire` supplied, of which only a `state_dict` is saved.
         unknown: a line for everything that the last capture could not describe.
         renewed: the resources that were made again since the run began, by name.
-        made_otherwise: a line for everything that a resume makes differently from the run.
+        factory_changes: a line for each difference between what a `Factory` makes now and for the saved run.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class StatefulObjects:
         self.further: list[Baseline] = []
         self.unknown_of_renewed: list[str] = []
         self.renewed: Mapping[str, Renewed] = {}
-        self.made_otherwise: list[str] = []
+        self.factory_changes: list[str] = []
 
     def begin(self, left_out: Collection[str] = (), run: Any = None) -> None:
         """List what is reachable, before anything has changed.
@@ -151,9 +151,9 @@ class StatefulObjects:
         for path in left_out:
             if path not in places:
                 raise UsageError(f"not_state: there is no `{path}`", suggestion(path, places))
-        self.watch(baseline)
+        self.track(baseline)
 
-    def watch(
+    def track(
         self, baseline: Baseline, former: StatefulObjects | None = None, renewed: Mapping[str, Renewed] = _NOT_RENEWED
     ) -> None:
         """Save the differences from a baseline, and the objects with a `state_dict` that it lists.
@@ -187,7 +187,7 @@ class StatefulObjects:
                     objects.add(path, value)
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
-            self._watch_further(baseline, former)
+            self._track_further(baseline, former)
 
     def _list_renewed(self, baseline: Baseline) -> None:
         """Note the present state that is reachable only from each resource that was made again."""
@@ -200,7 +200,7 @@ class StatefulObjects:
                 renewed.baseline = Baseline(roots, elsewhere=elsewhere, left_out=baseline.left_out, with_code=False)
             elsewhere |= renewed.baseline.reachable.by_id.keys()
 
-    def _watch_further(self, baseline: Baseline, former: StatefulObjects) -> None:
+    def _track_further(self, baseline: Baseline, former: StatefulObjects) -> None:
         """Note objects supplied since the run began, of which only the `state_dict` is saved."""
         listed, known = baseline.reachable, {id(value) for _, value in by_name(former.resources)}
         further = {
@@ -274,7 +274,7 @@ class StatefulObjects:
     def not_restored(self) -> list[str]:
         """A line for everything that was saved and no longer has a place, or has changed."""
         missing = [line for baseline in self._baselines() for line in baseline.not_restored]
-        return [*self.made_otherwise, *missing, *self.data_state.not_as_before()]
+        return [*self.factory_changes, *missing, *self.data_state.not_as_before()]
 
     def drift(self, states: Mapping[str, Any] | None = None) -> Drift:
         """The changes since the run began that nothing else saves; `states` as for `Baseline.drift`."""

@@ -1,4 +1,4 @@
-"""A run without files, screen and signals: a graph bound to resources, a position in it, and every way to get there."""
+"""A run without files, screen and signals: a graph bound to resources, a position in it, and the ways to get there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from graphtrain.resume.equal_ranks import refuse_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.rank_resume import resized
 from graphtrain.resume.restore import GraphChange, Restored, ResumeOptions, placed, restore
-from graphtrain.resume.setup_change import SetupHashes, made_otherwise
+from graphtrain.resume.setup_change import SetupHashes, factory_changes
 from graphtrain.state.random import (
     RandomAside,
     global_generators,
@@ -44,29 +44,29 @@ from graphtrain.storage.checkpoint import Checkpoint
 
 @final
 class Session(RunOfRank):
-    """A graph bound to resources, and where it is.
+    """A graph bound to resources, with a position in it.
 
-    It begins, or enters the state of a checkpoint, by `enter`; it continues with another graph by `rewire`, and with
-    resources that were made again by `renew`.
+    It starts by `begin`, or enters the state of a checkpoint by `enter`; it continues with another graph by `rewire`,
+    and with resources that were made again by `renew`.
 
     Arguments:
-        graph: without problems.
+        graph: a checked graph.
         resources: what nodes read, by name, factories among them.
         ranks: this process among the others, or alone.
         seed, device, deterministic, about, not_state: as `Trainer` has them.
         saving: True if checkpoints will be made.
-        notices: for a person.
-        tick: called with the time by transitions that are timed, when it is due.
+        notices: messages for the user.
+        tick: called with the time by timed transitions, when it is due.
 
     Raises:
         GraphError, UsageError: as for `CompiledGraph`, and for resources that ranks cannot train.
 
     Attributes:
         requests: to the loop.
-        world: the ranks of the run; of one process, it alone.
+        world: the ranks of the run, possibly only this one.
         resources: by name, as they are now.
         setup: hashes of what was set up.
-        environment: None where nothing is written, and nothing was read.
+        environment: None if no checkpoint is written or read.
     """
 
     environment: RunEnvironment | None = None
@@ -98,10 +98,10 @@ class Session(RunOfRank):
         self.resources = with_copies(graph, self._renewals.current, self._made)
         self._first_made = {name: self.resources[name] for name in (*self._renewals.factories, *self._made)}
         self._takes_seed = seed is None
-        own = seed if seed is not None else seed_given() or 0
-        self.seed: int = self.world.gather(own)[0] if seed is None else own
-        # Ranks that are seeded alike, as equal models ask for, would drop alike.
-        self._reseeds = seed is not None or (ranks.rank > 0 and own == self.seed)
+        own_seed = seed if seed is not None else seed_given() or 0
+        self.seed: int = self.world.gather(own_seed)[0] if seed is None else own_seed
+        # Ranks with the same seed, which equal models require, would draw the same dropout masks.
+        self._reseeds = seed is not None or (ranks.rank > 0 and own_seed == self.seed)
         self.device = resolve_device(device, ranks.local_rank if several is not None else None)
         if several is not None:
             refuse_models(self.resources)
@@ -137,7 +137,7 @@ class Session(RunOfRank):
     ) -> CompiledGraph:
         return CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
 
-    # ---- where it is
+    # ---- its position
 
     @property
     def alive(self) -> set[int]:
@@ -146,7 +146,7 @@ class Session(RunOfRank):
 
     @property
     def moment(self) -> dict[str, Fraction]:
-        """How far the run is: unit -> its exact value; empty where the clock counts nothing."""
+        """The clock of the run: unit -> its exact value; empty if it counts nothing."""
         return self.compiled.run_clock.moment(self.loop.position)
 
     @property
@@ -161,17 +161,17 @@ class Session(RunOfRank):
 
     @property
     def position(self) -> int:
-        """The number of that node."""
+        """The number of the node that runs next, or is running."""
         return self.loop.position
 
     @property
     def place(self) -> str:
-        """The same for a person, as messages of other ranks have it."""
+        """The position in words, for messages on other ranks."""
         return f"in `{self.path}` at {self.compiled.run_clock.describe()}"
 
     @property
     def trained(self) -> dict[str, Any]:
-        """How far the run is, as a status has it."""
+        """How far the run has trained, as in a status."""
         return {"trained": self.compiled.run_clock.trained(), **self.compiled.run_clock.nested()}
 
     def seconds(self) -> float:
@@ -190,13 +190,13 @@ class Session(RunOfRank):
     # ---- ways in
 
     def set_up(self, checkpoint: Checkpoint | None, holder: Any) -> None:
-        """Note what is set up, before the run begins or is resumed; looking at data may draw random numbers.
+        """Record what is set up, before the run begins or is resumed. Inspecting data may draw random numbers.
 
         Arguments:
-            checkpoint: from which it will be resumed. None: it begins.
+            checkpoint: the one to resume from. None: the run begins.
             holder: the object through which a step function of the user may reach this session.
         """
-        if checkpoint is not None and self._takes_seed:  # from which the order of its data follows
+        if checkpoint is not None and self._takes_seed:  # it determines the order of the data
             saved = checkpoint.manifest.environment.get("seed", self.seed)
             if saved != self.seed:
                 self.seed = self._prepared["seed"] = saved
@@ -214,7 +214,7 @@ class Session(RunOfRank):
         """Go to the start.
 
         Arguments:
-            random: the state of the generators as the user has left them.
+            random: the state of the generators as the user left them.
         """
         restore_random(dict(random))
         rank = self.world.rank
@@ -225,10 +225,10 @@ class Session(RunOfRank):
         self.compiled.begin()
 
     def enter(self, checkpoint: Checkpoint, options: ResumeOptions, *, again: bool = False) -> Restored:
-        """Go to where a checkpoint was made.
+        """Enter the state of a checkpoint.
 
         Arguments:
-            again: True if this session has run: what nodes hold is dropped, as in a new process.
+            again: True if this session has run: the state of nodes is dropped, as in a new process.
 
         Raises:
             UsageError, CheckpointError: as for `restore`.
@@ -250,16 +250,16 @@ class Session(RunOfRank):
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
         self.compiled = self._compile(self.graph, self.resources, prepared, made=self._made)
         if former.baseline is not None:
-            self.compiled.state.watch(former.baseline, former, former.renewed)
+            self.compiled.state.track(former.baseline, former, former.renewed)
 
     def rewire(self, graph: Graph, rename: Mapping[str, str], resources: Mapping[str, Any], *, moves: bool) -> None:
-        """Continue with another graph, with further resources or others in the place of some.
+        """Continue with another graph, and with additional or replaced resources.
 
         Arguments:
-            moves: True if what nodes hold moves to the graph. Default: the run has not begun.
+            moves: True if the state of nodes moves to the graph; False if the run has not begun.
 
         Raises:
-            UsageError: the graph has no place for where the run is; or `rename` names no node.
+            UsageError: the graph does not have the position of the run; or `rename` names no node.
         """
         renewals = self._renewals.with_others(resources, self.resources)
         resources = {name: renewals.current[name] for name in resources}
@@ -275,17 +275,17 @@ class Session(RunOfRank):
         self._first_made = {name: first[name] for name in (*renewals.factories, *made)}
 
     def renew(self) -> None:
-        """Continue with what a node has made again in the place of what there was."""
+        """Continue with the resources that a node has made again."""
         renewed = self._renewals.take()
         self._put_renewed(renewed, self.compiled.state.renewed, self.resources, moves=True)
         self.compiled.clear_windows()
         self.compiled.restart_makers({name for name, source in self._made.items() if source in renewed})
 
     def _renew_as(self, saved: Mapping[str, Any]) -> None:
-        """Make again what a run had made again when it was saved; everything else is as it was at the start.
+        """Make again the resources that the saved run had made again; all others are as at the start.
 
         Raises:
-            CheckpointError: it is no `Factory` now.
+            CheckpointError: one of them is not a `Factory` now.
         """
         if not saved and not self.compiled.state.renewed:
             return
@@ -297,20 +297,20 @@ class Session(RunOfRank):
                 resources[name] = again[name].value
         self._put_renewed(again, {}, first, moves=False)
         state = self.compiled.state
-        state.made_otherwise = [
+        state.factory_changes = [
             line
             for name, renewed in state.renewed.items()
-            for line in made_otherwise(name, saved.get(name, {}).get("setup", {}), renewed.setup)
+            for line in factory_changes(name, saved.get(name, {}).get("setup", {}), renewed.setup)
         ]
 
     def _put_renewed(
         self, again: Mapping[str, Renewed], before: Mapping[str, Renewed], resources: Mapping[str, Any], *, moves: bool
     ) -> None:
-        """Put resources that were made again, and copies of them, in the place of what there was.
+        """Replace resources by those that were made again, and by copies of these.
 
         Arguments:
             before: those that were made again earlier.
-            resources: the others.
+            resources: all others.
             moves: as for `_replace`.
         """
         values = {name: renewed.value for name, renewed in again.items()}
@@ -336,27 +336,27 @@ class Session(RunOfRank):
         *,
         moves: bool,
     ) -> None:
-        """Compile a graph with some resources in the place of others, and continue with it; if that raises, as before.
+        """Compile a graph with replaced resources, and continue with it; if that raises, nothing changes.
 
         Arguments:
-            resources: further ones, or others in the place of those so far.
-            made: the resources that are copies, and of what.
+            resources: additional ones, or replacements.
+            made: the resources that are copies, each with its source.
             renewed: the resources that were made again since the run began.
-            moves: True if what nodes hold moves to the graph. Default: they are set up later.
+            moves: True if the state of nodes moves to the graph; False if they are set up later.
         """
         all_resources = {**self.resources, **resources}
         former, policy, environment = self.compiled, self.requests.policy, self.environment
-        # What nodes hold moves to the other graph in memory; resources are the same objects.
+        # The state of nodes moves to the other graph in memory; resources are the same objects.
         state = former.state.capture(former.written(), OF_NODES if moves else ("random",))
         try:
             prepared = prepare_further(self._prepared, all_resources, resources, self.device)
             prepared["renewals"] = renewals
-            if environment is not None:  # before the data is opened: to look at it may draw from its generator
+            if environment is not None:  # before the data is opened: inspecting it may draw from its generator
                 environment = environment.with_resources(self.resources, all_resources)
             older = former if moves else None
             compiled = self._compile(graph, all_resources, prepared, older, renaming, given=resources, made=made)
             compiled.program.window_ranks = former.program.window_ranks
-            if compiled.retention is None:  # that of a node that is gone applies no more
+            if compiled.retention is None:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()
             position = compiled.start
             if moves:
@@ -366,7 +366,7 @@ class Session(RunOfRank):
                 refuse_models(resources)
             require_equal(self.world, graph, resources, {}, hyper_parameters.values, begins=False)
             if former.state.baseline is not None:
-                compiled.state.watch(former.state.baseline, former.state, renewed)
+                compiled.state.track(former.state.baseline, former.state, renewed)
         except BaseException:
             self.requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             raise
@@ -380,10 +380,10 @@ class Session(RunOfRank):
         self.compiled, self.loop.position, self.hyper_parameters = compiled, position, hyper_parameters
 
     def _move(self, state: RunState, former: CompiledGraph, compiled: CompiledGraph, renaming: Renaming) -> int:
-        """Restore into a graph what the nodes of a former one held; the position in it.
+        """Restore the state of the nodes of a former graph into another; returns the position there.
 
         Raises:
-            UsageError: the new graph has no place for it.
+            UsageError: the new graph does not have it.
         """
         change = GraphChange(former.graph, renaming, renaming.graph(former.graph).diff(compiled.graph))
         path = former.path(self.loop.position)

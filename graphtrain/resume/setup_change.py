@@ -1,7 +1,7 @@
-"""What `setup` has made when a run begins, compared with what it makes for a resume.
+"""What `setup` made when a run began, compared with what it makes for a resume.
 
-Only plain values are compared here, and data as a whole elsewhere: of the rest either the very state is saved, or a
-change is reported. What a resume restores over is no difference.
+Only plain values are compared here, and data as a whole elsewhere; anything else is either saved, or reported when it
+changes. What a resume restores is not a difference.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from graphtrain.state.reachable import OF_THE_COMPILER, Reached, is_within, part
 
 _MOST = 3
 
-# A reading of the clock is known by its value alone: `setup` runs before anything of ours, often reads the clock in C
-# code or under a name of its own, and keeps a plain number. So Unix seconds from an hour before this import, which a
-# launcher may have passed on, until now count as one. No other number is likely to lie there. What this misses: a seed
-# that is drawn from the clock is no difference either, and milliseconds or an earlier hour are one.
+# A reading of the clock can only be recognized by its value: `setup` runs before our code, may read the clock in C, and
+# keeps a plain number. So Unix seconds from an hour before this import, which a launcher may have passed on, until now
+# count as a time. Hardly any other number lies there. What this misses: a seed drawn from the clock counts as a time
+# too, and milliseconds or an earlier hour do not.
 _EARLIEST_TIME = time.time() - 3600
-_OF_A_PROCESS = "p"  # behind the hash of a number that is the identity of the process: so may a number of layers be
+_OF_A_PROCESS = "p"  # after the hash of a number that equals the process id, as a number of layers may by chance
 _ATTRIBUTES = ("module", "optimizer", "object", "function", "class")
 _CONTAINERS = ("list", "tuple", "deque", "set", "mapping", "cell")
 
@@ -46,7 +46,7 @@ class SetupHashes:
 
     Attributes:
         by_path: path -> hash.
-        owners: path -> what it is of, and the path of that.
+        owners: path -> the type and the path of its owner.
     """
 
     by_path: dict[str, str] = field(default_factory=dict)
@@ -54,40 +54,40 @@ class SetupHashes:
 
     @classmethod
     def of(cls, baseline: Baseline, *, now: bool = False) -> SetupHashes:
-        """Of what was set up; or of what the same objects hold now."""
+        """The hashes of what was set up; with `now`, of what the same objects hold now."""
         hashes = cls()
-        for reached in baseline.listed():
-            if reached.is_covered and reached.category != "module":
+        for entry in baseline.listed():
+            if entry.is_covered and entry.category != "module":
                 continue
-            if reached.category in (*_ATTRIBUTES, *_CONTAINERS):
+            if entry.category in (*_ATTRIBUTES, *_CONTAINERS):
                 if now:
-                    keys, parts = sample_of(reached.value, reached.category)
-                    reached = replace(reached, keys=keys, parts=parts)
-                hashes._add(reached, baseline)
+                    keys, parts = sample_of(entry.value, entry.category)
+                    entry = replace(entry, keys=keys, parts=parts)
+                hashes._add(entry, baseline)
         for module, name, before, after in baseline.globals_in_use():
             if is_value(before):
                 hashes._put(f"{module}:{name}", _text(after if now else before, baseline), "program", module)
         return hashes
 
-    def _add(self, reached: Reached, baseline: Baseline) -> None:
+    def _add(self, entry: Reached, baseline: Baseline) -> None:
         owners: Mapping[str, Owner] = {"module": "module", "object": "object"}
-        owner = "data" if reached.is_data else owners.get(reached.category, "program")
-        if reached.category in _ATTRIBUTES:
-            for place, part, is_covered in parts_of(reached):
+        owner = "data" if entry.is_data else owners.get(entry.category, "program")
+        if entry.category in _ATTRIBUTES:
+            for place, part, is_covered in parts_of(entry):
                 name = place.rpartition(".")[2]
                 if name.startswith(OF_THE_COMPILER):
                     continue
-                if is_value(part) and not (is_covered and name in reached.covered) and not baseline.is_left_out(place):
-                    self._put(place, _text(part, baseline), owner, reached.path)
+                if is_value(part) and not (is_covered and name in entry.covered) and not baseline.is_left_out(place):
+                    self._put(place, _text(part, baseline), owner, entry.path)
                     if type(part) is int and part == os.getpid():
                         self.by_path[place] += _OF_A_PROCESS
-        elif reached.is_entered:
-            keys = [_text(key, baseline) for key in reached.keys]
-            parts = [_text(part, baseline) for part in reached.parts]
-            order = sorted if reached.category == "set" else list
-            self._put(reached.path, (len(parts), keys, order(parts)), owner, reached.path)
+        elif entry.is_entered:
+            keys = [_text(key, baseline) for key in entry.keys]
+            parts = [_text(part, baseline) for part in entry.parts]
+            order = sorted if entry.category == "set" else list
+            self._put(entry.path, (len(parts), keys, order(parts)), owner, entry.path)
         else:
-            self._put(reached.path, reached.length, owner, reached.path)
+            self._put(entry.path, entry.length, owner, entry.path)
 
     def _put(self, path: str, content: Any, owner: Owner, owner_path: str) -> None:
         self.by_path[path] = content_hash(content)[:8]
@@ -95,18 +95,22 @@ class SetupHashes:
 
 
 def setup_changes(
-    saved: Mapping[str, str], made: SetupHashes, baseline: Baseline, drift: Mapping[str, Any], but: Collection[str] = ()
+    saved: Mapping[str, str],
+    hashes: SetupHashes,
+    baseline: Baseline,
+    drift: Mapping[str, Any],
+    reported: Collection[str] = (),
 ) -> dict[str, str]:
     """What differs from what `setup` made for the saved run, and was not restored: path -> what to do.
 
     Arguments:
-        saved: path -> hash; empty where it is not known.
-        made: of this process, before anything was restored.
+        saved: path -> hash; empty if unknown.
+        hashes: of this process, before anything was restored.
         baseline: of this process, after the restore.
         drift: what was restored of the reachable state.
-        but: names of data that is reported already.
+        reported: names of data that is reported already.
     """
-    differing = [path for path, found in made.by_path.items() if not _is_same(saved.get(path, found), found)]
+    differing = [path for path, value in hashes.by_path.items() if not _is_same(saved.get(path, value), value)]
     if not differing:
         return {}
     now, restored = SetupHashes.of(baseline, now=True).by_path, {*drift}
@@ -115,16 +119,16 @@ def setup_changes(
         restored |= {f"{path}{separator}{name}" for name in change.get("set", ())}
     changes = {}
     for path in differing:
-        owner, owner_path = made.owners[path]
-        is_restored = path in restored or now.get(path) != made.by_path[path]
-        if not is_restored and not is_within(path, but):
+        owner, owner_path = hashes.owners[path]
+        is_restored = path in restored or now.get(path) != hashes.by_path[path]
+        if not is_restored and not is_within(path, reported):
             changes[path] = _REMEDIES[owner].format(owner=owner_path)
     return changes
 
 
-def made_otherwise(name: str, saved: Mapping[str, str], made: Mapping[str, str]) -> list[str]:
-    """A line for each path at which a resource that was made again is not what it was made as when it was saved."""
-    differing = [path for path, found in made.items() if not _is_same(saved.get(path, found), found)]
+def factory_changes(name: str, saved: Mapping[str, str], hashes: Mapping[str, str]) -> list[str]:
+    """A line for each path at which a resource made again differs from what its `Factory` made for the saved run."""
+    differing = [path for path, value in hashes.items() if not _is_same(saved.get(path, value), value)]
     return [f"{path} differs from what the Factory of `{name}` made: seed it" for path in differing[:_MOST]]
 
 
@@ -144,7 +148,7 @@ def _is_same(saved: str, now: str) -> bool:
 
 
 def _text(value: Any, baseline: Baseline) -> str:
-    """A value as text that is the same in every process that sets up alike: it names no process, place or time."""
+    """A value as text that is the same in every process with the same set-up: without process ids, places and times."""
     if not is_value(value):
         return ""
     if type(value) in (int, float):
