@@ -1,4 +1,4 @@
-"""What bitwise equality assumes, kept with every checkpoint; a resume prints in one line what of it has changed."""
+"""What bitwise equality assumes, saved with every checkpoint; a resume reports in one line what has changed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RunEnvironment:
 
     Attributes:
         environment: library versions, machine, threads, numeric flags and the seed.
-        about: plain data of whoever started the run: the `command`, the `arguments` of its `setup` and which of them
+        about: plain data about the start of the run: the `command`, the `arguments` of its `setup` and which of them
             were `given`, fingerprints of the `weights` that it returned, ...
     """
 
@@ -39,7 +39,7 @@ class RunEnvironment:
     about: Mapping[str, Any]
 
     def with_resources(self, former: Mapping[str, Any], resources: Mapping[str, Any]) -> RunEnvironment:
-        """The same, with the data that is new since.
+        """The same, with the fingerprints of new data.
 
         Arguments:
             former: the resources so far.
@@ -53,12 +53,12 @@ class RunEnvironment:
         return replace(self, data=data)
 
     def as_plain(self) -> dict[str, Any]:
-        """The form that a manifest holds; every text of it can be written as UTF-8."""
+        """Plain data for a manifest; every string can be encoded as UTF-8."""
         plain: dict[str, Any] = all_utf8({**vars(self), "origin": self.origin.as_plain()})
         return plain
 
     def changes(self, saved: Manifest) -> list[str]:
-        """What a person has changed since a manifest was written, in words: code, arguments and data."""
+        """What the user has changed since a manifest was written, in words: code, arguments and data."""
         now = self.as_plain()
         seeds = saved.about.get("seed"), now["about"].get("seed")
         return [
@@ -70,7 +70,7 @@ class RunEnvironment:
         ]
 
     def asides(self, saved: Manifest) -> str:
-        """What has been changed since and makes no difference, in words; empty for nothing."""
+        """The changes since that make no difference, in words; empty if there are none."""
         return "; ".join(one_line(line, _MOST_CHARACTERS) for line in data_asides(saved.data, dict(self.data)))
 
     def changed_data(self, saved: Manifest) -> list[str]:
@@ -79,9 +79,9 @@ class RunEnvironment:
         return [name for name in now if data_changes(saved.data, {name: now[name]})]
 
     def changes_of_weights(self, saved: Manifest) -> list[str]:
-        """The models that were not set up with the weights of then, where both are known, in words.
+        """The models that are set up with other weights than then, if both are known, in words.
 
-        To a run that trains them on they make no difference: a resume loads the saved ones.
+        A run that trains them further does not depend on these: a resume loads the saved weights.
         """
         before, now = (about.get("weights") or {} for about in (saved.about, self.about))
         return [f"the weights of `{name}`" for name in now if before.get(name, now[name]) != now[name]]
@@ -90,8 +90,8 @@ class RunEnvironment:
         """Whether a resume from a manifest is exact, in words: ``code, data, threads unchanged: exact``.
 
         Arguments:
-            others: what else has changed, in words. Default: nothing.
-            lost: state that was not saved, or is not what it was, in words. Default: none.
+            others: other changes, in words. Default: none.
+            lost: state that was not saved or not restored, in words. Default: none.
         """
         now = self.as_plain()
         # A field that only another version of graphtrain saves is no change.
@@ -117,7 +117,7 @@ class RunEnvironment:
 def run_environment(
     resources: Mapping[str, Any], about: Mapping[str, Any], *, deterministic: bool, seed: int
 ) -> RunEnvironment:
-    """That of this process; `about` may name its `script`."""
+    """The environment of this process; `about` may name its `script`."""
     script = about.get("script")
     environment = {
         "graphtrain": __version__,
@@ -158,6 +158,3 @@ def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[
         for name in sorted({*before, *given})
         if before.get(name) != after.get(name)
     ]
-
-
-# ---- where a run comes from: the code that it runs, its revision, and what of it was not committed

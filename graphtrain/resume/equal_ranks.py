@@ -1,7 +1,7 @@
-"""What all ranks must begin with alike: graph, settings, versions, data and weights; compared before anything trains.
+"""What must be equal on all ranks: graph, settings, versions, data and weights; compared before anything trains.
 
-Ranks pass one hash first. Only where it differs they pass everything line by line, and the error names the first line
-that is not the same.
+Ranks compare one hash first. Only if it differs do they compare everything line by line, and the error names the first
+line that differs.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from graphtrain.storage.run_directory import readable_failure
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.version import __version__
 
-# A file of another host is seen within so long, or the folder is not the same.
+# A file written by another host is visible within this time, or the folder is not the same.
 _VISIBLE_SECONDS = 5.0
-# Of a tensor that differs, so many elements are searched for one that does.
+# How many elements of a tensor that differs are searched for the first difference.
 _MOST_ELEMENTS = 65_536
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
@@ -45,7 +45,7 @@ _COMMAND = "start all ranks with the same command, script and files"
 _VERSION = "use one environment on all hosts"
 _DATA = "give all ranks the same data: each of them takes its own batches of it"
 _WEIGHTS = (
-    "make the model of the same seed on all ranks; a command seeds Python, NumPy and torch before setup() is called, "
+    "make the model from the same seed on all ranks; a command seeds Python, NumPy and torch before setup() is called, "
     "so leave the rank out of the seed"
 )
 
@@ -65,11 +65,11 @@ def require_equal(
     """Compare what the ranks begin with.
 
     Arguments:
-        settings: what the trainer was given besides: its seed, the arguments of `setup`.
-        begins: False for resources that a run is given later: their buffers may be of what every rank has trained.
+        settings: other arguments of the trainer: its seed, the arguments of `setup`.
+        begins: False for resources added later, whose buffers may already differ between ranks.
 
     Raises:
-        UsageError: they differ; on all of them, with what the first line that differs is on which rank.
+        UsageError: they differ; raised on all ranks, with the first line that differs and its values.
     """
     if agreement.world_size == 1:
         return
@@ -92,19 +92,19 @@ def require_equal(
         raise UsageError(f"ranks differ in {name}: {_by_rank(values)}", hint)
 
 
-def _where_different(agreement: Agreement, own: Any) -> list[Any]:
-    """What every rank has to compare, plain data, if it is not the same on all of them; empty if it is."""
-    digest = hashlib.blake2b(json.dumps(own).encode(), digest_size=8).digest()
+def _where_different(agreement: Agreement, value: Any) -> list[Any]:
+    """The plain data that each rank passes, if it is not the same on all ranks; empty if it is."""
+    digest = hashlib.blake2b(json.dumps(value).encode(), digest_size=8).digest()
     records = agreement.synchronise("start", Record(digest=digest))
     are_equal = all(record.digest == digest for record in records)
-    return [] if are_equal else agreement.gather(own)
+    return [] if are_equal else agreement.gather(value)
 
 
 def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) -> None:
-    """Compare the parameters of all ranks, where a run begins and ends.
+    """Compare the parameters of all ranks, when a run begins and ends.
 
     Raises:
-        RanksDivergedError: they differ; on all of them, with the first element that does.
+        RanksDivergedError: they differ; raised on all ranks, with the first element that differs.
     """
     if agreement.world_size == 1:
         return
@@ -115,18 +115,18 @@ def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) ->
     name, values = _first_weight(agreement, name, tensors)
     raise RanksDivergedError(
         f"ranks differ in {name}: {_by_rank(values)}",
-        "what changes weights must do the same on all ranks: draw no random numbers for them, and read no batch of one "
-        "rank",
+        "code that changes weights must do the same on all ranks: it must not draw random numbers or read the batch "
+        "of one rank",
     )
 
 
 def _first_weight(agreement: Agreement, name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, list[str]]:
-    """The name of what differs first in a tensor, and what it is on every rank."""
-    own, tensor = None, tensors.get(name.strip("`"))
+    """The name of the first difference in a tensor, and its value on each rank."""
+    content, tensor = None, tensors.get(name.strip("`"))
     if tensor is not None:
         elements = list(map(repr, tensor.detach().reshape(-1)[:_MOST_ELEMENTS].tolist()))
-        own = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), elements]
-    of_ranks = agreement.gather(own)
+        content = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), elements]
+    of_ranks = agreement.gather(content)
     forms = ["nothing" if each is None else f"{each[0]} {each[1]}" for each in of_ranks]
     if len(set(forms)) > 1:
         return name, forms
@@ -134,7 +134,7 @@ def _first_weight(agreement: Agreement, name: str, tensors: Mapping[str, torch.T
         if len(set(values)) > 1:
             index = [int(place) for place in np.unravel_index(number, of_ranks[0][1])]
             return f"`{name.strip('`')}{index or ''}`", list(values)
-    return name, [f"other values behind the first {_MOST_ELEMENTS}"] * len(of_ranks)
+    return name, [f"other values after the first {_MOST_ELEMENTS}"] * len(of_ranks)
 
 
 def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
@@ -147,7 +147,7 @@ def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iter
 
 
 def _hashes(tensors: Mapping[str, torch.Tensor]) -> Lines:
-    """Each tensor as it is compared: its name in code, and a hash of its bytes."""
+    """The name of each tensor in backticks -> a hash of its bytes."""
     whole = {f"`{name}`": tensor.detach() for name, tensor in tensors.items()}
     return {name: content_hash(tensor, most_bytes=tensor.nbytes) for name, tensor in whole.items()}
 
@@ -156,9 +156,9 @@ def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, data in by_name(resources):
         if not is_data(name, data):
             continue
-        is_own = isinstance(data, RankLocal)
-        yield f"whether `{name}` is rank_local", is_own
-        if is_own:
+        is_local = isinstance(data, RankLocal)
+        yield f"whether `{name}` is rank_local", is_local
+        if is_local:
             continue
         facts = fingerprint(data)
         yield f"the length of `{name}`", facts["length"]
@@ -196,23 +196,23 @@ def _by_rank(values: Sequence[str]) -> str:
 
 
 def require_one_folder(agreement: Agreement, run_files: RunFiles) -> None:
-    """Find out whether all ranks see the run directory that rank 0 writes.
+    """Check that all ranks see the run directory that rank 0 writes.
 
     Raises:
-        UsageError: one of them does not; on all of them.
+        UsageError: a rank does not; raised on all ranks.
     """
     if agreement.world_size == 1:
         return
-    trace = temporary_name(run_files.folder / uuid.uuid4().hex)
+    probe = temporary_name(run_files.folder / uuid.uuid4().hex)
 
-    def leave() -> str:
-        with readable_failure(trace):
-            trace.touch()
-        return trace.name
+    def write_probe() -> str:
+        with readable_failure(probe):
+            probe.touch()
+        return probe.name
 
-    name = agreement.lead(leave)
+    name = agreement.lead(write_probe)
     seen = agreement.gather(_is_visible(run_files.folder, name))
-    agreement.lead(lambda: trace.unlink(missing_ok=True))
+    agreement.lead(lambda: probe.unlink(missing_ok=True))
     if not all(seen):
         ranks = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
         raise UsageError(
@@ -222,7 +222,7 @@ def require_one_folder(agreement: Agreement, run_files: RunFiles) -> None:
 
 
 def _is_visible(folder: Path, name: str) -> bool:
-    """True if a file is in a folder as this rank has it; shared file systems may show it a little later."""
+    """True if this rank sees a file in a folder, which on a shared file system may take a moment."""
     deadline = time.monotonic() + _VISIBLE_SECONDS
     while True:
         with suppress(OSError):
@@ -234,16 +234,16 @@ def _is_visible(folder: Path, name: str) -> bool:
 
 
 def refuse_models(resources: Mapping[str, Any]) -> None:
-    """Refuse models that exchange gradients by themselves, and those that would not begin alike on all ranks.
+    """Refuse models that exchange gradients by themselves, and those that would begin differently on each rank.
 
     Raises:
-        UsageError: a model is wrapped in `DistributedDataParallel` or `DataParallel`, or a part of it is; or it has a
-            parameter without values, which every rank would draw by random numbers of its own.
+        UsageError: a model or a part of it is wrapped in `DistributedDataParallel` or `DataParallel`; or it has an
+            uninitialized parameter, which each rank would initialize with random numbers of its own.
     """
     for path, tensor in _tensors(resources):
         if is_lazy(tensor):
             raise UsageError(
-                f"`{path}` has no values yet, and each rank would draw others at its first batch",
+                f"`{path}` is not initialized yet, and each rank would initialize it differently at its first batch",
                 "pass a batch through the model in setup(), before the optimizer is made",
             )
     for name, module in resources.items():

@@ -1,9 +1,9 @@
 """The hyper-parameters that a run was set up with, compared with those of a resume: no difference is ignored silently.
 
-A resume loads the state of optimizers and schedulers, and with it their old hyper-parameters, over the new ones that
-the script has set. So what they were set up with is kept, before any step, and a person decides about a difference.
-A checkpoint holds two things: what was set up last, and what is in force since a person decided. A value that equals
-either is no difference: the command of then and the command of the decision can both be repeated.
+Loading the state of optimizers and schedulers also loads their old hyper-parameters, over the new ones that the script
+has set. So what they were set up with is saved before any step, and the user decides about a difference. A checkpoint
+holds two things: what was set up last, and what is in force since the user decided. A value that equals either is not a
+difference, so the original command and the command with the decision can both be repeated.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _ABSENT = {CLASS: "absent"}
 
 @dataclass(frozen=True)
 class HyperParameterChange:
-    """One hyper-parameter that is not what it was.
+    """A hyper-parameter that differs from the saved one.
 
     Attributes:
         name: ``"optimizer.lr"``.
@@ -86,24 +86,24 @@ class HyperParameterChange:
     def __str__(self) -> str:
         if self.field == CLASS and _ABSENT[CLASS] in (self.saved, self.now):
             new = self.saved == _ABSENT[CLASS]
-            return f"{self.resource}: " + ("new, begins as it is set up now" if new else "is there no more")
+            return f"{self.resource}: " + ("new, begins as it is set up now" if new else "removed")
         saved, now = ("absent" if value is None else show_value(value).strip('"') for value in (self.saved, self.now))
         return one_line(f"{self.name}: {saved} -> {now}")
 
 
 @final
 class HyperParameters:
-    """The optimizers, schedulers and other resources with a `state_dict`, as they were before any step.
+    """The hyper-parameters of optimizers, schedulers and other resources with a `state_dict`, before any step.
 
-    Objects that an earlier HyperParameters has seen were set up then, however much they were trained since.
+    For objects that an earlier HyperParameters has seen, they are those of that time, even if they were trained since.
 
     Arguments:
-        stateful: by name; of modules only that they exist, for their state is what is trained.
-        former: those of the run so far; what is in force for its resources stays so. Default: all resources are new.
+        stateful: by name; modules only by name, because their state is what is trained.
+        former: those of the run so far, in force for the same resources. Default: all resources are new.
 
     Attributes:
         made: what was set up, by resource and field.
-        values: what is in force: the same, until a resume keeps saved ones.
+        values: what is in force: the same, unless a resume kept saved ones.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
     >>> HyperParameters({"optimizer": optimizer}).values["optimizer"]["lr"]
@@ -132,10 +132,10 @@ class HyperParameters:
             self.values[name] = {**fresh.values, **in_force}
 
     def differences(self, saved: Values | None, in_force: Values | None = None) -> list[HyperParameterChange]:
-        """What equals neither what was set up when a checkpoint was saved nor what was in force, by name.
+        """The hyper-parameters that equal neither the set-up of the saved run nor what was in force, by name.
 
         Arguments:
-            saved: what was set up then. None: that is not known, and nothing differs.
+            saved: what was set up then. None: unknown, so nothing differs.
             in_force: what was in force then. Default: the same.
 
         >>> def made(rate):
@@ -165,12 +165,12 @@ class HyperParameters:
         return changes
 
     def chosen(self, names: Iterable[str], saved: Values | None, in_force: Values | None = None) -> set[str]:
-        """The fields that a person's choice covers: ``"optimizer"`` means all that differ, ``"optimizer.lr"`` itself.
+        """The fields that the user's names cover: ``"optimizer"`` all that differ, ``"optimizer.lr"`` this one.
 
-        Of several optimizers in a tuple, these names mean those of each of them, ``"optimizer[0]"`` the first.
+        For a tuple of optimizers, these names apply to each, and ``"optimizer[0]"`` is the first.
 
         Raises:
-            UsageError: a name is that of no hyper-parameter.
+            UsageError: a name is not that of a hyper-parameter.
         """
         before = saved or {}
         known = {name: {*before.get(name, {}), *self.made.get(name, {})} - {CLASS} for name in {*before, *self.made}}
@@ -190,7 +190,7 @@ class HyperParameters:
         return {change.name for change in changes if change.resource in names} | single
 
     def cannot_keep(self, change: HyperParameterChange) -> bool:
-        """True where no checkpoint holds what was in force: an object of another class, or functions of a schedule."""
+        """True if no checkpoint holds the saved value: an object of another class, or the functions of a schedule."""
         if change.field not in (FUNCTIONS, INNER):
             return change.field == CLASS
         saved, now = (_samples_in({change.field: value}) for value in (change.saved, change.now))
@@ -201,20 +201,20 @@ class HyperParameters:
         return any(isinstance(function, types.FunctionType | partial) for function in functions)
 
     def apply(self, chosen: set[str], in_force: Values | None = None) -> list[str]:
-        """Put the chosen hyper-parameters, as set up now, in place of the loaded ones.
+        """Replace loaded hyper-parameters by the chosen ones, as set up now.
 
-        The schedules of an optimizer with a chosen field, or with a chosen rate, are begun again and stepped as often
-        as they were: the rate is what it would be now, had it always been so.
+        If the rate of an optimizer or one of its schedules was chosen, its schedules restart and are stepped as often
+        as before: the rate becomes what it would be if the new values had always applied.
 
         Returns:
-            What a person should know of it, in words.
+            Notes for the user.
 
         Raises:
             UsageError: a scheduler was stepped before any trainer was made with it.
         """
         kept = in_force or {}
-        # Counted before any field is taken: the inner schedules of a sequence are one field, and their counters in it.
-        # The steps of a plateau cannot be replayed: they need the metrics of then.
+        # Counted before any field is taken: the inner schedules of a sequence are one field, counters included. The
+        # steps of a plateau cannot be replayed: they need past metrics.
         steps = {
             name: _steps_of(resource.state_dict())
             for name, resource in self._resources.items()
@@ -223,7 +223,7 @@ class HyperParameters:
         for name, resource in self._resources.items():
             fields = _fields_of(name, chosen)
             if isinstance(resource, torch.optim.Optimizer):
-                # One of another class is as set up now, but a trainer before this one may have moved its rate.
+                # An optimizer of another class is as set up now, but an earlier trainer may have changed its rate.
                 self._take_groups(name, resource, {"lr", *_WRITTEN_BY_SCHEDULES} if CLASS in fields else fields)
             elif name in steps and CLASS in fields:
                 steps[name] = 0
@@ -243,7 +243,7 @@ class HyperParameters:
                 ]
         for name, made in self.made.items():
             fields = _fields_of(name, chosen)
-            # Functions are those of now whatever was decided: no checkpoint holds others.
+            # Functions are always those of now: no checkpoint holds others.
             others = {} if CLASS in fields else kept.get(name, {})
             self.values[name] = made | {f: value for f, value in others.items() if f not in {CLASS, FUNCTIONS, *fields}}
         return notes
@@ -273,8 +273,8 @@ class HyperParameters:
     def _replay(self, name: str, steps: Mapping[str, int], chosen: set[str], rate_in_force: Any) -> None:
         """Replay the schedules of an optimizer, if its rate or one of them was chosen.
 
-        They begin with the `initial_lr` of each group, and are stepped as often as they were, rather than asked for the
-        rate of a step, which only some can tell: 2 us a step.
+        They restart with the `initial_lr` of each group and are stepped as often as before, at 2 us a step: only some
+        schedules can compute the rate of a given step.
         """
         optimizer, fields = self._resources[name], _fields_of(name, chosen)
         schedules = {other: self._resources[other] for other in steps if self._resources[other].optimizer is optimizer}
@@ -291,10 +291,10 @@ class HyperParameters:
                 )
         fresh_groups = self._fresh[name].state["param_groups"]
         for number, (group, fresh) in enumerate(zip(optimizer.param_groups, fresh_groups, strict=True)):
-            # Saved without a schedule, a group does not tell the first rate; the manifest does.
+            # A group saved without a schedule does not hold the initial rate; the manifest does.
             first = rate_in_force[number : number + 1] if isinstance(rate_in_force, list) else [rate_in_force]
-            is_told = "lr" not in fields and all(isinstance(rate, int | float) for rate in first or [None])
-            group.setdefault("initial_lr", float(first[0]) if is_told else copy.deepcopy(group["lr"]))
+            is_known = "lr" not in fields and all(isinstance(rate, int | float) for rate in first or [None])
+            group.setdefault("initial_lr", float(first[0]) if is_known else copy.deepcopy(group["lr"]))
             for field in _WRITTEN_BY_SCHEDULES:
                 if field in fresh:
                     group.setdefault(field, copy.deepcopy(fresh[field]))
@@ -303,18 +303,18 @@ class HyperParameters:
             _set_rate(group, "lr", group["initial_lr"])
         most = max(steps[other] for other in schedules)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch takes a step before any of the optimizer's for a mistake
+            warnings.simplefilter("ignore")  # PyTorch warns of a step before the optimizer's first
             for scheduler in schedules.values():
                 _construct_again(scheduler)
             for step in range(most):
                 for other, scheduler in schedules.items():
                     count = steps[other]
-                    if (step + 1) * count // most > step * count // most:  # one that counts epochs beside one by steps
+                    if (step + 1) * count // most > step * count // most:  # one may count epochs, another steps
                         scheduler.step()
 
 
 def difference_error(undecided: list[HyperParameterChange]) -> UsageError:
-    """What to say where a person has to decide."""
+    """The error that asks the user to decide."""
     lines = "\n".join(f"    {change}" for change in undecided)
     names = ",".join(change.resource if change.field == CLASS else change.name for change in undecided)
     return UsageError(
@@ -336,7 +336,7 @@ def _functions(scheduler: Any) -> Iterator[Any]:
 
 
 def _samples_in(values: Any) -> list[Any]:
-    """What was kept of those functions."""
+    """The samples of these functions in saved values."""
     if not isinstance(values, Mapping):
         return []
     inner = values.get(INNER)
@@ -345,17 +345,17 @@ def _samples_in(values: Any) -> list[Any]:
 
 
 def _merged(loaded: Any, fresh: Any) -> Any:
-    """Of what was set up only plain entries were kept; the others stay as loaded."""
+    """`fresh` merged into `loaded`: only plain entries of the set-up are known, the others stay as loaded."""
     if isinstance(loaded, Mapping) and isinstance(fresh, Mapping):
         return {**loaded, **{key: _merged(loaded.get(key), entry) for key, entry in fresh.items()}}
     return copy.deepcopy(fresh)
 
 
 def _construct_again(scheduler: Any) -> None:
-    """What the constructors of schedules do last: base rates from `initial_lr`, counters to zero, the first rate.
+    """Repeat the end of a schedule's constructor: base rates from `initial_lr`, counters to zero, the first rate.
 
-    Only the constructors of PyTorch's base classes are called: they know of no settings, so those loaded stay. That of
-    a sequence undoes what the constructors of the schedules in it have done to the rate.
+    Only the constructors of PyTorch's base classes are called, which have no settings, so the loaded ones stay. That of
+    a sequence undoes what the constructors of its schedules did to the rate.
     """
     if isinstance(scheduler, SequentialLR | ChainedScheduler):
         for inner in scheduler._schedulers:
@@ -378,20 +378,20 @@ def _load_exactly(scheduler: LRScheduler, state: dict[str, Any]) -> None:
 
 
 def _steps_of(state: Mapping[str, Any]) -> int:
-    """How often a scheduler with this state was stepped; those that are chained count, the chain does not."""
+    """How often a scheduler with this state was stepped; a chain has no counter, but its schedulers do."""
     inner = state.get(INNER) or [{}]
     return int(state["last_epoch"] if "last_epoch" in state else inner[0].get("last_epoch", 0))
 
 
 def _set_rate(group: dict[str, Any], field: str, value: Any) -> None:
-    """A rate that is a tensor keeps its identity: a captured graph or a compiled step may hold it."""
+    """Set a rate; a tensor is changed in place, since a CUDA graph or a compiled step may hold it."""
     if isinstance(group.get(field), torch.Tensor) and isinstance(value, torch.Tensor | int | float):
         group[field].fill_(float(value))
     else:
         group[field] = copy.deepcopy(value)
 
 
-# ---- what one resource is set up with
+# ---- what one resource was set up with
 
 
 @dataclass(frozen=True)
@@ -400,8 +400,8 @@ class _SetUp:
 
     Attributes:
         values: hyper-parameters as a manifest holds them, and the name of the class under ``"class"``.
-        state: the same as the resource's `state_dict` has it; of an optimizer the groups, without parameters.
-        others: fields of the state that are no settings, such as tensors.
+        state: the same in the form of its `state_dict`; for an optimizer the groups, without parameters.
+        others: fields of the state that are not settings, such as tensors.
     """
 
     values: dict[str, Any]
@@ -450,10 +450,10 @@ class _SetUp:
         return cls(values, {"param_groups": groups})
 
 
-# By the `id` of a resource, from when a trainer is first made with it until it is released. This is the one thing that
-# has to be process-wide: the steps of a run change rates and momenta by the schedule, by hand and by plateaus, so a
-# second Trainer over the same objects (a notebook cell that is run again) can no longer read from them what was set up.
-# Nothing ties it to the first Trainer, and a mark on the objects would be saved: all attributes of a scheduler are.
+# By the `id` of a resource, from the first trainer made with it until the resource is freed. It has to be process-wide:
+# training changes rates and momenta, so a second Trainer over the same objects (a notebook cell that is run again) can
+# no longer read from them what was set up. Nothing ties it to the first Trainer, and a mark on the objects would be
+# saved: all attributes of a scheduler are.
 _SEEN: dict[int, _SetUp] = {}
 
 
@@ -488,7 +488,7 @@ def _note_new_schedule(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _is_default(resource: Any, field: str, value: Any) -> bool:
-    """True if a field need not have been set by anybody, so that another version of PyTorch may not have it."""
+    """True if a field has its default value, so that another version of PyTorch may not have it."""
     if not isinstance(resource, torch.optim.Optimizer | LRScheduler):
         return False
     if isinstance(resource, LRScheduler) and field.startswith("_"):
@@ -560,9 +560,9 @@ def _copy(value: Any) -> Any:
 
 
 def _copy_of_settings(value: Any, depth: int = 1) -> Any:
-    """A copy of what is plain and small, of a mapping its entries that are; `_NO_SETTING` of anything else.
+    """A copy of a plain, small value, or of the plain, small entries of a mapping; else `_NO_SETTING`.
 
-    A state may be large and may not be copyable, so what is no setting is neither copied nor looked into.
+    A state may be large and may not be copyable, so nothing else is copied or inspected.
     """
     if value is None or isinstance(value, bool | int | float) or _is_numpy_scalar(value):
         return value

@@ -1,4 +1,4 @@
-"""Where a run comes from: the code that it runs, its revision, and what of it was not committed."""
+"""The provenance of a run: its code, the revision, and uncommitted changes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from typing import Any
 
 _PACKAGE = Path(__file__).parent.parent
 _MOST_BYTES = 1 << 20
-_SECONDS = 10  # for each answer of git: a repository may be on a disk that does not answer
+_SECONDS = 10  # timeout of git: a repository may be on a disk that does not answer
 _INSTALLS = f"{os.sep}site-packages{os.sep}"
-# Whatever a person has configured, it is a difference that can be applied.
+# A diff that can be applied, whatever the user has configured.
 _DIFF = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/", "HEAD"]
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The user's code in this process. Every text of it can be written as UTF-8.
+    """The user's code in this process. Every string can be encoded as UTF-8.
 
     Attributes:
         code: file, relative to the folder of the script -> the beginning of its hash (SHA-256, hexadecimal).
         revision: the git commit it was checked out from; empty without one.
-        difference: what is not in that commit, as a unified diff: tracked files, and loaded ones unknown to git.
-        script: which of the files is the program; empty where none is.
+        difference: uncommitted changes as a unified diff: of tracked files, and loaded files unknown to git.
+        script: the file that is the program; empty if none is.
     """
 
     code: Mapping[str, str] = field(default_factory=dict)
@@ -39,11 +39,11 @@ class Provenance:
 
     @property
     def difference_file(self) -> str:
-        """The name under which the difference is kept; empty if there is none."""
+        """The name of the file with the difference; empty if there is none."""
         return f"source-{_digest(self.difference.encode())}.diff" if self.difference else ""
 
     def as_plain(self) -> dict[str, object]:
-        """What a manifest and the list of starts hold."""
+        """Plain data for a manifest and the list of starts."""
         return {
             "code": dict(self.code),
             "script": self.script,
@@ -53,17 +53,17 @@ class Provenance:
 
 
 def provenance(script: Path | None = None) -> Provenance:
-    """The origin of the modules loaded now that belong to a script's project: its repository, or its folder.
+    """The provenance of the loaded modules that belong to a script's project: its repository, or its folder.
 
     Arguments:
-        script: the program. Default: the file that Python was started with; in a notebook, the present folder.
+        script: the program. Default: the file that Python was started with; in a notebook, the current folder.
     """
     program = script
     if script is None and (file := getattr(sys.modules.get("__main__"), "__file__", None)):
         program = Path(file) if Path(file).is_file() and not Path(file).resolve().is_relative_to(_PACKAGE) else None
     try:
         folder = program.resolve().parent if program is not None else Path.cwd().resolve()
-    except FileNotFoundError:  # the present folder is gone, and what is relative to it is not known
+    except FileNotFoundError:  # the current folder is gone, so relative paths are unknown
         return Provenance()
     top = os.fsdecode(_git(folder, "rev-parse", "--show-toplevel")).rstrip("\n")
     project = Path(top) if top else folder
@@ -77,9 +77,9 @@ def provenance(script: Path | None = None) -> Provenance:
 
 
 def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
-    """The files that are not as they were, given two origins in their plain form; None where nothing can be said.
+    """The files that have changed between two origins in plain form; None if that is unknown.
 
-    A file that is loaded now and was not then is no change by itself; another program is one.
+    A file that is loaded now and was not then is not a change by itself; another program is.
 
     >>> saved = {"script": "train.py", "code": {"train.py": "aa", "net.py": "bb"}}
     >>> code_changes(saved, {"script": "train.py", "code": {"train.py": "aa", "net.py": "cc", "new.py": "dd"}})
@@ -101,9 +101,9 @@ def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] 
 
 
 def _loaded_files(project: Path, program: Path | None) -> list[Path]:
-    """The Python files of the project that are loaded; what is installed is identified by its version instead."""
-    # Selected as text first: resolving the paths of all that torch imports takes 0.25 s, also where the environment is
-    # a folder of the project.
+    """The Python files of the project that are loaded; installed packages are identified by their version instead."""
+    # Filtered as text first: resolving the paths of all that torch imports takes 0.25 s, even if the environment is a
+    # folder of the project.
     folders = (f"{project}{os.sep}", f"{os.path.abspath(program.parent)}{os.sep}" if program is not None else "\0")
     names = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
     local = [name for name in names if name.endswith(".py") and name.startswith(folders) and _INSTALLS not in name]
@@ -118,7 +118,7 @@ def _loaded_files(project: Path, program: Path | None) -> list[Path]:
 
 
 def _difference(project: Path, names: Sequence[str], revision: str) -> str:
-    """What is not committed, the loaded files first; what does not fit is cut off at the end."""
+    """Uncommitted changes, the loaded files first; cut at the end if they are too long."""
     literally = [f":(literal){name}" for name in names]  # a name may look like a pattern
     tracked = _git(project, "ls-files", "-z", "--", *literally) if revision and names else b""
     unknown = set(names) - set(os.fsdecode(tracked).split("\0"))
@@ -140,9 +140,9 @@ def _as_new(project: Path, name: str) -> bytes:
 
 
 def _git(folder: Path, *words: str) -> bytes:
-    """The beginning of what git prints in a folder; nothing where there is no git, no repository, or no answer.
+    """The beginning of the output of git in a folder; empty without git, a repository, or an answer.
 
-    It prints into a file, not into memory: the difference of a large file that is tracked may be larger than that.
+    It prints to a file: the diff of a large tracked file may not fit in memory.
     """
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat"}
     try:
@@ -167,7 +167,7 @@ def _digest(content: bytes) -> str:
 
 
 def utf8(text: str) -> str:
-    """`text` with what UTF-8 cannot hold written out: a path or an argument may have any bytes.
+    """`text` with escapes for what UTF-8 cannot encode: a path or an argument may have any bytes.
 
     >>> utf8("plain"), utf8(b"\\xff.py".decode(errors="surrogateescape"))
     ('plain', '\\\\udcff.py')
@@ -176,7 +176,7 @@ def utf8(text: str) -> str:
 
 
 def all_utf8(value: Any) -> Any:
-    """Plain data in which every text went through `utf8`; tuples become lists.
+    """Plain data with `utf8` applied to every string; tuples become lists.
 
     >>> all_utf8({"a": ("b", 1)})
     {'a': ['b', 1]}

@@ -1,9 +1,9 @@
 """Resuming with several ranks: all take the checkpoint that rank 0 chooses; and what changes with their number.
 
-With the number of ranks that has written a checkpoint, each of them gets its own state back, bit for bit. With another
-one, what ranks had in common is given to all; gradients that were not summed yet, and running means, are summed in the
-order of ranks and given to rank 0; random generators are derived from the seed, the micro-batches so far, and the rank;
-and what else was a rank's own, as the buffers of a batch norm, is rank 0's.
+With as many ranks as have written a checkpoint, each gets its own state back, bit for bit. With another number, all get
+the state that the ranks had in common. Gradients that were not summed yet and running means are summed in the order of
+ranks, for rank 0. Random generators are seeded from the seed, the micro-batches so far, and the rank. Any other state
+of single ranks, such as the buffers of a batch norm, is taken from rank 0.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves)
     """The checkpoint to resume from; None to begin. Several ranks take the one that rank 0 chooses.
 
     Raises:
-        UsageError: the run directory holds a run, and it must not; or there is no such checkpoint.
-        CheckpointError: the checkpoint that was named is not sound. What rank 0 meets is raised on all ranks.
+        UsageError: the run directory holds a run, and `resume` is "never"; or there is no such checkpoint.
+        CheckpointError: the checkpoint that was named is not sound. An error on rank 0 is raised on all ranks.
     """
     ranks = saves.ranks
     read = functools.partial(read_checkpoint, rank=ranks.rank, world_size=ranks.world_size)
@@ -63,7 +63,7 @@ def _chosen(
     saves: RankSaves,
     read: Callable[[Path, Manifest | None], Checkpoint],
 ) -> Checkpoint | None:
-    """What rank 0 chooses, of what all ranks can read."""
+    """The checkpoint that rank 0 chooses, among those that all ranks can read."""
     agreement = saves.agreement
 
     def read_by_all(path: Path, manifest: Manifest | None) -> Checkpoint:
@@ -94,28 +94,28 @@ def _chosen(
         if run_files is not None:
             run_files.read = read
 
-    def tell() -> dict[str, Any]:
+    def decision() -> dict[str, Any]:
         if problem is not None:
             raise problem
         return {"run": uuid.uuid4().hex[:12], "begins": checkpoint is None}
 
     agreement.gather({})
-    saves.run = agreement.lead(tell)["run"]
+    saves.run = agreement.lead(decision)["run"]
     return checkpoint
 
 
 def _followed(
     run_files: RunFiles | None, saves: RankSaves, read: Callable[[Path, Manifest | None], Checkpoint]
 ) -> Checkpoint | None:
-    """What rank 0 has chosen."""
+    """The checkpoint that rank 0 has chosen."""
     agreement, checkpoint = saves.agreement, None
     while True:
-        told = agreement.gather({})[0]
-        if not told:
+        message = agreement.gather({})[0]
+        if not message:
             chosen = agreement.lead(dict)
             saves.run = chosen["run"]
             return None if chosen["begins"] else checkpoint
-        path = Path(told["try"])
+        path = Path(message["try"])
         if run_files is not None and (run_files.checkpoints / path.name).is_dir():
             path = run_files.checkpoints / path.name  # where this rank sees the run directory
         checkpoint, problem = None, ""
@@ -132,15 +132,15 @@ def _followed(
 def resized(
     checkpoint: Checkpoint, compiled: CompiledGraph, ranks: Ranks, seed: int, rename: Mapping[str, str]
 ) -> tuple[Checkpoint, str]:
-    """A checkpoint as a rank resumes from it where as many ranks have not written it; and what changes, in words.
+    """A checkpoint for a rank, of another number of ranks than have written it; and what changes, in words.
 
     Arguments:
         seed: that of the run.
-        rename: as `ResumeOptions` has it. What is returned has the names that were saved.
+        rename: as in `ResumeOptions`. The checkpoint returned has the saved names.
 
     Raises:
         UsageError: `rename` names no node.
-        CheckpointError: batches are being trained on, of which there are more than ranks.
+        CheckpointError: more batches are in use than there are ranks.
     """
     renaming = GraphChange.of(checkpoint, compiled.graph, rename).renaming
     return _Resized(checkpoint, compiled, renaming, ranks.rank, ranks.world_size).checkpoint(seed)
@@ -152,7 +152,7 @@ def _ranks(number: int) -> str:
 
 @final
 class _Resized:
-    """A checkpoint that some number of ranks has written, for one of another number."""
+    """A checkpoint written by one number of ranks, for another."""
 
     def __init__(
         self, checkpoint: Checkpoint, compiled: CompiledGraph, renaming: Renaming, rank: int, world_size: int
@@ -179,7 +179,7 @@ class _Resized:
             "metrics": self._means(),
             "random": {**first["random"], **drawn},
         }
-        facts = ["random numbers are others", *self._of_rank_0()]
+        facts = ["other random numbers", *self._of_rank_0()]
         if any(sections["gradients"].values()) and not exchanged:
             facts.append("gradients of the open window are summed")
         resized = replace(self._checkpoint, sections=sections)
@@ -192,7 +192,7 @@ class _Resized:
     def _exchanged(self) -> set[str]:
         """The optimizers whose gradients were summed over ranks already.
 
-        One process sums none: there it follows from the position, behind which they are stepped or summed first.
+        One process sums none; then it follows from the position, whether they are stepped or summed next.
         """
         exchanged, progress = set(), self._checkpoint.sections["progress"]
         for name in self._exchanging():
@@ -210,10 +210,10 @@ class _Resized:
     def _exchanged_fields(self, optimizer: str) -> list[tuple[ProgramNode, str]]:
         """The nodes that count the windows of an optimizer, with the field that is true once ranks have summed."""
         return [
-            (node, declared.exchanged)
+            (node, field.exchanged)
             for node in self._nodes
-            for declared in node.kind.fields.values()
-            if declared.exchanged is not None and optimizer in node.plan_node.optimizers
+            for field in node.kind.fields.values()
+            if field.exchanged is not None and optimizer in node.plan_node.optimizers
         ]
 
     def _is_behind_exchange(self, optimizer: str) -> bool:
@@ -234,7 +234,7 @@ class _Resized:
         return False
 
     def _gradients(self, exchanged: set[str]) -> dict[str, dict[str, torch.Tensor]]:
-        """Those that were summed over ranks on every rank; the sum of the others on rank 0."""
+        """The gradients that were summed over ranks, on every rank; the sum of all others on rank 0."""
         optimizers = [self._compiled.program.resources.get(name) for name in exchanged]
         summed = {
             id(parameter)
@@ -258,16 +258,16 @@ class _Resized:
         return gradients
 
     def _progress(self, exchanged: set[str]) -> dict[str, Mapping[str, Any]]:
-        """That of rank 0, in which nothing depends on ranks but whether gradients were summed, and the last round.
+        """That of rank 0; only whether gradients were summed, and the last round, depend on the ranks.
 
-        What belongs to gradients is summed, and given to rank 0; what is each rank's own, rank 0 alone has again. A
-        node that only several ranks need, as `exchange`, has none in one process.
+        Fields that belong to gradients are summed for rank 0; fields of single ranks are kept on rank 0 alone. Nodes
+        that only several ranks need, such as `exchange`, have no progress in one process.
         """
         rank, states = self._rank, self._states
         of_ranks = [node for node in self._nodes if "ranks" in node.kind.optional and not node.bypassed]
         fresh = {
             self._former(node): {
-                name: getattr(node.instance, name) for name, declared in node.kind.fields.items() if declared.stored
+                name: getattr(node.instance, name) for name, field in node.kind.fields.items() if field.stored
             }
             for node in of_ranks
         }
@@ -288,13 +288,13 @@ class _Resized:
                 parts = [state["progress"][path].get(field.name, field.default) for state in states.values()]
                 fields[field.name] = sum(parts[1:], parts[0]) if rank == 0 else field.default
         for name in self._exchanging():
-            for node, declared in self._exchanged_fields(name):
+            for node, exchanged_field in self._exchanged_fields(name):
                 if (path := self._former(node)) in changed:
-                    changed[path][declared] = self._world_size > 1 and name in exchanged
+                    changed[path][exchanged_field] = self._world_size > 1 and name in exchanged
         return dict(changed)
 
     def _slots(self) -> dict[str, Any]:
-        """Values in transit: what belongs to a batch on the rank of the number that has it, anything else on all."""
+        """The values of slots: those of a batch on the rank that had it, all others on every rank."""
         dependent, slots = slots_of_rounds(self._compiled.program), dict(self._states[0]["slots"])
         for name in slots:
             source = dependent.get(self._renaming.slot(name))
@@ -304,7 +304,7 @@ class _Resized:
             batches = fields.get(ROUND, 1) if self._before > 1 else 1
             if batches > self._world_size:
                 raise CheckpointError(
-                    f"{self._checkpoint.path} was made while {batches} ranks had a batch each in `{name}`, and there "
+                    f"{self._checkpoint.path} was made while {batches} ranks had a batch each in `{name}`, but there "
                     f"are {_ranks(self._world_size)} now",
                     f"resume with {batches} processes or more, or from a checkpoint that was made between two batches",
                 )
@@ -324,18 +324,18 @@ class _Resized:
         }
 
     def _of_rank_0(self) -> list[str]:
-        """What was not the same on all ranks, of which rank 0's is taken: buffers, and what changed since `setup`."""
+        """What differed between ranks and is taken from rank 0, in words: buffers, and what changed since `setup`."""
         if self._before == 1:
             return []
         manifest, saved = self._checkpoint.manifest, self._checkpoint.sections["resources"]
-        own = [
+        buffers = [
             f"{name}.{tensor}"
             for name in self._compiled.state.objects.modules
             for tensor, value in saved.get(name, {}).items()
             if isinstance(value, torch.Tensor) and tensor not in manifest.tensors.get(name, {})
         ]
         drift = ["what has changed since `setup`"] if manifest.own_drift else []
-        taken = [*([quoted(own, _SHOWN)] if own else []), *drift]
+        taken = [*([quoted(buffers, _SHOWN)] if buffers else []), *drift]
         return [f"{' and '.join(taken)} of rank 0"] if taken else []
 
 

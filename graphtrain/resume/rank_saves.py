@@ -1,9 +1,9 @@
 """Saves of several ranks: one decision, one checkpoint, one outcome.
 
-Every rank copies its state, and they synchronise: where one could not copy, none saves. Then each writes its files in a
-thread beside the run, all of them into one folder. What they have to tell each other meanwhile goes through the store,
-never through a collective call: those belong to the run. Rank 0 writes the manifest and renames the folder, once all
-have written; what becomes of it is its decision, which the others read.
+Every rank copies its state, and they synchronise: if one cannot copy, none saves. Then each writes its files to one
+common folder, in a background thread. Meanwhile they exchange messages through the store, never by collective calls:
+those belong to the run. Once all have written, rank 0 writes the manifest and renames the folder. It decides the
+outcome, which the others read.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from graphtrain.storage.sharing import MustBeEqual, Sharing, differences, differ
 from graphtrain.storage.state_files import Digests, StagedState
 
 _SLICE_SECONDS = 0.5
-# For so long ranks wait for others in a save once the run has failed: they may be dead.
+# How long ranks wait for others in a save once the run has failed: they may be dead.
 _HURRIED_SECONDS = 10.0
 _MOST_DIFFERENCES = 3
 
 _WRITTEN = "written"
-# What has become of a save otherwise: the error that all ranks raise.
+# Any other outcome of a save -> the error that all ranks raise.
 _ERRORS: Mapping[str, type[GraphtrainError]] = {
     "failed": CheckpointError,
     "diverged": RanksDivergedError,
@@ -46,14 +46,14 @@ _ERRORS: Mapping[str, type[GraphtrainError]] = {
 
 @final
 class RankSaves:
-    """One rank's side of the saves of a run, of which it may be the only one.
+    """The saves of a run on one of its ranks, possibly the only one.
 
     Arguments:
         agreement: with the other ranks.
 
     Attributes:
-        are_one: True where this process is the only one.
-        run: a name for the keys of this run in the store, the same on all ranks; set where the run begins.
+        are_one: True if this process is the only rank.
+        run: the prefix of the keys of this run in the store, the same on all ranks; set when the run begins.
         begun: how many saves were begun.
         failed: how many of them have failed, as far as this rank knows.
     """
@@ -65,14 +65,14 @@ class RankSaves:
         self.begun = self.failed = self._copies = 0
 
     def copied(self, copy: Callable[[], Any]) -> Any:
-        """What every rank has copied, each its own; where one could not, none has.
+        """Copy the state on every rank; returns the copy of this one.
 
         Raises:
-            UnsaveableError: a rank could not; the first of them is named, on all of them in the same words.
+            UnsaveableError: a rank could not copy; all ranks raise the same message, which names the first such rank.
         """
         if self.are_one:
             return copy()
-        self.agreement.synchronise("save")  # what one rank was asked for is progress of all from here
+        self.agreement.synchronise("save")  # from here on all ranks have the requests of each
         refusal, copied = None, None
         try:
             copied = copy()
@@ -88,7 +88,7 @@ class RankSaves:
             return copied
         if refusal is None or refusing != self.ranks.rank:
             published = self.ranks.read(f"{key}/{refusing}", self.ranks.timeout_seconds)
-            refusal = msgpack.unpackb(published) if published is not None else ["the state", "it has not said why", ""]
+            refusal = msgpack.unpackb(published) if published is not None else ["the state", "it gave no reason", ""]
         path, reason, hint = refusal
         raise UnsaveableError(path, f"{reason} (rank {refusing})", hint)
 
@@ -107,17 +107,17 @@ class RankSaves:
 
 @final
 class RankSave:
-    """One rank's part in one checkpoint; of one process, all of it.
+    """The part of one rank in one checkpoint; for one process, all of it.
 
     Arguments:
-        key: that of the save in the store.
+        key: the prefix of the keys of this save in the store.
         required: what has to be equal on all ranks.
         folder: of the checkpoints, as this rank sees it.
-        slim: how the files are divided; that of rank 0 holds for all. Default: tensors by their resource.
+        slim: how the files are divided; that of rank 0 applies to all. Default: tensors by their resource.
 
     Attributes:
         leads: True on rank 0.
-        hurried: once it is set, ranks that may be dead are not waited for any more.
+        hurried: once it is set, ranks that may be dead are no longer waited for.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class RankSave:
         self.leads = not ranks.rank
         self.hurried = Event()
         self._hurried_at: float | None = None
-        self._told: set[str] = set()
+        self._published: set[str] = set()
         self._files: dict[str, Any] = {}
 
     # ---- in the threads that write
@@ -143,10 +143,10 @@ class RankSave:
     def lead(
         self, write: Callable[[Callable[[Path, StagedState, Manifest], Manifest]], Written], facts: Manifest
     ) -> Written:
-        """Write as rank 0 does, and tell the others what has become of it.
+        """Write as rank 0, and publish the outcome.
 
         Arguments:
-            write: is given what writes the folder.
+            write: called with the function that writes the folder.
             facts: what this rank knows for the manifest.
 
         Raises:
@@ -169,13 +169,13 @@ class RankSave:
         return written
 
     def follow(self, facts: Manifest) -> Written:
-        """Write what is this rank's, and return what rank 0 says has become of the checkpoint.
+        """Write the files of this rank, and return the outcome that rank 0 publishes.
 
         Arguments:
-            facts: what this rank knows for the manifest; what is not its own is taken of rank 0.
+            facts: what this rank knows for the manifest; whatever is not its own comes from rank 0.
 
         Raises:
-            CheckpointError: it cannot be written, here or elsewhere.
+            CheckpointError: it cannot be written, on this rank or another.
             RanksDivergedError: what must be equal on all ranks is not.
             RankFailedError: a rank has ended.
         """
@@ -185,8 +185,8 @@ class RankSave:
             folder, self._slim = self._folder / name, Slim(**slim) if slim is not None else None
             if not folder.is_dir():
                 raise CheckpointError(
-                    f"{folder} cannot be seen, in which rank 0 writes",
-                    "put the run directory where every rank sees it, as on a shared file system",
+                    f"rank 0 writes to {folder}, which this rank does not see",
+                    "put the run directory on a file system that all ranks share",
                 )
             self._write_files(folder)
         except Exception as error:
@@ -197,8 +197,8 @@ class RankSave:
             return Written(self._folder / text, replace(facts, **more))
         raise _ERRORS[what](text, more)
 
-    def is_told(self, timeout_seconds: float) -> bool:
-        """True if rank 0 has said what has become of it; waited for so long."""
+    def has_outcome(self, timeout_seconds: float) -> bool:
+        """True if rank 0 has published the outcome, within this time."""
         return self._ranks.read(self._of("outcome", 0), timeout_seconds) is not None
 
     def _write_folder(self, path: Path, staged: StagedState, facts: Manifest) -> Manifest:
@@ -209,28 +209,30 @@ class RankSave:
             try:
                 self._publish("folder", [folder.name, self._slim.as_plain() if self._slim is not None else None])
                 state, sharing, summaries = self._write_files(folder)
-                told = [self._files, *(self._read("files", rank) for rank in range(1, self._ranks.world_size))]
+                files = [self._files, *(self._read("files", rank) for rank in range(1, self._ranks.world_size))]
             except Exception as error:
                 self._give_up(reason_of(error))
-                for rank in range(1, self._ranks.world_size):  # until none writes any more: the folder is removed
+                for rank in range(1, self._ranks.world_size):  # the folder is removed once none writes any more
                     with suppress(GraphtrainError):
                         self._read("files", rank)
                 raise
-            return manifest_of(facts, state, sharing, summaries, told, self._slim)
+            return manifest_of(facts, state, sharing, summaries, files, self._slim)
 
         return write_folder(path, write, staged.given_up)
 
     def _write_files(self, folder: Path) -> tuple[StagedState, Sharing, list[Digests]]:
         """Write this rank's files, once all ranks know what they have in common."""
         state = self._staged
-        summaries = [Digests(**told) for told in self._all("summary", state.summary.as_plain())]
+        summaries = [Digests(**digests) for digests in self._gather("summary", state.summary.as_plain())]
         files = differing([summary.files for summary in summaries])
         leaves: list[Mapping[str, Mapping[str, str]]] = [{} for _ in summaries]
         if files:
-            leaves = self._all("leaves", state.leaves(files))
+            leaves = self._gather("leaves", state.leaves(files))
         essential: list[Mapping[str, bytes]] = [{} for _ in summaries]
         if paths := differing([summary.essential for summary in summaries]):
-            essential = self._all("essential", {path: part for path, part in state.essential.items() if path in paths})
+            essential = self._gather(
+                "essential", {path: part for path, part in state.essential.items() if path in paths}
+            )
         if lines := [*differences(self._required, summaries, leaves, essential)]:
             shown = "; ".join(lines[:_MOST_DIFFERENCES])
             more = f"; and {len(lines) - _MOST_DIFFERENCES} more" if len(lines) > _MOST_DIFFERENCES else ""
@@ -244,31 +246,31 @@ class RankSave:
         self._publish("files", self._files)
         return state, sharing, summaries
 
-    # ---- what ranks tell each other
+    # ---- messages between ranks
 
     def _of(self, topic: str, rank: int) -> str:
         return f"{self._key}/{topic}/{rank}"
 
     def _publish(self, topic: str, value: Any) -> None:
-        self._told.add(topic)
+        self._published.add(topic)
         self._ranks.publish(self._of(topic, self._ranks.rank), zlib.compress(msgpack.packb({"value": value}), 1))
 
     def _give_up(self, reason: str) -> None:
-        """Tell the others, wherever they wait for this rank, that nothing comes any more."""
+        """Publish a failure wherever the others may wait for this rank."""
         for topic in ("folder", "summary", "leaves", "essential", "files"):
-            if topic not in self._told:
+            if topic not in self._published:
                 with suppress(LostRankError):
-                    told = zlib.compress(msgpack.packb({"failed": reason}), 1)
-                    self._ranks.publish(self._of(topic, self._ranks.rank), told)
+                    message = zlib.compress(msgpack.packb({"failed": reason}), 1)
+                    self._ranks.publish(self._of(topic, self._ranks.rank), message)
 
     def _forget(self) -> None:
-        """Release the memory that the store has for what this rank has told: nobody reads it any more."""
-        for topic in self._told - {"outcome"}:
+        """Free the messages of this rank in the store: nobody reads them any more."""
+        for topic in self._published - {"outcome"}:
             with suppress(LostRankError):
                 self._ranks.publish(self._of(topic, self._ranks.rank), b"")
 
-    def _all(self, topic: str, value: Any) -> list[Any]:
-        """What every rank tells."""
+    def _gather(self, topic: str, value: Any) -> list[Any]:
+        """Publish a value; returns those of all ranks."""
         self._publish(topic, value)
         return [
             value if rank == self._ranks.rank else self._read(topic, rank) for rank in range(self._ranks.world_size)
@@ -283,11 +285,11 @@ class RankSave:
                 self._hurried_at = self._hurried_at or time.monotonic()
                 end = min(end, self._hurried_at + _HURRIED_SECONDS)
             if has_ended:
-                raise RankFailedError(f"rank {rank} has ended without a word while a checkpoint was written")
+                raise RankFailedError(f"rank {rank} ended while a checkpoint was written")
             if time.monotonic() > end:
                 raise CheckpointError(f"cannot write the checkpoint: rank {rank} has not written its part of it")
-            has_ended = rank in self._ranks.ended()  # asked once more what it may have told before
-        told = msgpack.unpackb(zlib.decompress(data)) if data else {"failed": "the checkpoint is over"}
-        if "failed" in told:
-            raise CheckpointError(f"rank {rank} cannot write its part of the checkpoint: {told['failed']}")
-        return told["value"]
+            has_ended = rank in self._ranks.ended()  # read once more: it may have published before it ended
+        message = msgpack.unpackb(zlib.decompress(data)) if data else {"failed": "the checkpoint is over"}
+        if "failed" in message:
+            raise CheckpointError(f"rank {rank} cannot write its part of the checkpoint: {message['failed']}")
+        return message["value"]

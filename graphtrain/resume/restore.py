@@ -1,4 +1,4 @@
-"""What a checkpoint holds is captured; and restored, where changes are reported and what is undecided is refused."""
+"""Capturing the content of a checkpoint, and restoring it with a report of what has changed."""
 
 from __future__ import annotations
 
@@ -40,16 +40,15 @@ _MOST_BELOW = 30
 
 @dataclass(frozen=True)
 class GraphChange:
-    """How the graph that a run is resumed in differs from the one that it was saved with.
+    """How the graph that a run is resumed in differs from the saved one.
 
-    Of an *identical* graph nothing is reported, of one with *cosmetic* differences that they change nothing (`aside`);
-    one with others is *compatible* if it has the position, and what is read from there on was saved. Any other graph is
-    refused.
+    If it is *identical*, nothing is reported; differences that are *cosmetic* are reported as such (`aside`). Another
+    graph is *compatible* if it has the position, and what is read from there on was saved. Any other is refused.
 
     Attributes:
-        former: the graph as it was saved.
-        difference: from it, renamed, to the graph of now.
-        already: hints about renamings that the saved graph has already.
+        former: the saved graph.
+        difference: from the saved graph, renamed, to the present one.
+        already: hints about renamings that the saved graph already has.
     """
 
     former: Graph
@@ -59,7 +58,7 @@ class GraphChange:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) -> GraphChange:
-        """The change from the graph of a checkpoint to the graph of now.
+        """The change from the graph of a checkpoint to the present one.
 
         Raises:
             UsageError: `rename` names no node.
@@ -67,7 +66,7 @@ class GraphChange:
         """
         former = graph_of(checkpoint.path, checkpoint.manifest)
         paths = set(nodes_of(former))
-        # The command of a resume is repeated, and by then the run was saved with the renamed graph.
+        # If the command of a resume is repeated, the run was already saved with the renamed graph.
         done = {old: new for old, new in rename.items() if old not in paths and new in paths}
         renaming = Renaming({old: new for old, new in rename.items() if old not in done}, former, now)
         already = tuple(f"rename: the saved graph has `{new}` already, and no `{old}`" for old, new in done.items())
@@ -79,21 +78,21 @@ class GraphChange:
         return [change.path.partition(".")[0] for change in self.difference.changes if change.what == "kind"]
 
     def words(self) -> list[str]:
-        """The differences as the line of a resume has them, or their number."""
+        """The differences for the line that reports a resume, or their number."""
         renamed = [f"node {old} renamed {new}" for old, new in self.renaming.names.items()]
         listed = self._listed()
         is_long = len(listed) > _MOST_IN_A_LINE
         return renamed + ([f"the graph ({len(listed)} differences, below)"] if is_long else listed)
 
     def aside(self) -> str:
-        """The differences of a graph that does the same; empty where one of them matters."""
+        """The differences of a graph that does the same; empty if one of them matters."""
         if self.difference.matters or not self.difference:
             return ""
         shown = [str(change) for change in self.difference.changes]
         return f"in the graph only {', '.join(shown)}" if shown else ""
 
     def below(self) -> tuple[str, ...]:
-        """The differences, a line each, where they are too many for one; and hints."""
+        """The differences, a line each, if they are too many for one; and hints."""
         listed = self._listed()
         lines = [f"  {change}" for change in listed[:_MOST_BELOW]] if len(listed) > _MOST_IN_A_LINE else []
         if len(listed) > _MOST_BELOW:
@@ -105,7 +104,7 @@ class GraphChange:
 
 
 def capture(run: Session) -> tuple[RunState, Manifest]:
-    """The content of a checkpoint made now: the state, sharing its tensors with the run, and what is known of it."""
+    """The content of a checkpoint made now: the state, which shares its tensors with the run, and the facts."""
     compiled, loop = run.compiled, run.loop
     state = compiled.state.capture(run.alive)
     step, epoch = compiled.run_clock.step_and_epoch()
@@ -140,7 +139,7 @@ class ResumeOptions:
         from_saved: True keeps all others as they were saved.
         rename: paths of nodes in the saved graph -> their paths now.
         read: reads the checkpoint of a run without a directory, by its path.
-        kept: path of a node -> its progress, which is taken in place of what was saved.
+        kept: path of a node -> its progress, instead of the saved one.
     """
 
     resume: str | Path = "auto"
@@ -158,7 +157,7 @@ class ResumeOptions:
         from_saved: bool,
         rename: Mapping[str, str] | None = None,
     ) -> ResumeOptions:
-        """From what a person gives: names as a list, or as one text with commas."""
+        """From the arguments of `Trainer.run`: names as a list, or as one text with commas."""
         if isinstance(from_setup, bool):
             raise UsageError(f"from_setup: expected names, got {from_setup}", 'as in from_setup="optimizer.lr"')
         names = from_setup.split(",") if isinstance(from_setup, str) else from_setup
@@ -172,16 +171,16 @@ class ResumeOptions:
 
 @dataclass(frozen=True)
 class Restored:
-    """What a person is told of a restored run.
+    """What is reported about a restored run.
 
     Attributes:
         decided: True if something was decided for this resume, so that the next one need not decide again: which
             hyper-parameters to take, or which node is which.
         is_other_graph: True if the graph differs from the saved one in a way that matters.
-        changes: of the graph and of hyper-parameters, these with what was decided; in words.
-        lost: state that is not what was saved, in words.
-        aside: what differs in the graph and changes nothing, in words; empty for nothing.
-        below: what is reported after that, a line each.
+        changes: of the graph, and of hyper-parameters with the decisions; in words.
+        lost: state that differs from what was saved, in words.
+        aside: the differences of the graph that change nothing, in words; empty for none.
+        below: lines that are reported after that.
         is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
         sampled: the data of which a sample was compared, in words; empty where all of it was.
     """
@@ -199,16 +198,16 @@ class Restored:
 def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resized: str = "") -> Restored:
     """Restore the state of a checkpoint: the mirror of `capture`.
 
-    Into a graph that is not the saved one: nodes take the progress that is saved under their names, or under the names
-    that `options.rename` gives; of a kind whose fields are others, those that fit. A new node begins with its own
-    progress. A new trigger, and one whose unit is another, counts from here; one whose unit has stayed counts from its
-    last firing, so that a shorter interval which has passed meanwhile is due at once.
+    In a graph that is not the saved one, nodes take the progress saved under their names, or under their old names in
+    `options.rename`; if the fields of the kind differ, those that fit. A new node begins with its own progress. A new
+    trigger, or one with another unit, counts from here; any other counts from its last firing, so that a shorter
+    interval that has already passed is due at once.
 
     Arguments:
-        resized: that the number of ranks is another one, and what follows from it, in words. Default: it is not.
+        resized: what another number of ranks changes, in words. Default: the number is the same.
 
     Raises:
-        UsageError: the graph has no place for it, or hyper-parameters differ and nobody decided which to take.
+        UsageError: the graph does not have the position, or hyper-parameters differ and the user has not decided.
         CheckpointError: a resource does not fit, or what was loaded is not what was saved.
     """
     manifest, compiled, hyper_parameters = checkpoint.manifest, run.compiled, run.hyper_parameters
@@ -227,7 +226,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     # Sections in the order of `RunState`; nodes are set up from what is restored, and may draw random numbers while
     # they are, so the generators come after them.
     copies = made_resources(change.former, compiled.program.resources).keys() & state.resources.keys()  # no node's now
-    # Nor is the saved state loaded of what is of another class.
+    # The saved state of a resource of another class is not loaded either.
     fresh = copies | {name.removesuffix(".class") for name in decisions.chosen if name.endswith(".class")}
     if state.reachable:
         changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
@@ -280,7 +279,7 @@ def _put_back(
     sections: Collection[str],
     fresh: Collection[str],
 ) -> tuple[list[str], list[str], ComparedData]:
-    """Put a state into a run: what was not restored and what is not shared as it was, in words; and how data compares.
+    """Restore a state; returns what was not restored, what is shared differently, and how data compares.
 
     Arguments:
         fresh: the resources that stay as they are set up.
@@ -318,10 +317,10 @@ class _Decisions:
 
     @classmethod
     def of(cls, now: HyperParameters, manifest: Manifest, options: ResumeOptions) -> _Decisions:
-        """What a person has decided.
+        """What the user has decided.
 
         Raises:
-            UsageError: something differs that nobody has decided, or cannot be used as it was saved.
+            UsageError: a difference is undecided, or a saved value cannot be used.
         """
         saved, in_force = manifest.hyper_parameters, manifest.in_force
         decisions = cls(now.differences(saved, in_force), now.chosen(options.from_setup, saved, in_force), in_force)
@@ -345,7 +344,7 @@ class _Decisions:
         ]
 
     def passing(self, renewing: Mapping[str, str]) -> list[str]:
-        """A line for each that holds only until a node makes its resource again: resource -> path of the node."""
+        """A line for each that holds only until a node (resource -> path) makes its resource again."""
         return [
             f"{each.name} is kept as saved until `{renewing[each.resource]}` makes `{each.resource}` again, as it is "
             f"set up now; --from-setup {each.name} takes the new value at once"
@@ -364,7 +363,7 @@ def placed(
         path: of the node that is next, with the names of the former graph.
 
     Raises:
-        UsageError: the graph has no such node, or needs a slot there that is not at hand.
+        UsageError: the graph has no such node, or needs a slot there that has no value.
     """
     state, path = RunState.of(change.renaming.sections(sections)), change.renaming.path(path)
     hint = lost_position_hint(path, change.difference, compiled.program.by_path)
@@ -373,14 +372,14 @@ def placed(
 
 @contextmanager
 def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
-    """A state that a stranger has altered, with the right checksums, is reported in words."""
+    """Report in words a state that somebody has altered, with correct checksums."""
     try:
         yield
     except CheckpointError as error:
-        # What was said when it was saved.
-        if told := [line for line in checkpoint.manifest.unknown if NO_RESUME in line]:
+        # As reported when it was saved.
+        if lines := [line for line in checkpoint.manifest.unknown if NO_RESUME in line]:
             raise CheckpointError(
-                f"{checkpoint.path}: {told[0]}", "resume from a checkpoint made before that, by --resume NAME"
+                f"{checkpoint.path}: {lines[0]}", "resume from a checkpoint made before that, by --resume NAME"
             ) from error
         raise
     except GraphtrainError:
@@ -396,14 +395,13 @@ def repeated(
     now: float | None = None,
     nested: Mapping[str, Any] | None = None,
 ) -> str:
-    """What was trained after the checkpoint and is lost, as far as the last status tells.
+    """What was trained after the checkpoint and is lost, as far as the last status shows.
 
-    A process that was killed did more than its last status tells: at most what it trains, at the rate of that status,
-    until it would have written the next one.
+    A process that was killed may have trained longer, at the rate of its last status, until the next one was due.
 
     Arguments:
         now: the time in Unix seconds. Default: the clock's.
-        nested: what tells the training of a body from others, as `RunClock.nested` has it: each counts for itself.
+        nested: identifies the training of a body, as in `RunClock.nested`: each has its own counts.
 
     >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
     ('repeating 40 batches, 41 s', 'repeating nothing')
@@ -426,7 +424,7 @@ def repeated(
     killed = status.get("state") in ("running", "stopping")
     if not killed:
         return f"repeating {_counted(lost)}, {max(lost_seconds, 0):.0f} s" if lost > 0 else "repeating nothing"
-    # So long a process can have trained after it wrote its status, and not have written the next one.
+    # How long a process can have trained after its last status.
     now, more_seconds = time.time() if now is None else now, STATUS_SECONDS
     written_at = status.get("written_at_unix_seconds")
     if isinstance(written_at, int | float) and not isinstance(written_at, bool) and written_at <= now:
@@ -458,7 +456,7 @@ def _expect_digest(
     *,
     is_as_written: bool,
 ) -> None:
-    """What was loaded must be what was saved, to the last bit."""
+    """Raise unless the loaded state equals the saved one, bit for bit."""
     saved = checkpoint.digest if is_as_written else compiled.state.digest_of(state)
     alive = compiled.alive(position, checkpoint.manifest.ended)
     digest = compiled.state.digest(alive, sections, state.reachable, checkpoint.checksum_of)

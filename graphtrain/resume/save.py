@@ -29,7 +29,7 @@ from graphtrain.storage.tensor_files import Layout, StagingBuffers
 if TYPE_CHECKING:
     from graphtrain.resume.session import Session
 
-# After this many transitions without a save point a person is told what prevents one.
+# After this many transitions without a save point, a message says what prevents one.
 _PATIENCE = 100
 _DATA_IN_A_SLOT = (
     "write a list of batches to it; or supply the data as a resource, and write the numbers of its samples (`indices`)"
@@ -47,8 +47,8 @@ class _Newest:
     """The newest checkpoint of the run.
 
     Attributes:
-        moment: how far the run was; empty if no other checkpoint may take its place.
-        first_number: of the checkpoints whose place it took, and itself, the lowest number.
+        moment: the clock of the run then; empty if no other checkpoint may replace it.
+        first_number: the lowest number among this checkpoint and those it replaced.
     """
 
     path: Path
@@ -60,19 +60,19 @@ class _Newest:
 class CheckpointWriter(Saves):
     """Saves where everything alive can be saved; elsewhere it refuses, so that the next position is tried.
 
-    One checkpoint is written at a time, from one copy of the state; a further save waits for it. A save takes the place
-    of the newest checkpoint if no clock has moved since, and nobody has changed the graph or a hyper-parameter.
+    One checkpoint is written at a time, from one copy of the state; a further save waits for it. A save replaces the
+    newest checkpoint if no clock has moved since, and the graph and the hyper-parameters are the same.
 
     Arguments:
-        run: what is saved. Its requests are told from another thread when a checkpoint is written, or has failed to be;
-            its notices of a save that failed where the run continues nevertheless.
-        run_files: where checkpoints go. None: nothing is saved, and nothing has to be.
+        run: what is saved. The thread that writes posts to its requests once a checkpoint is written or has failed; a
+            failed save after which the run continues is reported to its notices.
+        run_files: where checkpoints go. None: nothing is saved.
         ranks: the saves of all ranks.
 
     Attributes:
-        refusal: why the position tried last was no save point.
-        way_out: what to do about it, where that is known.
-        lineage: where the run can go back to.
+        refusal: why the position tried last was not a save point.
+        way_out: what to do about it, if that is known.
+        lineage: the checkpoints that the run can go back to.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class CheckpointWriter(Saves):
         self._askers: frozenset[str] = frozenset()  # for the checkpoint that is being written
 
     def check(self) -> None:
-        """Find out now what could not be saved later.
+        """Raise now for what could not be saved later.
 
         Raises:
             UnsaveableError: something cannot be encoded; its path is named.
@@ -113,11 +113,11 @@ class CheckpointWriter(Saves):
                 raise
 
     def resumed_from(self, checkpoint: Checkpoint) -> None:
-        """Note that the run is where its newest checkpoint was made, and nothing was changed since."""
+        """Note that the run is exactly at its newest checkpoint."""
         self._newest = _Newest(checkpoint.path, self._run.moment, checkpoint.manifest.first_number(checkpoint.path))
 
     def keep_newest(self) -> None:
-        """Note that the run is changed: what was saved before is a way back, so no save takes its place."""
+        """Note that the run was changed: the newest checkpoint is kept as a way back, and no save replaces it."""
         self._newest = None
 
     @property
@@ -126,13 +126,13 @@ class CheckpointWriter(Saves):
         return self.lineage.returns
 
     def saved_by(self) -> frozenset[str]:
-        """The paths of the nodes that have asked for a checkpoint to which the run can go back, one under way too."""
+        """The paths of the nodes that requested a checkpoint that the run can go back to, or that is being written."""
         return self._askers.union(self.lineage.saved)
 
     def comes_later(self) -> bool:
-        """True where a batch is alive, and a position comes at which none is: any number of ranks can resume there.
+        """True if a batch is alive, and a position without one follows, at which any number of ranks can resume.
 
-        It is not waited for without end, nor where every position of the graph has a batch.
+        False after too long a wait, and if every position of the graph has a batch.
         """
         if self._ranks.are_one:
             return False
@@ -142,15 +142,15 @@ class CheckpointWriter(Saves):
         return 0 < self._passed <= _PATIENCE and compiled.liveness.comes_between_batches()
 
     def save(self, policy: SavePolicy, value: float | None = None, askers: frozenset[str] = frozenset()) -> bool:
-        """Save at this position; False where it is no save point. It is on disk once `take_written` is True.
+        """Save at this position; False if it is not a save point. It is on disk once `take_written` is True.
 
         Arguments:
-            value: of the metric by which checkpoints are ranked. Default: it has none.
-            askers: the paths of the nodes that have asked for it. Default: none did, it is that of a stop, say.
+            value: the value of the metric that ranks checkpoints. Default: none.
+            askers: the paths of the nodes that requested it. Default: none, as when the run stops.
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
-            CheckpointError: something can never be saved, or no save point was reached for long.
+            CheckpointError: something can never be saved, or no save point was reached for too long.
         """
         if self._run_files is None:
             return True
@@ -171,7 +171,7 @@ class CheckpointWriter(Saves):
             of_slot = {name: (f"slots[{name!r}]", f"the slot `{name}`") for name in alive}
             slot = next((name for name in alive if error.path.startswith(of_slot[name])), error.path)
             reason = error.message.removeprefix(f"slots[{slot!r}] cannot be saved: ")
-            again = "let it be written again before it is read, so that it is not alive there"
+            again = "write it again before it is read, so that it is not alive there"
             self.way_out = f"{error.hint}; or {again}" if error.hint else ""
             if error.path.startswith("the slot "):  # an object that may be made again: what to do is known at once
                 what_to_do = f"; {error.hint}" if error.hint else ""
@@ -190,13 +190,13 @@ class CheckpointWriter(Saves):
         return self._writing is not None and not self._writing.is_over
 
     def settle(self) -> None:
-        """Note that the checkpoint under way is written, if it is.
+        """Complete the save under way, if it has been written.
 
         Raises:
             SaveFailedError: it could not be, and the policy is to stop.
         """
         ranks = self._ranks
-        # All of several ranks know what has become of it once rank 0 said so when they synchronised.
+        # Several ranks know the outcome once rank 0 has passed it on at a synchronization.
         is_known = not self.is_writing() if ranks.are_one else ranks.agreement.saves_known >= ranks.begun
         if self._writing is not None and is_known:
             self._wait()
@@ -223,7 +223,7 @@ class CheckpointWriter(Saves):
 
     @contextmanager
     def completed(self) -> Iterator[None]:
-        """A span that leaves no save under way. An interruption gives it up: the run is to stop at once."""
+        """A span that leaves no save under way. An interrupt abandons it: the run has to stop at once."""
         self._attempts = 0
         try:
             yield
@@ -241,7 +241,7 @@ class CheckpointWriter(Saves):
         self._ranks.agreement.synchronise("stop")
 
     def _give_up(self) -> None:
-        """Keep what is being written from becoming a checkpoint, and do not wait for it."""
+        """Abandon the checkpoint that is being written, without waiting for it."""
         if self._staged is not None:
             self._staged.given_up.set()
         # Its thread may still read the buffers.
@@ -274,14 +274,14 @@ class CheckpointWriter(Saves):
         self._newest = _Newest(written.path, self._written_moment, written.first_number)
 
     def fails(self) -> None:
-        """Wait for the save that all ranks have begun, before the others are left; not for ranks that may be dead."""
+        """Wait for the save that all ranks have begun before leaving them, but not for ranks that may be dead."""
         if self._part is not None:
             self._part.hurried.set()
             self._await_part(self._part)
 
     def _await_part(self, part: RankSave) -> None:
-        """Wait for what becomes of a save of several ranks: by the store, so that ranks which are threads can run."""
-        while self._writing is not None and not (self._writing.is_over or part.is_told(_SLICE_SECONDS)):
+        """Wait for the outcome of a save of several ranks, in slices: ranks may be threads of this process."""
+        while self._writing is not None and not (self._writing.is_over or part.has_outcome(_SLICE_SECONDS)):
             pass
 
     def _begin(self, run_files: RunFiles, value: float | None, askers: frozenset[str]) -> None:
@@ -291,7 +291,7 @@ class CheckpointWriter(Saves):
         try:
             facts = run_files.noted(facts)
         except CheckpointError as error:
-            problem = error  # of this rank: what has become of the save is told to all
+            problem = error  # of this rank: the outcome of the save tells all others
         moment, newest, replaced = self._run.moment, self._newest, None
         if newest is not None and moment and moment == newest.moment:
             replaced, facts = newest.path, replace(facts, replaces=newest.first_number)
@@ -308,7 +308,7 @@ class CheckpointWriter(Saves):
             }
             slim = Slim(frozen, newest.path.name if newest is not None else "")
         part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, slim)
-        # After the copy, while training continues: what is changed meanwhile is reported too, by one save too early.
+        # After the copy, while training continues: what changes meanwhile is reported too, one save too early.
         state = compiled.state
         compare = state.data_content.comparison(state.changed) if state.data_content is not None else None
 
@@ -330,7 +330,7 @@ class CheckpointWriter(Saves):
         self._writing = Background(write_part, done)
 
     def _staged_now(self) -> tuple[StagedState, Manifest]:
-        """A copy of the state in the memory of the one before it, and the facts about it."""
+        """A copy of the state, in the buffers of the copy before, and the facts about it."""
         state, facts = capture(self._run)
         run_state = self._run.compiled.state
         weights = run_state.objects.weights()
@@ -347,7 +347,7 @@ class CheckpointWriter(Saves):
         self._notices(f"{error.message}; earlier checkpoints are kept, and the run continues")
 
     def _refuse(self, slots: Sequence[str], reason: str) -> bool:
-        """Note that some slots cannot be saved here. A person is told once that this goes on for long."""
+        """Note that some slots cannot be saved here; reported once if it lasts."""
         compiled, loop = self._run.compiled, self._run.loop
         alive = ", ".join(sorted(compiled.liveness.names(loop.position, loop.ended)))
         self.refusal = f"alive: {alive}; {quoted(slots)}: {reason}"
@@ -367,6 +367,6 @@ class CheckpointWriter(Saves):
 
 
 def _report(unknown: Sequence[str], notices: Notices) -> None:
-    """What is not known of a save, each line once."""
+    """Report what a save does not cover, each line once."""
     for line in unknown:
         notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")

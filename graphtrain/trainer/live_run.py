@@ -41,8 +41,8 @@ _TRANSITIONS: list[list[Any]] = [  # event, the states in which it is possible, 
 ]
 
 _END_NOT_SAVED = (
-    "the run is trained to its end but not saved; if what cannot be saved is overwritten before it is read, it is not "
-    "alive there"
+    "the run is trained to its end but not saved; overwrite what cannot be saved before it is read, so that it is "
+    "not alive there"
 )
 
 

@@ -151,7 +151,7 @@ def test_a_lazy_model_whose_ranks_would_draw_other_weights_is_refused() -> None:
         return PLAN.trainer(model=model).run()
 
     for message in raised(program):
-        assert message.startswith("`model.1.weight` has no values yet, and each rank would draw others")
+        assert message.startswith("`model.1.weight` is not initialized yet, and each rank would initialize it ")
         assert "hint: pass a batch through the model in setup()" in message
 
 

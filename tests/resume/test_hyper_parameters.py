@@ -205,7 +205,7 @@ def test_another_scheduler_a_new_one_and_none(tmp_path: Path) -> None:
         resumed.advance(0, from_setup="scheduler")
         assert rates(resumed, 5) == expected, "its schedule begins when it begins"
     trainer(tmp_path / "none", SCHEDULES["step"]).run(until="6 steps")
-    with pytest.raises(UsageError, match="scheduler: is there no more"):
+    with pytest.raises(UsageError, match="scheduler: removed"):
         trainer(tmp_path / "none").run()
     resumed = trainer(tmp_path / "none")
     resumed.run(from_setup="scheduler")

@@ -274,8 +274,8 @@ def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can
     with pytest.raises(SaveFailedError, match=r"`hidden`: a builtins.object cannot be encoded") as raised:
         trainer.run()
     assert raised.value.hint == (
-        "save numbers, text, lists, dicts, tensors or arrays that it can be made from again; or let it be written "
-        "again before it is read, so that it is not alive there"
+        "save numbers, text, lists, dicts, tensors or arrays that it can be made from again; or write it again "
+        "before it is read, so that it is not alive there"
     )
 
 

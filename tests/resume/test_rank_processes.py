@@ -63,8 +63,7 @@ def test_two_processes_then_one_then_two(tmp_path: Path) -> None:
         assert end["window"] == 4
     assert first["exact"] != second["exact"], "each rank has its own buffers"
     assert (
-        "2 processes instead of 1 (random numbers are others, gradients of the open window are summed)"
-        in (first["line"][0])
+        "2 processes instead of 1 (other random numbers, gradients of the open window are summed)" in (first["line"][0])
     )
 
 

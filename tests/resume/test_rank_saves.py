@@ -85,7 +85,7 @@ def test_what_is_taken_of_rank_0_is_named(tmp_path: Path) -> None:
     assert seen == [1], "that of rank 0"
     (line,) = (line for line in lines if line.startswith("resumed"))
     buffers = "`model.1.running_mean`, `model.1.running_var`"
-    assert f"(random numbers are others, {buffers} and what has changed since `setup` of rank 0, " in line
+    assert f"(other random numbers, {buffers} and what has changed since `setup` of rank 0, " in line
 
 
 def test_gradients_that_were_summed_are_the_same(tmp_path: Path) -> None:
