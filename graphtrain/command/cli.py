@@ -15,8 +15,8 @@ from graphtrain.lazy import installed, part
 from graphtrain.names import FOREIGN, nearest, suggestion
 from graphtrain.version import __version__
 
-# Every command, and the module of this package that declares it; a module is imported when it is asked for. One that
-# was deleted, with the part of the package that its commands need, has none.
+# Every command, and the module of this package that declares it, which is imported when the command is used. The
+# commands of a module that was deleted are not listed.
 COMMANDS = {
     "run": "run",
     "check": "graphs",
@@ -58,15 +58,15 @@ class Option(click.Option):
         self.section = section
 
 
-# The sections of a docstring, and what they say of parameters: ``name (PLACEHOLDER): text``.
+# The sections of a docstring, and their entries for parameters: ``name (PLACEHOLDER): text``.
 _SECTION = re.compile(r"^(\S.*):\n((?:\n* {4}.+)+)", re.MULTILINE)
 _ENTRY = re.compile(r"^ {4}(\w+)(?: \((.+?)\))?: (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 
 def parameters_of(declared: Callable[..., Any], shared: str = "") -> list[click.Parameter]:
-    """The parameters of a function, or of a class, as those of a command; keyword-only ones are options.
+    """The parameters of a function or a class as those of a command; keyword-only ones are options.
 
-    Types and defaults are those of the signature; sections, place-holders and texts those of the docstring.
+    Types and defaults come from the signature; sections, placeholders and texts from the docstring.
 
     Arguments:
         shared: a text with such sections, for the parameters that the docstring does not describe.
@@ -118,12 +118,12 @@ def parameters_of(declared: Callable[..., Any], shared: str = "") -> list[click.
 
 
 class _Helpful(click.Command):
-    """What a command and the group of them have in common: their help, and what follows an unknown option."""
+    """The base of a command and of their group: the help, and suggestions for unknown options."""
 
     examples = "Examples"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words; an option that does not exist has a suggestion."""
+        """Parse the words; for an unknown option, suggest another."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -168,7 +168,7 @@ class CommandLine(_Helpful, click.Group):
     examples = "Begin with"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of those whose module is there, in the order of the help."""
+        """The names of the commands whose module exists, in the order of the help."""
         return [name for name in COMMANDS if self.get_command(ctx, name) is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -184,7 +184,7 @@ class CommandLine(_Helpful, click.Group):
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words before the command; where there is none at all, print the help."""
+        """Parse the words before the command; without any words, print the help."""
         if not args:
             click.echo(ctx.get_help())
             ctx.exit(2)
@@ -205,15 +205,15 @@ def option_hint(option: str, known: Sequence[str]) -> str:
     >>> option_hint("--run-dri", ["--run-dir", "--resume"]), option_hint("--max-epochs", ["--run-dir"])
     ('did you mean `--run-dir`?', 'that is `finish.after = "N epochs"` here')
     >>> option_hint("--lr", ["--run-dir"])
-    'options: --run-dir; what is no option is written without dashes, as in lr=VALUE'
+    'options: --run-dir; settings are written without dashes, as in lr=VALUE'
     """
     name = option.lstrip("-").replace("-", "_")
     if name in FOREIGN:
         return suggestion(name, ())
-    # Without the dashes, in which all of them are alike.
+    # Without the dashes, which all of them have.
     if match := nearest(name, [word.removeprefix("--") for word in known]):
         return f"did you mean `--{match}`?"
-    return f"options: {', '.join(known)}; what is no option is written without dashes, as in {name}=VALUE"
+    return f"options: {', '.join(known)}; settings are written without dashes, as in {name}=VALUE"
 
 
 def command(
@@ -222,7 +222,7 @@ def command(
     """Declare a command: a function that is called with its parameters, and returns the exit code.
 
     Arguments:
-        shared: as of `parameters_of`.
+        shared: as for `parameters_of`.
         params: further parameters.
     """
 
@@ -240,10 +240,10 @@ def command(
 
 
 def launched(processes: int | None) -> int | None:
-    """Start this command as often as ``--processes`` says: the exit code of all; None where it is to run here.
+    """Start this command in ``--processes`` processes; the exit code of all, or None to run it in this one.
 
     Raises:
-        UsageError: the number does not fit, or this copy of the package cannot start processes.
+        UsageError: the number is not possible, or this copy of the package cannot start processes.
     """
     return part("launcher").launched(processes) if processes is not None else None
 

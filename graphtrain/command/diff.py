@@ -1,4 +1,4 @@
-"""`graphtrain diff`: how two graphs differ, and two saved runs: their set-up and what they came to. Needs no torch."""
+"""`graphtrain diff`: how two graphs or two saved runs differ. Needs no torch."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class SavedRun:
 
     @classmethod
     def of(cls, checkpoint: Path, manifest: Manifest) -> SavedRun:
-        """The run that made a checkpoint; its metrics are the rows beside it, as far as they were recorded by then."""
+        """The run that made a checkpoint, with the metrics that it had recorded by then."""
         rows = last_rows(checkpoint.parent.parent, manifest.metrics_bytes)
         latest = {name: value for row in rows for name, value in row.items()}
         return cls(manifest, latest or manifest.metrics)
@@ -167,14 +167,14 @@ def sections(before: SavedRun, after: SavedRun) -> dict[str, list[ChangedValue]]
     >>> sections(SavedRun(runs[0], {"loss": 0.51}), SavedRun(runs[1], {"loss": 0.25}))["arguments of setup"]
     [ChangedValue(name='lr', before='0.1', after='0.2')]
     """
-    one, two = before.manifest, after.manifest
-    common = one.environment.keys() & two.environment.keys()
-    flags = [{name: value for name, value in run.environment.items() if name in common} for run in (one, two)]
+    old, new = before.manifest, after.manifest
+    common = old.environment.keys() & new.environment.keys()
+    flags = [{name: value for name, value in run.environment.items() if name in common} for run in (old, new)]
     return {
-        "arguments of setup": list(_rows(one.about.get("arguments", {}), two.about.get("arguments", {}))),
-        "hyper-parameters": list(_rows(_hyper_parameters(one), _hyper_parameters(two))),
-        "code": list(_code(one.origin, two.origin)),
-        "data": list(_data(one.data, two.data)),
+        "arguments of setup": list(_rows(old.about.get("arguments", {}), new.about.get("arguments", {}))),
+        "hyper-parameters": list(_rows(_hyper_parameters(old), _hyper_parameters(new))),
+        "code": list(_code(old.origin, new.origin)),
+        "data": list(_data(old.data, new.data)),
         "versions and flags": list(_rows(*flags)),
         "last metrics": list(_metrics(before.metrics, after.metrics)),
     }
@@ -207,16 +207,16 @@ def _code(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Chang
 
 
 def _data(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedValue]:
-    """Lengths; and where these are equal, the samples that were looked at, by their hash."""
+    """Lengths; and if these are equal, the hashes of the samples that were inspected."""
     for name in dict.fromkeys([*before, *after]):
         if name not in before or name not in after:
             yield ChangedValue(name, *("supplied" if name in run else "" for run in (before, after)))
             continue
-        one, two = before[name], after[name]
-        sizes = [size for size in ("length", "samples") if one.get(size) != two.get(size)]
+        old, new = before[name], after[name]
+        sizes = [size for size in ("length", "samples") if old.get(size) != new.get(size)]
         for size in sizes:
-            yield ChangedValue(f"{name}.{size}", *(shown(run.get(size), _MOST_CHARACTERS) for run in (one, two)))
-        hashes = one.get("hash"), two.get("hash")
+            yield ChangedValue(f"{name}.{size}", *(shown(run.get(size), _MOST_CHARACTERS) for run in (old, new)))
+        hashes = old.get("hash"), new.get("hash")
         if not sizes and all(hashes) and hashes[0] != hashes[1]:
             yield ChangedValue(f"{name} (its samples)", *(str(value)[:8] for value in hashes))
 
@@ -225,5 +225,5 @@ def _metrics(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Ch
     for row in _rows(before, after):
         numbers = [value for run in (before, after) if isinstance(value := run.get(row.name), int | float)]
         texts = [metric(number) for number in numbers]
-        # Where four digits do not tell two values apart, all of them are shown.
+        # If four digits do not distinguish two values, all digits are shown.
         yield ChangedValue(row.name, *texts) if len(set(texts)) == 2 else row

@@ -12,15 +12,15 @@ from graphtrain.errors import UsageError
 _SHARED = """
 Arguments:
     script (SCRIPT[:FUNCTION]): The Python file that the run was started with.
-    settings (NAME=VALUE): NAME=VALUE sets an argument of setup, in place of the one that the run had; NODE.PARAM=VALUE
+    settings (NAME=VALUE): NAME=VALUE sets an argument of setup, instead of the one that the run had; NODE.PARAM=VALUE
         a parameter of a node, as in next_batch.limit=10.
 
 Options:
-    weights (WHAT): Whose: best, newest, the name of a checkpoint of the run, or the path of another one. Default: the
+    weights (WHAT): A checkpoint: best, newest, the name of one of the run, or the path of another one. Default: the
         best, or the newest of a run that has ranked none by checkpoint.best.
-    model (NAME): The model in the checkpoint whose weights `model` is given, as in average. Default: the one that the
-        run validates.
-    device: Where: auto, cpu, cuda, ... Default: where the run was trained.
+    model (NAME): The model in the checkpoint that `model` takes its weights from, as in average. Default: the one
+        that the run validates.
+    device: Where to run: auto, cpu, cuda, ... Default: where the run was trained.
     processes (NUMBER): Evaluate in this many processes, each with its own part of the batches. Default: one, or those
         that torchrun has started.
     quiet: Print the result and errors only.
@@ -56,8 +56,8 @@ def test(
 
     Options:
         run_dir: The run whose weights are tested; it is not changed.
-        follow (RUN_DIR): Test every checkpoint of this run that was not tested yet, and each that comes, until it is
-            over.
+        follow (RUN_DIR): Test every checkpoint of this run that was not tested yet, and each new one, until the run
+            is over.
         graph: Another graph: evaluate, for the validation data, or a TOML file.
     """
     named = run_dir or follow
@@ -96,7 +96,7 @@ def predict(
     """Write what the model predicts for `predict_data` of a script, with the weights of a checkpoint of a run.
 
     It calls `predict_step`, or else the model with the batch. Every sample is written once, in the order of the data.
-    Stopped or killed, the same command continues where it was, with the weights that it has begun with.
+    If it was stopped or killed, the same command continues the file, with the same weights.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
 

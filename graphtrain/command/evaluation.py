@@ -1,7 +1,7 @@
 """What `graphtrain test` and `graphtrain predict` do with the weights of a checkpoint of a run.
 
-The run directory is read, and nothing in it changes but what these commands write beside it: the rows of tests, and a
-run directory of its own for each prediction.
+The run itself is only read. These commands add the rows of tests to its directory, and a run directory for each
+prediction.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Weights:
 
     Attributes:
         run_dir: the run.
-        name: "best", "newest", the name of a checkpoint of the run, or a path. Default: the best, or the newest where
+        name: "best", "newest", the name of a checkpoint of the run, or a path. Default: the best, or the newest if
             none was ranked.
-        model: the model in the checkpoint whose weights `model` is given. Default: the one that the run validates.
+        model: the model in the checkpoint that `model` takes its weights from. Default: the one that the run validates.
         device: where. Default: where the run was trained.
         quiet: True prints errors only.
     """
@@ -93,24 +93,24 @@ class Weights:
 
 
 def _validated_model(graph: Graph) -> str:
-    """The name of the model that a run validates, by which its best checkpoint is the best: an average, for one."""
+    """The name of the model that a run validates and ranks checkpoints by, such as an average."""
     node = graph.nodes.get("validate")
     source = node.reads.get("model") if node is not None else None
     return source if isinstance(source, str) and source.isidentifier() else "model"
 
 
 def run_test(script: str, settings: Sequence[str], weights: Weights, graph: str, *, follow: bool) -> int:
-    """Test the weights of one checkpoint of a run, or of each that comes until it is over; the exit code."""
+    """Test the weights of one checkpoint of a run, or of each new one until the run is over; the exit code."""
     with on_all_ranks(f"in {script}"):
         trainers = TrainerFactory(script, settings, ignore, load_graph(graph))
         _recorded(weights.run_dir / TESTS_FILE)  # refused before it is tested
         if not follow:
-            return _tested(trainers, weights, weights.path)
+            return _test_checkpoint(trainers, weights, weights.path)
         if current_ranks().world_size > 1:
             raise UsageError("--follow: checkpoints are tested by one process", "leave --processes out")
-        for path in _coming(weights.run_dir):
+        for path in _untested(weights.run_dir):
             try:
-                code = _tested(trainers, weights, path)
+                code = _test_checkpoint(trainers, weights, path)
             except CheckpointError:
                 if path.is_dir():
                     raise
@@ -121,7 +121,7 @@ def run_test(script: str, settings: Sequence[str], weights: Weights, graph: str,
         return 0
 
 
-def _tested(trainers: TrainerFactory, weights: Weights, path: Path) -> int:
+def _test_checkpoint(trainers: TrainerFactory, weights: Weights, path: Path) -> int:
     trainer = weights.trainer(trainers, path)
     if trainer.run() is Outcome.STOPPED:
         return STOPPED
@@ -136,7 +136,7 @@ def _tested(trainers: TrainerFactory, weights: Weights, path: Path) -> int:
 
 
 def _record(file: Path, row: dict[str, Any]) -> None:
-    """Add a row, in the place of one of the same checkpoint."""
+    """Add a row, or replace that of the same checkpoint."""
     rows = [*(other for other in _recorded(file) if other["checkpoint"] != row["checkpoint"]), row]
     with readable_failure(file):
         replace_file(file, "".join(json.dumps(json_value(each)) + "\n" for each in rows).encode())
@@ -146,7 +146,7 @@ def _recorded(file: Path) -> list[dict[str, Any]]:
     """The rows of tests so far.
 
     Raises:
-        UsageError: the file is somebody else's.
+        UsageError: the file was not written by `graphtrain test`.
     """
     try:
         rows = [parsed_json(line) for line in read_regular(file, _MOST_BYTES_OF_TESTS).splitlines()]
@@ -159,7 +159,7 @@ def _recorded(file: Path) -> list[dict[str, Any]]:
     raise UsageError(f"`{file}` does not hold the rows of tests", "move it away")
 
 
-def _coming(run_dir: Path) -> Iterator[Path]:
+def _untested(run_dir: Path) -> Iterator[Path]:
     """Every checkpoint of a run that has no row so far, the oldest first, until the run is over."""
     is_over = False
     if not (run_dir / STATUS_FILE).exists():
@@ -170,7 +170,7 @@ def _coming(run_dir: Path) -> Iterator[Path]:
         yield from new
         if is_over and not new:
             return
-        # Asked before the folder is looked into for the last time.
+        # Checked before the folder is listed for the last time.
         is_over = _is_over(run_dir)
         if not new and not is_over:
             time.sleep(_SECONDS_BETWEEN_LOOKS)

@@ -39,7 +39,7 @@ def exit_on_failure() -> Iterator[None]:
     """
     try:
         yield
-    except RankStoppedError:  # which has said so
+    except RankStoppedError:  # which has reported it
         sys.exit(STOPPED)
     except GraphtrainError as error:
         if prints(str(error), is_of_all=isinstance(error, RanksError)):
@@ -63,13 +63,13 @@ def exit_on_failure() -> Iterator[None]:
 
 @contextmanager
 def stoppable(words: Sequence[str]) -> Iterator[None]:
-    """Handle signals until the process ends; inside the block, one that comes before anything is trained ends it.
+    """Handle signals until the process ends; inside the block, one before anything is trained ends it.
 
     Arguments:
         words: the command line.
 
     Raises:
-        StoppedBeforeTrainingError: a signal came; a message has said so.
+        StoppedBeforeTrainingError: a signal came; it has been reported.
     """
     handle_until_exit()
     try:

@@ -50,7 +50,7 @@ Options:
     script: A Python file that declares kinds which the graph uses; it is imported.
     overlay: Add an overlay to the graph: a shipped one, as in ema (see graphtrain graphs), or a TOML file; can be given
         several times.
-    contained: For graphs of strangers: refuse files outside of the folder of the graph file (of a name: the current
+    contained: For untrusted graphs: refuse files outside of the folder of the graph file (for a name: the current
         folder), links that lead out of it, and scripts, whose code would run.
 """
 
@@ -73,7 +73,7 @@ def check(
     Options:
         as_json: Print the problems as JSON.
         strict: Count warnings as errors.
-        ranks: Check it for a run of several ranks, of which more is asked (G7xx).
+        ranks: Check it for a run of several ranks, which has further rules (G7xx).
     """
     from graphtrain.checks import check_graph  # takes longer than all that the help needs
 
@@ -139,13 +139,13 @@ def render(
 
 
 def _bypassed(run_dir: Path) -> list[str]:
-    """The nodes that the run bypasses; none of a run that has left no status."""
+    """The nodes that the run bypasses; none if it has no status file."""
     bypassed = read_status(run_dir).get("bypassed") if (run_dir / STATUS_FILE).exists() else None
     return [path for path in bypassed if isinstance(path, str)] if isinstance(bypassed, list) else []
 
 
 def _seconds(run_dir: Path | None) -> dict[str, float]:
-    """How long the visits of each node took in the process that has trained the run last."""
+    """The seconds of the visits of each node, in the process that trained the run last."""
     if run_dir is None:
         raise UsageError("--seconds: no run is named", "name the directory of one with --run-dir")
     took = read_status(run_dir).get("seconds_by_node")
@@ -157,7 +157,7 @@ def _seconds(run_dir: Path | None) -> dict[str, float]:
 
 
 def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], str | None]:
-    """How often each node has run, and the position if the run is not done. That it has another graph is reported."""
+    """How often each node has run, and the position unless the run is done. Another graph is reported."""
     from graphtrain.storage.checkpoint import read_checkpoint  # imports torch
 
     checkpoint = newest_in(run_dir, read_checkpoint, notify, finite_first=True)
@@ -230,8 +230,8 @@ def _show(
             edges = [f"{number}. {edge}" for number, edge in enumerate(edges, start=1)]
         row = [name, kind_text(node), "\n".join(settings_of(node)), "\n".join(edges)]
         row += [_mark(points[prefix + name])] if points is not None else []
-        own = [*filter(None, [layers.overlay_of(node_key(name))]), *layers.overlays_of_node(name)]
-        rows.append([*row, ", ".join(dict.fromkeys(own))] if overlay else row)
+        origins = [*filter(None, [layers.overlay_of(node_key(name))]), *layers.overlays_of_node(name)]
+        rows.append([*row, ", ".join(dict.fromkeys(origins))] if overlay else row)
     printed.print(table([*columns, *overlay], rows))
     guards = [[name, text, ", ".join(layers.overlays_of_guard(name))] for name, text in graph.guards.items()]
     for heading, rows in (("guards", guards), ("clock", [[*unit, ""] for unit in graph.units.items()])):
@@ -277,7 +277,7 @@ def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
         named = named_graph(graph)
         loaded = load_graph(named, overlays=overlay)
         file = find_graph(str(named)) or Path(str(named))
-        # A graph that has no text of its own, that of a script or of a run, is written as one.
+        # A graph without a file, from a script or a run, is written as TOML.
         is_text = not overlay and not isinstance(named, Graph) and file.is_file()
         text = file.read_bytes() if is_text else loaded.to_toml().encode()
     try:
@@ -314,10 +314,10 @@ def nodes(kind: str | None = None) -> None:
         kind: Describe this kind in detail. Default: all are listed.
     """
     if kind is not None:
-        found = find_kind(kind)
-        if found is None:
+        described = find_kind(kind)
+        if described is None:
             raise UsageError(f"there is no kind `{kind}`", suggestion(kind, known_kinds()))
-        _describe(found)
+        _describe(described)
         return
     kinds = {name: find_kind(name) for name in known_kinds()}
     lines = [[name, known.description.split("\n")[0] if known is not None else ""] for name, known in kinds.items()]

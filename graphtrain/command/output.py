@@ -17,12 +17,12 @@ _MOST_CHARACTERS = 200
 
 
 def notify(line: str) -> None:
-    """A line on standard error, at once."""
+    """Print a line on standard error, at once."""
     print(printable(line), file=sys.stderr, flush=True)  # noqa: T201  # a command prints
 
 
 def ignore(line: str) -> None:
-    """In the place of `notify` where nothing is printed."""
+    """Print nothing, instead of `notify`."""
 
 
 def notify_once(*, quiet: bool = False) -> Callable[[str], None]:
@@ -38,14 +38,14 @@ def console(*, quiet: bool = False) -> Console:
 
 
 def escaped(text: str) -> str:
-    """`text` of others for a console: printable, and without a meaning as markup."""
+    """Untrusted text for a console: printable, with markup escaped."""
     from rich.markup import escape
 
     return escape(printable(text))
 
 
 def print_lines(printed: Console, lines: Iterable[str]) -> None:
-    """Lines of text without markup, none of which is folded."""
+    """Print lines of text without markup, and without wrapping them."""
     for line in lines:
         printed.print(escaped(line), soft_wrap=True)
 
@@ -58,11 +58,11 @@ def table(
     whole: Collection[str] = (),
     styles: Iterable[str | None] = (),
 ) -> Table:
-    """Rows of text below headings; without any heading none are shown.
+    """Rows of text below headings, which are left out if all are empty.
 
     Arguments:
         right: the columns of numbers.
-        whole: further columns whose texts are not folded.
+        whole: other columns whose texts are not wrapped.
         styles: of the rows. Default: none.
     """
     from rich.table import Table
@@ -78,7 +78,7 @@ def table(
 
 
 def shown(value: Any, most: int = _MOST_CHARACTERS) -> str:
-    """A value from a file of others, on a line."""
+    """An untrusted value, on one line."""
     return shorten(one_line(str(value)), most)
 
 

@@ -25,8 +25,8 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
     Arguments:
         setup: returns the resources as a mapping; Python, NumPy and torch are seeded before it is called. Its arguments
             are set on the command line and checked against its signature.
-        graph: a `Graph`, the name of a shipped graph, or a path; ``--graph`` overrides it. Default: what the script
-            calls `graph` at its top level, or else `fit`.
+        graph: a `Graph`, the name of a shipped graph, or a path; ``--graph`` overrides it. Default: the name
+            `graph` at the top level of the script, or else `fit`.
 
     Every command that is given the script uses the same graph: ``graphtrain run``, ``render``, ``check``, ``diff``, ...
 
@@ -62,7 +62,7 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
 
 
 def _module_that_runs(frame: FrameType | None) -> str:
-    """The module whose top level is running, and has called `main`, perhaps by a function of another module."""
+    """The module whose top level has called `main`, directly or through functions."""
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
     return str(frame.f_globals["__name__"]) if frame is not None else ""

@@ -1,4 +1,4 @@
-"""`graphtrain verify` and `graphtrain replay`: a run that was made, or could be, repeated bit for bit."""
+"""`graphtrain verify` and `graphtrain replay`: a run repeated bit for bit."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _OF_A_RUN, _OF_CUTS = "To verify a run that was made", "To verify a script, with
 _VERIFY = f"""
 Arguments:
     script (SCRIPT[:FUNCTION]): The Python file that trains.
-    settings (NAME=VALUE): Arguments of setup; with --run-dir in place of those that the run had. With --cuts also
+    settings (NAME=VALUE): Arguments of setup; with --run-dir instead of those that the run had. With --cuts also
         NODE.PARAM=VALUE, parameters of nodes, as for run.
 
 {_OF_A_RUN}:
     run_dir: The run directory; it is only read.
     last (N): Only the N newest spans. Default: all.
-    processes (NUMBER): Replay in this many processes on this host: as many as have trained the run. Default: one,
+    processes (NUMBER): Replay in this many processes on this host: as many as trained the run. Default: one,
         or those that torchrun has started.
 
 {_OF_CUTS}:
@@ -35,7 +35,7 @@ Arguments:
     seed (NUMBER): Seed of Python, NumPy and torch, set before setup() is called. Default: 0.
     device: Where to train. Default: auto.
     deterministic: Ask torch for deterministic kernels.
-    cuts_seed (NUMBER): Chooses the transitions. Default: another number each time, which is printed.
+    cuts_seed (NUMBER): Chooses the transitions. Default: a random number, which is printed.
     keep (FOLDER): A new folder for the run directories of cuts that are not exact, as they were when they were cut
         and after the resume. Default: none is kept.
     as_json: Print the result as JSON.
@@ -68,7 +68,7 @@ def verify(
     keep: Path | None = None,
     as_json: bool = False,
 ) -> int:
-    """Prove that resuming is exact: of a run that was made, with --run-dir; or of a script, with --cuts.
+    """Prove that resuming is exact: for a run that was made, with --run-dir; or for a script, with --cuts.
 
     With --run-dir, the run is replayed from each checkpoint to the next, and everything is compared bit by bit. The
     cause of a difference is named: a field that was lost between saving and resuming, or the node whose computation is
@@ -89,8 +89,8 @@ def verify(
         return verify_spans(script, run_dir, settings, last)
     if is_one_of_several():
         raise UsageError(
-            "verify --cuts was started as one of several processes, and it starts processes itself",
-            "start it alone; of a run that several processes have made, --run-dir verifies the spans",
+            "verify --cuts was started as one of several processes, but it starts processes itself",
+            "start it alone; for a run of several processes, --run-dir verifies the spans",
         )
     from graphtrain.command.verify_cuts import verify_cuts
 
@@ -101,7 +101,7 @@ def verify(
 
 
 def _refuse_a_mixture(*, has_run: bool, has_cuts: bool) -> None:
-    """Refuse options of `verify` that do not belong together."""
+    """Refuse options of `verify` that exclude each other."""
     if has_run == has_cuts:
         raise UsageError(
             f"verify takes either --run-dir or --cuts, got {'both' if has_run else 'neither'}",
@@ -135,14 +135,14 @@ def replay(
 ) -> int:
     """Replay a past run to a moment exactly, and show its batch, loss and gradients.
 
-    It starts from the newest checkpoint before that moment. The run directory is only read. Of several processes, what
-    is shown is of rank 0.
+    It starts from the newest checkpoint before that moment. The run directory is only read. With several processes, the
+    values shown are those of rank 0.
 
     Exit codes: 0 done, 1 failed on the way, 2 the moment cannot be reached or bad usage.
 
     Arguments:
         script (SCRIPT[:FUNCTION]): The Python file that the run was started with.
-        settings (NAME=VALUE): Arguments of setup, in place of those that the run had.
+        settings (NAME=VALUE): Arguments of setup, instead of those that the run had.
 
     Options:
         run_dir: The run directory; it is only read.
@@ -152,7 +152,7 @@ def replay(
         runs (N): With --node: until it has run N times as well; inside a node, since that was entered. Default: the
             first time.
         pdb: Open Python's debugger at that moment, with trainer, model, batch, loss, gradients, ...
-        processes (NUMBER): Replay in this many processes on this host: as many as have trained the run. Default: one,
+        processes (NUMBER): Replay in this many processes on this host: as many as trained the run. Default: one,
             or those that torchrun has started.
     """
     if (code := launched(processes)) is not None:

@@ -38,7 +38,7 @@ class TrainerFactory:
 
     Arguments:
         script: ``SCRIPT[:FUNCTION]``.
-        settings: ``NAME=VALUE``, in place of the arguments that the run had; ``NODE.PARAM=VALUE`` for a graph.
+        settings: ``NAME=VALUE``, instead of the arguments that the run had; ``NODE.PARAM=VALUE`` for a graph.
         notify: called once, with what changed since the run.
         graph: another graph. Default: that of the run, with its parameters.
 
@@ -46,7 +46,7 @@ class TrainerFactory:
         changes: that line; empty if nothing changed, None before the first trainer.
 
     Raises:
-        UsageError: there is no such script or function, or a setting is none of its arguments.
+        UsageError: there is no such script or function, or a setting is not one of its arguments.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class TrainerFactory:
         """A trainer as the run had it when it made a checkpoint.
 
         Arguments:
-            options: further arguments and resources of it, or others.
+            options: additional arguments and resources of it, or replacements.
 
         Raises:
             UsageError: an argument of the run cannot be read back, or setup no longer takes it.
@@ -80,7 +80,7 @@ class TrainerFactory:
         trained = graph_of(checkpoint.path, manifest)
         graph = checked_graph(trained) if self._graph is None else _counted_alike(self._graph, trained)
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
-        seed_of_setup = about.get("seed", seed)  # before `setup` was called, which may seed too
+        seed_of_setup = about.get("seed", seed)  # that before the call of `setup`, which may seed too
         if not all(isinstance(number, int) and 0 <= number < 2**63 for number in (seed, seed_of_setup)):
             raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
         made = set_up(program.setup, arguments, program.name, graph, seed_of_setup)
@@ -111,10 +111,10 @@ class TrainerFactory:
         return program
 
     def _saved(self, setup: Callable[..., Any], about: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of the run that a call without any would not have.
+        """The arguments of the run that differ from the defaults.
 
-        Not those that are given now, which may have no form that can be read back; nor former defaults of what `setup`
-        takes no more.
+        Without those that are given now, which need not be readable, and without former defaults of arguments that
+        `setup` no longer takes.
         """
         arguments, defaults = about.get("arguments", {}), arguments_in_force(setup, {})
         given = about.get("given", arguments)
@@ -126,9 +126,9 @@ class TrainerFactory:
 
 
 def _counted_alike(graph: Graph, trained: Graph) -> Graph:
-    """A graph that evaluates, in which losses are sums over the same as in the validation of a run, such as tokens.
+    """An evaluation graph whose losses are sums over the same unit as in the validation of a run, such as tokens.
 
-    What the graph says itself stays.
+    What the graph itself sets is kept.
 
     Arguments:
         trained: the graph of the run.

@@ -1,4 +1,4 @@
-"""What `graphtrain verify --run-dir` and `graphtrain replay` do: a past run is repeated, and compared or looked at."""
+"""What `graphtrain verify --run-dir` and `graphtrain replay` do: a past run is repeated, and compared or inspected."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _explanation(verdict: Verdict) -> str:
     if verdict.divergence:
         return (
             f"Two replays diverge after node {one_line(verdict.divergence)}: a kernel is not deterministic "
-            "(--deterministic asks torch for deterministic ones), or a value comes from where no seed reaches, such as "
+            "(--deterministic asks torch for deterministic ones), or a value does not follow from a seed, such as "
             "the time or os.urandom."
         )
     return "Replays differ from each other, but not in what was traced after each node, so the node is not known."
@@ -204,25 +204,25 @@ def _checkpoint(run_dir: Path, to: str) -> Path | None:
 
 
 def _refuse_beyond_the_run(run_dir: Path, term: Term, report: Callable[[str], None]) -> None:
-    """Raise if the run stopped before a moment. One that was killed may have come further than its status tells."""
+    """Raise if the run stopped before a moment. A killed run may have come further than its status shows."""
     unit, amount = term.base.unit, term.base.amount
     try:
         status = read_status(run_dir)
         counts = {"steps": status["step"], "epochs": status["epoch"], "batches": status["trained"][0]}
-        reached = status.get("clocks", counts)[unit] if "clock_of" in status else counts[unit]
-        is_beyond, has_stopped = reached < amount, status["state"] in ("finished", "stopped", "failed")
+        count = status.get("clocks", counts)[unit] if "clock_of" in status else counts[unit]
+        is_beyond, has_stopped = count < amount, status["state"] in ("finished", "stopped", "failed")
     except (UsageError, LookupError, TypeError):
         return
     if is_beyond and has_stopped:
-        raise UsageError(f"the run never reached {term}: it is {status['state']} at {reached:g} {unit}")
+        raise UsageError(f"the run never reached {term}: it is {status['state']} at {count:g} {unit}")
     if is_beyond:
-        report(f"the run is known to have reached {reached:g} {unit}; what follows is what it would have done")
+        report(f"the run is known to have reached {count:g} {unit}; what follows is what it would have done")
 
 
 def _span_around(
     history: RunHistory, lineage: list[SavedCheckpoint], term: Term
 ) -> tuple[SavedCheckpoint | None, SavedCheckpoint]:
-    """The newest checkpoint before a moment, None for the beginning; and the next one, made with the setup of then.
+    """The newest checkpoint before a moment, None for the beginning; and the next one, whose set-up is used.
 
     Raises:
         UsageError: there is none, and the run cannot be replayed from its beginning.

@@ -18,7 +18,7 @@ from graphtrain.graph import Graph
 
 @dataclass(frozen=True)
 class Script:
-    """What is run.
+    """A script or program to run.
 
     Attributes:
         function: the name of the setup.
@@ -90,7 +90,7 @@ class RunOptions:
         csv: Also write a table, metrics.csv, with one row for what one step has.
         trace: Print a line on standard error for every transition: the node that ran, the next node, and every guard
             that was evaluated, with the values it read. With --quiet, nothing else.
-        contained: For graphs of strangers: refuse a graph that names files outside of its folder (of a name: the
+        contained: For untrusted graphs: refuse a graph that names files outside of its folder (for a name: the
             current folder), links that lead out of it, and another script in --graph.
         quiet: Print errors only.
     """
@@ -125,7 +125,7 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
     """The words of a command line without some options.
 
     Arguments:
-        options: their names; those that take a value with a ``=`` behind.
+        options: their names, followed by ``=`` if they take a value.
 
     >>> without(["a.py", "--until", "2 steps", "--resume=best", "--csv", "lr=1"], ["--until=", "--resume=", "--csv"])
     ['a.py', 'lr=1']
@@ -141,16 +141,16 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
 
 
 class ScriptCommand(Command):
-    """A command that is given a script; its help lists what can be set if one is named, and else imports nothing.
+    """A command that takes a script; if one is named, the help lists what can be set, else it imports nothing.
 
     Attributes:
-        program: of a script that is its own command.
+        program: the script that is its own command, if it is one.
     """
 
     program: Script | None = None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words; for the help as far as they can be parsed, wherever it is asked for."""
+        """Parse the words; if there is an option for help anywhere, as far as they can be parsed."""
         if not set(ctx.help_option_names) & set(args):
             return super().parse_args(ctx, args)
         ctx.resilient_parsing = True
@@ -192,7 +192,7 @@ Arguments:
 def run(script: str, settings: Sequence[str], **options: Any) -> int:
     """Train with a script: its setup() returns model, optimizer and data. A run that was interrupted is resumed.
 
-    What is done with them, in which order and when, is said by a graph: that of the script, of --graph, or `fit`.
+    A graph says what is done with them, in which order and when: that of the script, of --graph, or `fit`.
     With a SCRIPT, --help also lists what can be set.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
@@ -216,7 +216,7 @@ def program_command(program: Script) -> Command:
     def run(settings: Sequence[str], **options: Any) -> int:
         """Train with this script. A run that was interrupted is resumed.
 
-        What is done, in which order and when, is said by a graph: that of the script, of --graph, or `fit`.
+        A graph says what is done, in which order and when: that of the script, of --graph, or `fit`.
 
         Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
         """

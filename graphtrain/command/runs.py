@@ -33,11 +33,11 @@ _MOST_METRICS = 3
 _STYLES = {"running": "cyan", "stopping": "cyan", "finished": "green", "failed": "red", "unreadable": "red"}
 _WIDTH_OF_A_PIPE = 120
 _CLOCKS_DIFFER = 5.0  # seconds
-_END_OF_TIME = 1e12  # in seconds; beyond are mistakes
+_END_OF_TIME = 1e12  # in seconds; anything beyond is a mistake
 
 
 def present_status(run_dir: Path) -> dict[str, Any]:
-    """The status that a run has left; a running one whose process is gone is interrupted.
+    """The last status of a run; one that is running in a process that is gone is interrupted.
 
     Raises:
         UsageError: there is no run, or its status cannot be read.
@@ -125,13 +125,13 @@ def run_directories(folder: Path) -> Iterator[Path]:
         inner = [outer / name for name in sorted(folders, key=in_natural_order) if not name.startswith(".")]
         runs = [inner_path for inner_path in inner if not inner_path.is_symlink() and _is_run(inner_path)]
         yield from runs
-        # What is in a run directory is no run of its own.
+        # Folders inside a run directory are not runs.
         is_deep = len(outer.parts) - start >= _DEPTH - 1
         folders[:] = [] if is_deep else [path.name for path in inner if path not in runs]
 
 
 def _is_run(path: Path) -> bool:
-    """True for a folder that a run has written to; a file of that name alone may be anybody's."""
+    """True for a folder that a run has written to; a file with the name of a status may be anybody's."""
     try:
         if not (path / STATUS_FILE).is_file():
             return bool(checkpoint_paths(path / CHECKPOINTS_FOLDER))
@@ -228,7 +228,7 @@ def _panel(snapshot: Snapshot) -> list[str]:
 
 
 def _process(status: dict[str, Any]) -> str:
-    """Whether the process is alive, as the state tells, which can be known on its own host only."""
+    """Whether the process is alive, by the state; known only on its own host."""
     if status.get("host") not in (None, socket.gethostname()):
         return f" on host {shown(status['host'])}"
     if status.get("state") == "interrupted":
@@ -248,7 +248,7 @@ def export(run: Path, path: Path, *, model: str | None = None) -> None:
     """Write the weights of a run to one file that needs nothing but safetensors to be read.
 
     Parameters and buffers have the names of the model's state_dict, with the name of the model in front where there are
-    several. Of a run of several processes the file is as whole; buffers that differ are those of rank 0.
+    several. The file of a run of several processes is complete too; buffers that differ are those of rank 0.
 
     Exit codes: 0 written, 1 the checkpoint is damaged, 2 there is no such run or model, or the file exists.
 

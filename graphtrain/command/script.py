@@ -2,9 +2,9 @@
 
 It is imported under its stem, with its folder on the path, so that loader workers can import it too. Its graph is the
 same for ``python train.py`` and for every command that is given ``train.py``: the graph that the script passes to
-`graphtrain.main`, else its module-level name `graph`, else `fit`. A script that is imported does not run what stands
-under ``if __name__ == "__main__"``, so the call of `main` there is read, not run: a name that the module has is looked
-up in it, and a graph that only the running script makes is an error.
+`graphtrain.main`, else its module-level name `graph`, else `fit`. An imported script does not run its block
+``if __name__ == "__main__"``, so a call of `main` there is parsed, not run: names are looked up in the module, and a
+graph that only the running script makes is an error.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def load_graph(source: str | Path | Graph, *, overlays: Sequence[str] = (), cont
 
     Arguments:
         overlays: the names or paths of overlays that are added. Default: none.
-        contained: as of `Graph.load`; a script is refused, for its code may read anything. Default: False.
+        contained: as for `Graph.load`; a script is refused, for its code may read anything. Default: False.
 
     Raises:
         GraphError: the text is not a graph, or overlays do not fit it.
@@ -200,7 +200,7 @@ def script_graph(script: str) -> Graph | str | Path:
 
 
 def graph_of_module(passed: Any, module: ModuleType, script: str) -> Graph | str | Path:
-    """What a script passes to `main`, or where that is None its module-level `graph`, or else `fit`.
+    """What a script passes to `main`, else its module-level `graph`, else `fit`.
 
     Raises:
         UsageError: it is no graph.
@@ -213,28 +213,28 @@ def graph_of_module(passed: Any, module: ModuleType, script: str) -> Graph | str
         raise UsageError(
             f"{script}: {what} has a {type(graph).__name__} as the graph; "
             "expected a Graph, the name of a shipped graph, or the path of a TOML file",
-            f"give what is no graph another name than `{NAME}`" if passed is None else "as in main(setup, graph='fit')",
+            f"`{NAME}` is the name of the graph: give the value another name" if passed is None else "as in main(setup, graph='fit')",
         )
     return graph
 
 
 def _graph_in_the_source(path: Path, module: ModuleType) -> Any:
-    """What the calls of `main` that an import leaves out pass as the graph; None where they pass none.
+    """The graph that the calls of `main` which an import does not run pass; None if they pass none.
 
     Raises:
         UsageError: it is known only when the script runs, or two calls pass different graphs.
     """
     tree = ast.parse(path.read_bytes(), str(path))
     calls = list(_calls_of_main(tree))
-    # What stands under ``if __name__ == "__main__"`` has no value in a module that is imported.
+    # What is assigned under ``if __name__ == "__main__"`` has no value in an imported module.
     guarded = [node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)]
-    not_run = set[str]().union(*map(_bound_in, guarded))
+    not_run = set[str]().union(*map(_names_bound_in, guarded))
     graphs: list[Any] = []
     for call, around in calls:
         argument = _graph_argument(call)
         try:
             if argument is not None:
-                graphs.append(_value(argument, module, not_run | _bound_in(around)))
+                graphs.append(_value(argument, module, not_run | _names_bound_in(around)))
             elif NAME not in not_run:
                 graphs.append(None)
             else:
@@ -274,11 +274,11 @@ def _graph_argument(call: ast.Call) -> ast.expr | None:
     return starred or (call.args[1] if len(call.args) > 1 else None)
 
 
-def _value(argument: ast.expr, module: ModuleType, node: set[str]) -> Any:
+def _value(argument: ast.expr, module: ModuleType, unset: set[str]) -> Any:
     """The value of an argument, without running the call.
 
     Arguments:
-        node: names that get their values only when the script runs.
+        unset: names that get their values only when the script runs.
 
     Raises:
         LookupError, AttributeError: only the call knows it.
@@ -286,13 +286,13 @@ def _value(argument: ast.expr, module: ModuleType, node: set[str]) -> Any:
     if isinstance(argument, ast.Constant):
         return argument.value
     names = ast.unparse(argument).split(".")
-    if names[0] in node or not all(name.isidentifier() for name in names):
+    if names[0] in unset or not all(name.isidentifier() for name in names):
         raise LookupError(names[0])
     return functools.reduce(getattr, names, module)
 
 
-def _bound_in(statement: ast.stmt) -> set[str]:
-    """The names that a statement binds when it runs: an import has not."""
+def _names_bound_in(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds when it runs."""
     nodes = list(ast.walk(statement))
     stored = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
     imported = {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}

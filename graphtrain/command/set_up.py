@@ -35,7 +35,7 @@ class SetUp:
         arguments: those of the call, defaults included, as text.
         resources: without the two that follow.
         loggers: as they were returned.
-        not_state: the paths of what is no state of the training.
+        not_state: the paths of values that are not training state.
     """
 
     arguments: dict[str, str]
@@ -45,7 +45,7 @@ class SetUp:
 
 
 def set_up(setup: Callable[..., Any], arguments: Mapping[str, Any], name: str, graph: Graph, seed: int) -> SetUp:
-    """Seed Python, NumPy and torch, call a setup, with the run where it asks for it, and check what it returns.
+    """Seed Python, NumPy and torch, call a setup, with the run if it takes it, and check what it returns.
 
     Arguments:
         arguments: as `setup_arguments` returns them.
@@ -53,7 +53,7 @@ def set_up(setup: Callable[..., Any], arguments: Mapping[str, Any], name: str, g
         graph: the one that is run.
 
     Raises:
-        UsageError: it does not return a mapping from names to resources, or `not_state` is no list of texts.
+        UsageError: it does not return a mapping from names to resources, or `not_state` is not a list of texts.
     """
     in_force = arguments_in_force(setup, arguments)  # before a default that is mutable is changed
     seed_everything(seed)
@@ -91,7 +91,7 @@ def warm_start(resources: Mapping[str, Any], texts: Iterable[str]) -> list[str]:
 
 
 def named_weights(text: str) -> tuple[str, Path]:
-    """The name and the file of ``NAME=FILE``; of a checkpoint, ``RUN/best`` and ``RUN/newest`` among them, its own.
+    """The name and the file of ``NAME=FILE``; for a checkpoint, such as ``RUN/best``, the file of that model in it.
 
     Raises:
         UsageError: it has another form, or there is no such file.
@@ -100,7 +100,7 @@ def named_weights(text: str) -> tuple[str, Path]:
     if not equals or not name.isidentifier() or not file:
         raise UsageError(f"--init: expected NAME=FILE, got `{text}`", "as in --init model=weights.safetensors")
     path = checkpoint_folder(file)
-    # In a checkpoint of several processes it is a part, which an export joins with the others.
+    # In a checkpoint of several processes that file is one part of several, which an export joins.
     if path.is_dir() and (path / f"{name}{SUFFIX}").is_file() and not any(path.glob(f"{name}.[0-9]*{SUFFIX}")):
         path = path / f"{name}{SUFFIX}"
     if path.suffix in _PICKLED:

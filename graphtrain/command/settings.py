@@ -1,4 +1,4 @@
-"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` of the command line: values are TOML, else strings; and their list."""
+"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` of the command line: values are TOML, else strings; and how they are listed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value, show_val
 from graphtrain.kind.signatures import descriptions_of, hints_of
 from graphtrain.names import suggestion
 
-# What an argument of `setup` is called that is given the run.
+# The name of the argument of `setup` that receives the run.
 RUN_ARGUMENT = "run"
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -150,7 +150,7 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
     takes_any = any(argument.kind is argument.VAR_KEYWORD for argument in inspect.signature(setup).parameters.values())
     if RUN_ARGUMENT in values:
         raise UsageError(
-            f"`{RUN_ARGUMENT}` is no argument that can be set: {name} is given the run itself by that name",
+            f"`{RUN_ARGUMENT}` cannot be set: {name} receives the run itself by that name",
             "give the argument another name",
         )
     checked = {}
@@ -172,9 +172,9 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
 
 
 def arguments_in_force(setup: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, str]:
-    """Every argument that a call of `setup` has, defaults included, as text: what is kept with a run.
+    """Every argument of a call of `setup`, defaults included, as text that is saved with a run.
 
-    A default has the form that it would have if it were given, and no address, which is another one in every process.
+    A default has the same form as if it were given. Addresses, which differ between processes, are left out.
 
     Arguments:
         given: the arguments of the call, as `setup_arguments` returns them.
@@ -205,7 +205,7 @@ def _coerced(argument: Parameter, value: Any, name: str) -> Any:
         raise UsageError(f"{name}: {argument.name}: {error}", hint) from None
 
 
-# ---- their list
+# ---- how they are listed
 
 # Name, default, type and description.
 Row = tuple[str, str, str, str]

@@ -48,16 +48,16 @@ from graphtrain.trainer.watchers import display_for
 # Runs a trainer in another way than `Trainer.run`.
 Drive = Callable[[Trainer, RunOptions], Outcome]
 
-# What is decided when a run begins, and is not repeated when it is resumed; and what has been reached.
+# Options for the start of a run, which a resume does not repeat; and limits that have been reached.
 _OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
 _OF_THE_END = ("--until=", "--before=")
 
 
 def train(program: Script | str, settings: Sequence[str], options: RunOptions, drive: Drive | None = None) -> int:
-    """Run a setup through a graph; returns the exit code.
+    """Train a script; returns the exit code.
 
     Arguments:
-        program: or ``SCRIPT[:FUNCTION]``, which is imported.
+        program: the script, or ``SCRIPT[:FUNCTION]``, which is imported.
         settings: ``NAME=VALUE`` and ``NODE.PARAM=VALUE``.
         drive: runs the trainer. Default: `Trainer.run`, with the options.
     """
@@ -71,7 +71,7 @@ def train(program: Script | str, settings: Sequence[str], options: RunOptions, d
 
 
 def _check(options: RunOptions) -> None:
-    """Refuse what can be refused without the script."""
+    """Refuse options that are wrong whatever the script is."""
     if not 0 <= options.seed < 2**63:  # the seeds that torch takes
         raise UsageError(f"--seed: expected an integer from 0 to 2**63 - 1, got {options.seed}")
     resolve_device(options.device)
@@ -193,8 +193,8 @@ class _Training:
             )
 
     def _about(self, made: SetUp, given: list[str], weights: dict[str, str]) -> dict[str, Any]:
-        """What is kept with the run."""
-        init = map(named_weights, self._options.init)  # of `RUN/best`, what it is now
+        """Facts that are saved with the run."""
+        init = map(named_weights, self._options.init)  # `RUN/best` as the checkpoint that it is now
         return {
             "command": shlex.join(self._words),
             "arguments": made.arguments,
@@ -208,7 +208,7 @@ class _Training:
     # ---- the run
 
     def _train(self, trainer: Trainer, run_dir: Path, resume: str, loaded: list[str]) -> int:
-        """Train, and report what has come of it; the exit code."""
+        """Train, and report the outcome; the exit code."""
         options, report = self._options, self._report
         display = installed(PARTS["display"])
         if not options.quiet and not self._ranks.rank and display is not None:
@@ -228,12 +228,12 @@ class _Training:
             report(self._resume_with(run_dir))
             raise
         endings = ""
-        if outcome is Outcome.ALREADY_FINISHED:  # by which parameters; by itself, as an evaluation does, by none
+        if outcome is Outcome.ALREADY_FINISHED:  # the parameters that ended it; none for a graph that ends by itself, as an evaluation does
             kinds = {name: kind_of_node(node) for name, node in trainer.graph.nodes.items()}
             endings = ", ".join(f"{name}.after" for name, kind in kinds.items() if kind and kind.trigger == "after")
         if outcome is Outcome.ALREADY_FINISHED and trainer.changes:
             further = f"; or train this one further, with a later {endings} (in a new directory: --fork {run_dir})"
-            raise UsageError(  # nothing of what is asked for would be done
+            raise UsageError(  # nothing that was requested would be done
                 f"the run in `{run_dir}` is finished, so nothing was run; changed since: {', '.join(trainer.changes)}",
                 f"begin another run in a directory of its own, with --run-dir{further if endings else ''}",
             )
@@ -273,7 +273,7 @@ class _Training:
         return [*self._program.words, *sys.argv[1:]]
 
     def _resume_with(self, run_dir: Path, *reached: str) -> str:
-        """The command that resumes the run: the one that was typed, without what is done once, or was reached."""
+        """The command that resumes the run: the one that was typed, without options that no longer apply."""
         words = without(self._words, [*_OF_THE_START, *reached])
         words += ["--run-dir", str(run_dir)] if self._options.run_dir is None else []
         return f"resume with: {shlex.join(words)}"
@@ -307,7 +307,7 @@ def refuse_idle_ranks(train_data: Any, world_size: int) -> None:
 
 
 def _unhandled_signal() -> str:
-    """What to say where a job queue may send SIGUSR1, and torchrun would end at it; empty if there is nothing."""
+    """A warning if a job queue may send SIGUSR1, which would end torchrun; else empty."""
     handled = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1")
     if "SLURM_JOB_ID" not in os.environ or "SIGUSR1" in handled:
         return ""
@@ -318,7 +318,7 @@ def _unhandled_signal() -> str:
 
 
 def _restarts_left() -> bool:
-    """True where torchrun starts its processes again if one of them ends with another exit code than 0."""
+    """True if torchrun will restart its processes after an exit code other than 0."""
     most, so_far = (int(os.environ.get(f"TORCHELASTIC_{name}", "0")) for name in ("MAX_RESTARTS", "RESTART_COUNT"))
     return so_far < most
 
@@ -340,18 +340,18 @@ def named_or_new_directory(named: Path | None, stem: str, lead: Lead) -> Iterato
     if named is not None:
         yield named
         return
-    made: list[Path] = []
+    created: list[Path] = []
 
     def make() -> str:
-        made.extend([] if os.path.lexists(_RUNS) else [_RUNS])
+        created.extend([] if os.path.lexists(_RUNS) else [_RUNS])
         run_dir = _new_directory(stem)
-        made[:0] = [run_dir / CHECKPOINTS_FOLDER, run_dir]
+        created[:0] = [run_dir / CHECKPOINTS_FOLDER, run_dir]
         return str(run_dir)
 
     try:
         yield Path(lead(make))
     except BaseException:
-        for folder in made:
+        for folder in created:
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
         raise
@@ -404,10 +404,10 @@ def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], N
 
 
 def expect_overlays(overlays: Sequence[str], run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> None:
-    """Refuse overlays that the run which is resumed was made without: what they need was not kept from its beginning.
+    """Refuse overlays that the resumed run was not made with: what they need was not saved from its beginning.
 
     Raises:
-        UsageError: it was.
+        UsageError: it was not made with one of them.
     """
     if not overlays or run_dir is None or resume == "never" or not holds_a_graph(run_dir):
         return
@@ -417,9 +417,9 @@ def expect_overlays(overlays: Sequence[str], run_dir: Path | None, resume: str, 
         return
     for overlay in overlays:
         if (name := overlay_name(Graph, overlay)) not in names:
-            made = f"with {quoted(names)}" if names else "without an overlay"
+            before = f"with {quoted(names)}" if names else "without an overlay"
             raise UsageError(
-                f"--overlay {overlay}: the run in `{run_dir}` was made {made}, and is resumed without `{name}`",
+                f"--overlay {overlay}: the run in `{run_dir}` was made {before}, and cannot be resumed with `{name}`",
                 f"leave --overlay {overlay} out; or begin another run with it, in a new directory: from this one with "
                 f"--fork {run_dir}",
             )

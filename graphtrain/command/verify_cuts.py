@@ -1,8 +1,8 @@
 """What `graphtrain verify --cuts` does: a script is trained, cut at random transitions, resumed, and compared.
 
 Each training is a process of its own, ``python -m graphtrain.command.verify_cuts REPORT CUTS WORDS``, which is
-``graphtrain run WORDS``, cut after some transitions. REPORT is the file for what is to know of the run, CUTS the
-numbers of transitions with commas between them; the copies of the run directory go where the report goes.
+``graphtrain run WORDS``, cut after some transitions. REPORT is the file for the facts about the run, CUTS the
+comma-separated numbers of transitions; the copies of the run directory go to the folder of the report.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from graphtrain.trainer.trainer import Trainer
 
 _MOST_LINES = 12
 _REFRESHES_PER_SECOND = 4
-# Beside the copies of the cuts: the checkpoints that the runs keep, and those of the run that is resumed.
+# Besides the copies of the cuts: the checkpoints that the runs keep, and those of the run that is resumed.
 _MORE_CHECKPOINTS = 6
 
 
@@ -68,11 +68,11 @@ class Ended:
 
 @dataclass(frozen=True)
 class ResumeReport:
-    """What a process that resumes a run tells of it.
+    """What a process that resumes a run reports.
 
     Attributes:
-        lost: why the resume is not exact; empty if it does not say so.
-        changed: what has changed, so that it is exact except for that; empty if it does not say so.
+        lost: why the resume is not exact; empty if it is not reported.
+        changed: the changes except for which it is exact; empty if none are reported.
         failure: why the run could not be resumed, or not to its end; empty if it could.
     """
 
@@ -83,7 +83,7 @@ class ResumeReport:
 
 @dataclass(frozen=True)
 class CutVerdict:
-    """What is known of a cut once it was resumed.
+    """The result of resuming a cut.
 
     Attributes:
         differences: at the end, from the run that was never cut.
@@ -96,7 +96,7 @@ class CutVerdict:
 
     @property
     def result(self) -> Literal["equal", "differs", "not exact", "cannot be resumed"]:
-        """In words. A resume that is reported as not exact is not exact, whatever it came to."""
+        """In words. A resume that reports that it is not exact counts as such, even if it ends equal."""
         if self.resume.failure:
             return "cannot be resumed"
         if self.resume.lost:
@@ -114,7 +114,7 @@ def verify_cuts(
         raise UsageError(f"--keep: `{keep}` exists and is no empty folder", "name a new folder")
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311 - no secret
     temporary = tempfile.TemporaryDirectory(prefix="graphtrain-verify-", ignore_cleanup_errors=True)
-    # As a Ctrl-C, these end the processes and remove the files.
+    # Like Ctrl-C, these end the processes and remove the files.
     with _handled(_leave, "SIGTERM", "SIGHUP"), temporary as folder:
         return _Verification(script, words, number, seed, keep, as_json, Path(folder)).run()
 
@@ -146,7 +146,7 @@ class _Verification:
     _processes: int = 0
 
     def run(self) -> int:
-        """Do it; the exit code."""
+        """Train, cut, resume and compare; the exit code."""
         with self._shown("training once", "whole"):
             whole, seconds = self._trained("whole")
         if isinstance(whole, Ended):
@@ -185,7 +185,7 @@ class _Verification:
     # ---- runs
 
     def _trained(self, name: str, cuts: Sequence[int] = ()) -> tuple[TrainedRun | Ended, float]:
-        """Train to the end, in a process of its own; what is to know of the run, or how its process failed."""
+        """Train to the end, in a process of its own; the facts about the run, or how its process failed."""
         report = self.folder / f"{name}.json"
         numbers = ",".join(map(str, cuts))
         words = [*self.words, "--run-dir", str(self.folder / name), "--quiet"]
@@ -232,7 +232,7 @@ class _Verification:
             )
 
     def _keep(self, *names: str) -> None:
-        """Copy runs to where they stay, if that is asked for."""
+        """Copy runs to the folder of --keep, if there is one."""
         if self.keep is None:
             return
         self.keep.mkdir(parents=True, exist_ok=True)
@@ -251,7 +251,7 @@ class _Verification:
             yield
 
     def _report_different_runs(self, differences: Sequence[StateDifference], whole: TrainedRun) -> int:
-        """Say that two runs differ before anything was resumed, and which of two reasons it has; the exit code."""
+        """Report that two runs differ without a resume, and which of two reasons that has; the exit code."""
         with self._shown("training a third time, to find out why two runs differ", "third"):
             again, _ = self._trained("third")
         is_saving = isinstance(again, TrainedRun) and not self._differences("third", whole)
@@ -312,7 +312,7 @@ class _Verification:
 
 @dataclass(frozen=True)
 class Doing:
-    """What is shown while a process runs: what it is for, and where its run is, as its status tells."""
+    """What is shown while a process runs: its purpose, and the progress in the status of its run."""
 
     what: str
     run_dir: Path
@@ -344,7 +344,7 @@ def launch(words: Sequence[str], environment: Mapping[str, str], log: Path) -> E
     process: subprocess.Popen[bytes] | None = None
     with log.open("wb") as output:
         try:
-            with _signals_held():  # else one that comes now leaves a process that nobody knows
+            with _signals_held():  # else a signal that comes now leaves a process that nobody ends
                 # A group of its own: a Ctrl-C is for this process, which ends that one with its workers.
                 process = subprocess.Popen(  # noqa: S603 - the words are ours
                     [sys.executable, *flags, *words],
@@ -366,7 +366,7 @@ def launch(words: Sequence[str], environment: Mapping[str, str], log: Path) -> E
 
 @contextmanager
 def _handled(handler: Callable[[int, FrameType | None], Any], *names: str) -> Iterator[None]:
-    """A span in which signals are handled so, where this system has them and they are not ignored, as by nohup."""
+    """A span with another handler of signals, if the system has them and they are not ignored, as by nohup."""
     previous = {}
     if threading.current_thread() is threading.main_thread():
         for number in (getattr(signal, name) for name in names if hasattr(signal, name)):
@@ -389,11 +389,11 @@ def _signals_held() -> Iterator[None]:
         signal.raise_signal(number)
 
 
-# ---- what a process tells
+# ---- what a process reports
 
 
 def read_resume(ended: Ended) -> ResumeReport:
-    """What the process of a resume has told.
+    """What the process of a resume has reported.
 
     >>> read_resume(Ended(0, "resumed r: step 3; repeating nothing; code unchanged: exact\\n", 1.0))
     ResumeReport(lost='', changed='', failure='')
@@ -444,7 +444,7 @@ def lines_of_verdicts(bad: Sequence[CutVerdict], notes: Sequence[str] = ()) -> I
     """The lines beneath the table about cuts that are not equal: the first fields of the first, one of the others.
 
     Arguments:
-        notes: what makes two runs differ.
+        notes: known reasons for two runs to differ.
     """
     is_first = True
     for verdict in bad:
@@ -461,7 +461,7 @@ def lines_of_verdicts(bad: Sequence[CutVerdict], notes: Sequence[str] = ()) -> I
     if silent:
         yield ""
         yield (
-            f"{counted(len(silent), 'cut')} differ{'s' if len(silent) == 1 else ''} although the resume reports to be "
+            f"{counted(len(silent), 'cut')} differ{'s' if len(silent) == 1 else ''} although the resume is reported as "
             "exact: the training depends on something that was not saved, or not restored. Give the object that holds "
             "it a state_dict and a load_state_dict, make it progress of a node, or keep it where it can be reached "
             "from a resource: an attribute, a closure, a global variable of the script."
@@ -472,10 +472,10 @@ def lines_of_verdicts(bad: Sequence[CutVerdict], notes: Sequence[str] = ()) -> I
 def lines_of_different_runs(
     differences: Sequence[StateDifference], notes: Sequence[str], *, is_saving: bool
 ) -> Iterator[str]:
-    """What to say where two runs differ, none of which was resumed.
+    """The report on two runs that differ, none of which was resumed.
 
     Arguments:
-        notes: what makes two runs differ.
+        notes: known reasons for two runs to differ.
         is_saving: True if two runs without a save are equal, and the one that was saved differs.
     """
     first = one_line(str(differences[0]))
@@ -525,7 +525,7 @@ def _train_and_cut(report: Path, cuts: list[int]) -> None:
         report.write_text(trained.to_json(), encoding="utf-8")
         return outcome
 
-    sys.argv[:3] = ["graphtrain", "run"]  # which the script may look at
+    sys.argv[:3] = ["graphtrain", "run"]  # which the script may read
     app(prog_name="graphtrain", obj=drive)
 
 

@@ -49,7 +49,7 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
 
 
 def weights_of(checkpoint: Checkpoint, model: str | None = None) -> dict[str, torch.Tensor]:
-    """The tensors in the state of each model, by their names there, behind that of the model if there are several.
+    """The tensors in the state of each model, by name, after the name of the model if there are several.
 
     Raises:
         UsageError: there is no such model, or none at all.

@@ -30,7 +30,7 @@ Sums = dict[str, list[Any]]
 """Name -> the sum of value * samples, and the sum of samples; or the reduced value, and the reduction."""
 
 _MEAN, _TOTAL = "mean", "total"  # a total is divided as a mean is
-_OPEN, _WINDOW = "open", "window"  # before the metric: the horizon of its open window; before a number, of another
+_OPEN, _WINDOW = "open", "window"  # prefixes of horizons: of the open window of a metric, of one that has ended
 
 # Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
 _MOST_WAITING = 1024
@@ -67,7 +67,7 @@ class Means:
         self._reports: dict[str, Callable[[set[str]], None]] = {}  # of metrics that are followed
 
     def follow(self, metric: str, windows: int, node: Any, report: Callable[[set[str]], None]) -> None:
-        """Keep the last windows of a metric, which `end_window` ends, for `running`, while the graph has this node.
+        """Keep the last windows of a metric for `running`, while the graph has this node; `end_window` ends a window.
 
         Arguments:
             report: called once with the metrics of those windows, if this one is not among them.
@@ -94,9 +94,7 @@ class Means:
             self.settle()
             kept = {name: self._windows.get(name, {}) for name in (f"{_WINDOW} {n} {metric}" for n in range(windows))}
             parts = {name: sums[metric] for name, sums in kept.items() if metric in sums}
-            whole = added(self._gather(parts)) if self._gather is not None else parts
-            values = [total if samples in REDUCTIONS else total / samples for total, samples in whole.values()]
-            if values:
+            if values := self._means_of(parts).values():
                 running[f"running/{metric}"] = sum(values) / len(values)
             elif (recorded := set().union(*kept.values())) and metric in self._reports:
                 self._reports.pop(metric)(recorded)
@@ -112,7 +110,7 @@ class Means:
 
         Arguments:
             values: by name; or only the loss, or names and a vector, detached, in memory that nothing else writes to.
-            samples: their number, or that of other units that the means are over: a number or a tensor with one.
+            samples: the number of samples, or of other units that are averaged over: a number or a tensor with one.
             sums: the names of values that are sums over them. Default: all are means.
         """
         if not isinstance(values, _DETACHED):
@@ -130,14 +128,13 @@ class Means:
     def peek(self, horizon: str) -> dict[str, float]:
         """The means since this horizon was last taken."""
         self.settle()
-        sums = self._sums.get(horizon, {})
-        if self._gather is not None:
-            sums = added(self._gather(sums))
-        return {
-            name: total if samples in REDUCTIONS else total / samples
-            for name, (total, samples) in sums.items()
-            if samples
-        }
+        return self._means_of(self._sums.get(horizon, {}))
+
+    def _means_of(self, sums: Sums) -> dict[str, float]:
+        """The means, or other reductions, of all ranks."""
+        whole = added(self._gather(sums)) if self._gather is not None else sums
+        reduced = {name: total if samples in REDUCTIONS else total / samples for name, (total, samples) in whole.items()}
+        return reduced
 
     def clear(self) -> None:
         """Drop everything added so far."""
@@ -218,7 +215,7 @@ def _joined(name: str, whole: list[Any] | None, part: list[Any]) -> list[Any]:
         UsageError: it is reduced in another way than before.
     """
     if whole is None:
-        return [0.0 + part[0], part[1]]  # of no minus zero
+        return [0.0 + part[0], part[1]]  # turns minus zero into zero
     how, other = (value[1] if value[1] in REDUCTIONS else "" for value in (whole, part))
     if how != other:
         raise UsageError(
