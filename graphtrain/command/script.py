@@ -213,7 +213,9 @@ def graph_of_module(passed: Any, module: ModuleType, script: str) -> Graph | str
         raise UsageError(
             f"{script}: {what} has a {type(graph).__name__} as the graph; "
             "expected a Graph, the name of a shipped graph, or the path of a TOML file",
-            f"`{NAME}` is the name of the graph: give the value another name" if passed is None else "as in main(setup, graph='fit')",
+            f"`{NAME}` is the name of the graph: give the value another name"
+            if passed is None
+            else "as in main(setup, graph='fit')",
         )
     return graph
 

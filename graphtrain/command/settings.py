@@ -1,4 +1,4 @@
-"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` of the command line: values are TOML, else strings; and how they are listed."""
+"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` of the command line, whose values are TOML or else strings."""
 
 from __future__ import annotations
 

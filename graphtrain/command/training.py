@@ -228,7 +228,8 @@ class _Training:
             report(self._resume_with(run_dir))
             raise
         endings = ""
-        if outcome is Outcome.ALREADY_FINISHED:  # the parameters that ended it; none for a graph that ends by itself, as an evaluation does
+        if outcome is Outcome.ALREADY_FINISHED:
+            # The parameters that ended it. A graph that ends by itself, as an evaluation does, has none.
             kinds = {name: kind_of_node(node) for name, node in trainer.graph.nodes.items()}
             endings = ", ".join(f"{name}.after" for name, kind in kinds.items() if kind and kind.trigger == "after")
         if outcome is Outcome.ALREADY_FINISHED and trainer.changes:

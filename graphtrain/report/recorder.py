@@ -133,8 +133,7 @@ class Means:
     def _means_of(self, sums: Sums) -> dict[str, float]:
         """The means, or other reductions, of all ranks."""
         whole = added(self._gather(sums)) if self._gather is not None else sums
-        reduced = {name: total if samples in REDUCTIONS else total / samples for name, (total, samples) in whole.items()}
-        return reduced
+        return {name: total if samples in REDUCTIONS else total / samples for name, (total, samples) in whole.items()}
 
     def clear(self) -> None:
         """Drop everything added so far."""

@@ -1,4 +1,4 @@
-"""Jobs in threads of their own, and spans without the garbage collector."""
+"""Background threads, and blocks that run without the garbage collector."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _WORTH_A_THREAD = 4 << 20  # bytes, which are hashed in 3 ms; to start a thread 
 
 @final
 class Background(Generic[T]):
-    """A job that runs at once, in a thread of its own. Its result, or what it raised, can be asked for.
+    """A function that runs in its own thread, started immediately.
 
-    The thread is left behind when the process ends: whoever needs the answer waits for it.
+    The thread does not keep the process alive: call `result` if the job has to be completed.
 
     Arguments:
-        job: what is done.
-        done: called from that thread when it is over; it may only set a flag. Default: nothing is called.
+        job: the function.
+        done: called in that thread when the job has ended; it may only set a flag. Default: nothing is called.
 
     >>> Background(lambda: 6 * 7).result()
     42
@@ -31,15 +31,15 @@ class Background(Generic[T]):
     def __init__(self, job: Callable[[], T], done: Callable[[], None] = lambda: None) -> None:
         self._job, self._done = job, done
         self._over = Event()
-        self._answer: list[T] = []
+        self._result: list[T] = []
         self._error: BaseException | None = None
         self._thread = Thread(target=self._run, name="graphtrain-background", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._answer.append(self._job())
-        except BaseException as error:  # whatever it is, it is raised where the answer is asked for
+            self._result.append(self._job())
+        except BaseException as error:  # of any type: `result` raises it
             self._error = error
         finally:
             self._over.set()
@@ -47,36 +47,36 @@ class Background(Generic[T]):
 
     @property
     def is_over(self) -> bool:
-        """True if the answer is there."""
+        """True once the job has ended."""
         return self._over.is_set()
 
     def result(self) -> T:
-        """The answer; waited for, if need be.
+        """Wait for the job, and return its result.
 
         Raises:
             BaseException: what the job raised.
         """
-        # Not by `join`: one that was interrupted takes the thread for ended.
+        # Not `join`: after an interrupted one, the thread counts as ended.
         while not self._over.wait(_SECONDS):
-            # In a fork of the process that it is a thread of; it may also have ended since the wait did.
+            # A forked process does not have the thread. It may also have ended since the wait timed out.
             if not self._thread.is_alive() and not self._over.is_set():
-                raise RuntimeError("the job is another process's")
+                raise RuntimeError("the job runs in another process")
         if self._error is not None:
             raise self._error
-        return self._answer[0]
+        return self._result[0]
 
 
 def largest_first(sizes: Mapping[str, int], work: Callable[[str], T], *, in_threads: bool = True) -> dict[str, T]:
-    """The result of a function for each name: the largest is begun first, and as many at a time as there are cores.
+    """Call a function for each name in threads, one per core, the largest first; returns the results by name.
 
-    In this thread alone, where they are small. The function should release the GIL for long.
+    Small amounts are done in this thread. Threads help only if the function releases the GIL.
 
     Arguments:
         sizes: in bytes, by name.
-        in_threads: False where all have to be made in this thread.
+        in_threads: False to make all calls in this thread.
 
     Raises:
-        BaseException: what the function raised; no further ones are begun.
+        BaseException: what the function raised; no further calls are started.
 
     >>> largest_first({"a": 1, "b": 2}, str.upper)
     {'b': 'B', 'a': 'A'}
@@ -93,7 +93,7 @@ def largest_first(sizes: Mapping[str, int], work: Callable[[str], T], *, in_thre
             has_failed.set()
             raise
 
-    from concurrent.futures import ThreadPoolExecutor  # 2 to 6 ms of the start of commands that need none
+    from concurrent.futures import ThreadPoolExecutor  # takes 2 to 6 ms, and few commands need it
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with ThreadPoolExecutor(cores) as pool:
@@ -102,9 +102,9 @@ def largest_first(sizes: Mapping[str, int], work: Callable[[str], T], *, in_thre
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A span, or a function, in which many objects are made that stay: the collector would look at all of them again.
+    """Disable the garbage collector for a block, or a function, that creates many long-lived objects.
 
-    Of a state of 200,000 tensors it took as long as everything else: 5 s of a save instead of 3, 10 s of a resume
+    With 200,000 tensors, collection takes as long as everything else: 5 s for a save instead of 3, 10 s for a resume
     instead of 6.
 
     >>> with uncollected():

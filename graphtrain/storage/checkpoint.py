@@ -1,4 +1,4 @@
-"""One checkpoint: a folder that is written whole or not at all, and read only if every byte is as it was written."""
+"""Write and read one checkpoint: a folder that is written atomically, and verified by checksums when it is read."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _NUMBERS = itertools.count(1)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and found sound.
+    """A checkpoint that was read and verified.
 
     Attributes:
-        manifest: what is known of it without loading tensors: position, digest, graph, versions, ...
+        manifest: its metadata: position, digest, graph, versions, ...
         sections: the state: section -> name -> state.
-        rank: the one whose state it is, of those that have written it.
-        others: where it is resumed by another number of ranks: of each that has written it, and that this one needs,
-            what is not restored as it is: gradients, running means, values in transit.
+        rank: the rank whose state this is.
+        others: only if the number of ranks has changed: rank -> state, of the ranks that this one needs, as far as it
+            is not restored as it is: gradients, running means, values in transit.
     """
 
     path: Path
@@ -57,13 +57,13 @@ class Checkpoint:
 
     @property
     def ranks(self) -> int:
-        """How many processes have written it."""
+        """The number of processes that wrote it."""
         return self.manifest.ranks
 
     def checksum_of(self, name: str, tensors: Tensors) -> str | None:
-        """The checksum of a file of tensors, if it holds these; None otherwise.
+        """The checksum of a tensor file if it holds exactly these tensors; None otherwise.
 
-        The file is compared with them, which takes a tenth of the time that hashing does.
+        The file is compared with the tensors, which takes a tenth of the time of hashing.
         """
         layout, (size, checksum) = Layout.of(tensors), self.manifest.files.get(name, (None, None))
         return checksum if size == layout.size and layout.is_in(self.path / name) else None
@@ -71,11 +71,11 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """A sound checkpoint of a past run, without its tensors: they are read again when they are needed.
+    """A sound checkpoint of a past run. Its tensors are not kept; they are read again when needed.
 
     Attributes:
-        counts: node path -> field -> value, of the fields of progress that are numbers.
-        device: where the models were.
+        counts: node path -> progress field -> value, of the fields that are numbers.
+        device: the device of the models.
     """
 
     path: Path
@@ -99,25 +99,25 @@ class SavedCheckpoint:
 
     @property
     def ranks(self) -> int:
-        """How many processes have written it."""
+        """The number of processes that wrote it."""
         return self.manifest.ranks
 
     @property
     def returns(self) -> int:
-        """How often the run had gone back to an earlier checkpoint."""
+        """How often the run had returned to an earlier checkpoint."""
         return Lineage.of(self.manifest, self.path.name).returns
 
     @property
     def trained(self) -> tuple[int, float]:
-        """Steps and epochs, those as a fraction."""
+        """Steps and fractional epochs."""
         return self.manifest.step, float(self.manifest.epoch)
 
     def leads_to(self, newer: SavedCheckpoint) -> bool:
-        """True unless the run was resumed from a checkpoint before this one, and so never came from here to `newer`."""
+        """False if the run was resumed from before this checkpoint, so that it never came from here to `newer`."""
         if self.manifest.metrics_bytes > newer.manifest.metrics_bytes:
             return False
         if self._training != newer._training or None in (self._training, newer._training):
-            return self._outer_counts <= newer._outer_counts  # steps and epochs begin again with a body
+            return self._outer_counts <= newer._outer_counts  # steps and epochs restart with a body
         return all(map(operator.le, self.trained, newer.trained))
 
     @property
@@ -126,14 +126,14 @@ class SavedCheckpoint:
 
     @property
     def _training(self) -> tuple[str, list[float]] | None:
-        """Which training its steps and epochs are of, by the clocks around; None where that is not known."""
+        """Which training its steps and epochs count, identified by the outer clocks; None if that is unknown."""
         path = self.manifest.clock_of
         is_inside = self.manifest.position.startswith(f"{path}/") and self._outer_counts
         return (path, self._outer_counts) if is_inside or not path else None
 
 
 def _device(value: Any) -> str:
-    """The first device met that is not the CPU, where optimizers keep their counters in any case."""
+    """The first device that is not the CPU, where optimizers always keep their counters; empty if there is none."""
     if isinstance(value, torch.Tensor):
         return "" if value.device.type == "cpu" else str(value.device)
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
@@ -141,18 +141,18 @@ def _device(value: Any) -> str:
 
 
 def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim | None = None) -> Manifest:
-    """Write the checkpoint folder of one process: under a temporary name, flushed to the disk, then renamed.
+    """Write the checkpoint of one process: to a temporary folder, which is flushed to disk, then renamed.
 
     Arguments:
         facts: the manifest without digest and checksums.
-        slim: how its files are divided. Default: tensors by their resource.
+        slim: how tensors are divided into files. Default: one file per resource.
 
     Returns:
         The manifest.
 
     Raises:
-        CheckpointError: the disk refuses, or the checkpoint was given up. No trace is left, unless it is the flush of
-            the name alone that is refused.
+        CheckpointError: the disk refuses, or the checkpoint was given up. Nothing is left behind, unless only the final
+            flush of the parent folder fails.
     """
 
     def write(folder: Path) -> Manifest:
@@ -172,7 +172,7 @@ def write_folder(path: Path, write: Callable[[Path], Manifest], given_up: Event)
     Raises:
         CheckpointError: as `write_checkpoint`.
     """
-    # A number too: one that was given up may still be under way.
+    # Numbered, because one that was given up may still be being written.
     temporary = temporary_name(path, next(_NUMBERS))
     try:
         temporary.mkdir(parents=True)
@@ -194,7 +194,7 @@ def write_folder(path: Path, write: Callable[[Path], Manifest], given_up: Event)
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a disk refuses, in words."""
+    """Why the disk refused, as text."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -202,29 +202,29 @@ def reason_of(error: BaseException) -> str:
 def read_checkpoint(
     path: Path, manifest: Manifest | None = None, rank: int = 0, world_size: int | None = None
 ) -> Checkpoint:
-    """Read a checkpoint folder, as a whole or what one of several ranks needs of it.
+    """Read a checkpoint folder, or the part of it that one of several ranks needs.
 
     Arguments:
-        manifest: its own, if it has been read. Default: it is read.
-        rank: the rank whose state is read; rank 0's if as many have not written it.
-        world_size: how many ranks resume from it. Default: as many as have written it.
+        manifest: its manifest, if already read. Default: it is read.
+        rank: the rank whose state is read; that of rank 0 if the checkpoint has no such rank.
+        world_size: the number of ranks that resume from it. Default: the number that wrote it.
 
     Raises:
         CheckpointError: any file is missing, torn or altered.
     """
     manifest = read_manifest(path) if manifest is None else manifest
-    saved, own = manifest.ranks, [0]
+    saved = manifest.ranks
     if world_size in (None, saved):
-        own = [rank if rank < saved else 0]
-    elif rank == 0:  # it is given what is summed
-        own = [*range(saved)]
+        ranks = [rank if rank < saved else 0]
+    elif rank == 0:  # gets what is summed over all ranks
+        ranks = [*range(saved)]
     else:
-        own = sorted({0, min(rank, saved - 1)})
-    states = read_state(path, manifest, own)
+        ranks = sorted({0, min(rank, saved - 1)})
+    states = read_state(path, manifest, ranks)
     for state in states.values():
         if strange := [name for name, nodes in state.get("progress", {}).items() if not isinstance(nodes, dict)]:
-            raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is no table")
-    first = own[0]
+            raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is not a table")
+    first = ranks[0]
     if manifest.own:
         manifest = replace(
             manifest, **{name: manifest.own[first][name] for name in OWN_FACTS & manifest.own[first].keys()}
@@ -234,7 +234,7 @@ def read_checkpoint(
 
 
 def flush_folder(path: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Flush the entries of a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

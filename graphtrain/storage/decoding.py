@@ -1,6 +1,6 @@
-"""Decoding: what `encoding` wrote, back to equal values: data, never code.
+"""Decode what `encoding` wrote, to equal values: data, never code.
 
-What is more than plain data is found and made again by a `Maker`, where one is given; nowhere else.
+Only a `Maker`, where one is given, looks up or creates anything that is more than plain data.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from graphtrain.printable import one_line, shorten
 from graphtrain.storage.encoding import BY_NAME, DTYPES, FACTORIES, MOST_DEPTH, SHAREABLE, Code, Packed
 from graphtrain.storage.strides import Placement, placed
 
-_MAX_DEPTH_OF_TAGS = MOST_DEPTH + 3  # a sparse leaf with strides of its own is tags in each other
+_MAX_DEPTH_OF_TAGS = MOST_DEPTH + 3  # a sparse leaf with its own strides is several nested tags
 _MOST_EMPTY = 1 << 20  # elements of no bytes
 _MOST_CHARACTERS = 200
 
 
 class Maker(Protocol):
-    """Finds and makes again what a `Describer` has described; raises an error for what must not be."""
+    """Looks up or creates what a `Describer` has described; raises an error for what is not allowed."""
 
     def need(self, part: str) -> None: ...
 
@@ -38,22 +38,22 @@ class Maker(Protocol):
 
 
 def unpack(data: bytes, files: Mapping[str, Mapping[str, torch.Tensor]]) -> Any:
-    """The value that `pack` wrote. The tensors in `files` become part of it: nobody else may change them.
+    """Decode what `pack` wrote. The tensors in `files` become part of the value: do not change them afterwards.
 
     Raises:
-        ValueError: the bytes are no such encoding.
+        ValueError: the bytes are not a valid encoding.
     """
     return Decoder(files).unpack(data)
 
 
 @final
 class Decoder:
-    """Reads what `pack` wrote, as far as `pack` can have written it: what a stranger wrote has the same bounds.
+    """Decodes what `pack` wrote, and refuses what `pack` cannot have written: the bytes are untrusted.
 
     Arguments:
-        files: the tensors that are referred to, by file and name. Each can be taken once, as each was written once:
-            many references to one would be many copies of it.
-        maker: finds and makes what is more than plain data. Default: there must be nothing of that.
+        files: the tensors that are referred to, by file and name. Each may be referred to once: more references would
+            be more copies.
+        maker: looks up or creates what is more than plain data. Default: only plain data is accepted.
     """
 
     def __init__(self, files: Mapping[str, Mapping[str, torch.Tensor]], maker: Maker | None = None) -> None:
@@ -63,27 +63,27 @@ class Decoder:
         self._part = ""
 
     def unpack(self, data: bytes, part: str = "") -> Any:
-        """A value.
+        """Decode a value.
 
         Arguments:
-            part: the name that the memo had for it. Default: it has none.
+            part: its name in the memo of the encoder. Default: none.
 
         Raises:
-            ValueError: the bytes are no such encoding.
+            ValueError: the bytes are not a valid encoding.
         """
         before, self._part, self._met[part] = self._part, part, []
         try:
             return self._decode(self._message(data))
         except (MemoryError, GraphtrainError):
             raise
-        except Exception as error:  # whatever a library makes of the values of a stranger
+        except Exception as error:  # whatever a library raises for untrusted values
             reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
             raise ValueError(f"not a valid encoding: {shorten(one_line(reason), _MOST_CHARACTERS)}") from error
         finally:
             self._part = before
 
     def _decode(self, value: Any, depth: int = 0) -> Any:
-        """The value that a message stands for. `depth` counts as that of the encoder."""
+        """Decode a message; `depth` is counted as in the encoder."""
         if depth > _MAX_DEPTH_OF_TAGS:
             raise ValueError(f"it is nested more than {MOST_DEPTH} deep")
         kind, inside = type(value), depth + 1
@@ -102,11 +102,11 @@ class Decoder:
             if kind in _WITH_PARTS:
                 raise ValueError(f"a {kind.__name__}, which is never written")
             return value
-        # By a loop in Python: a hook of msgpack would take 20 KB of the stack of C for every level.
+        # In Python: a hook of msgpack would take 20 KB of the C stack for each level.
         return self._tagged(value.code, self._message(value.data), depth)
 
     def _tagged(self, code: int, inner: Any, depth: int) -> Any:
-        """The value of a tag."""
+        """Decode a tagged value."""
         inside = depth + 1
         if code == Code.SAME:
             *part, number = _typed(inner, list)
@@ -153,17 +153,17 @@ class Decoder:
         raise ValueError(f"unknown code {code}")
 
     def unpack_part(self, packed: Packed) -> Any:
-        """A value that was encoded by itself.
+        """Decode a value that was encoded separately.
 
         Raises:
-            ValueError: the bytes are no such encoding.
+            ValueError: the bytes are not a valid encoding.
         """
         self._files = {**self._files, packed.part: packed.tensors}
         self._left[packed.part] = dict(packed.tensors)
         return self.unpack(packed.data, packed.part)
 
     def met(self, part: str, number: Any) -> Any:
-        """What has a number in a part."""
+        """The value with a number in a part."""
         if part not in self._met and self._maker is not None:
             self._maker.need(part)
         return self._met[part][_sizes([number])[0]]
@@ -177,7 +177,7 @@ class Decoder:
         return made
 
     def _quietly(self, parts: list[Any], depth: int) -> list[Any]:
-        """What something is made of, none of which is referred to."""
+        """Decode the components of a value, which are not numbered."""
         part, self._part, self._met["quiet"] = self._part, "quiet", []
         try:
             return [self._decode(each, depth + 1) for each in parts]
@@ -185,7 +185,7 @@ class Decoder:
             self._part = part
 
     def _noted(self, value: Any) -> Any:
-        """A value that may be referred to: they are counted as the memo has counted them."""
+        """Number a value that may be referred to, as the memo of the encoder has done."""
         self._met[self._part].append(value)
         return value
 
@@ -195,7 +195,7 @@ class Decoder:
         return mapping
 
     def _message(self, data: bytes) -> Any:
-        """A message with its tensors in place, which hold no further level; every other tag is left as it is."""
+        """Unpack one level of a message: tensors are decoded, every other tag is left as it is."""
         return _message(data, ext_hook=self._tag)
 
     def _tag(self, code: int, data: bytes) -> Any:
@@ -216,19 +216,19 @@ class Decoder:
 
 _message = functools.partial(msgpack.unpackb, strict_map_key=True, raw=False)
 
-# The types of a message that stand for something else, or hold what does, or may be referred to.
+# The types in a message that have to be decoded or numbered.
 _WITH_PARTS = frozenset({list, dict, torch.Tensor, msgpack.ExtType, msgpack.Timestamp})
 
 
 def _typed(value: Any, kind: type) -> Any:
-    """A value that must be of a type: `bytearray`, given a number, would make as many bytes."""
+    """Check the type of a value: `bytearray`, given a number, would allocate as many bytes."""
     if type(value) is not kind:
         raise ValueError(f"a tag with a value of type {type(value).__name__}, where a {kind.__name__} belongs")
     return value
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
-    """A shape, or strides."""
+    """Check a shape, or strides."""
     if not all(type(size) is int and 0 <= size < 2**63 for size in _typed(value, list)):
         raise ValueError("sizes that are no whole numbers >= 0")
     return tuple(value)
@@ -257,7 +257,7 @@ def _read_raw(value: Any) -> torch.Tensor:
 
 
 def _on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """On the device it came from where there is such a one; else it stays in host memory."""
+    """Move a tensor to its device, if that exists here; otherwise it stays in host memory."""
     if device == "cpu":
         return tensor
     wanted = torch.device(_typed(device, str))
@@ -273,7 +273,7 @@ def _read_array(value: Any) -> numpy.ndarray[Any, Any]:
         raise ValueError("an array of objects")
     if len(_typed(raw, bytes)) != math.prod(shape) * dtype.itemsize or math.prod(shape) > max(len(raw), _MOST_EMPTY):
         raise ValueError("an array of another size than its bytes")
-    memory = numpy.array(bytearray(raw))  # all bytes; a copy of an array leaves out those between its fields
+    memory = numpy.array(bytearray(raw))  # all bytes; a copy of an array leaves out the padding between its fields
     return numpy.ndarray(shape, dtype, memory.data, order=order)
 
 
@@ -289,7 +289,7 @@ def _read_sparse(value: Any) -> torch.Tensor:
     return torch.sparse_coo_tensor(indices, values, _sizes(shape), is_coalesced=coalesced, check_invariants=True)
 
 
-# By code, and by what the tag holds: parts, pairs of a key and a value, the values that something is made of, or one.
+# Decoders by code, grouped by what the tag holds: members, pairs of key and value, components, or a single value.
 _OF_PARTS: dict[int, Callable[[Any], Any]] = {
     Code.TUPLE: tuple,
     Code.SET: set,

@@ -1,10 +1,10 @@
-"""Encoding: nested Python values and tensors as msgpack and named tensors, and back to equal values.
+"""Encode nested Python values and tensors as msgpack and named tensors, to be decoded to equal values.
 
-msgpack alone knows None, booleans, 64-bit integers, floats, strings, bytes, lists and string-keyed maps. What else is
-met in real state dicts has a tagged encoding below. What is read back is of these types only: data, never code.
+msgpack supports None, booleans, 64-bit integers, floats, strings, bytes, lists and string-keyed maps. Other types that
+occur in state dicts have the tagged encodings below. Only these types are decoded: data, never code.
 
-Values come back equal to the last bit, and tensors with the strides they had. Two places that held the very same list
-or tensor hold the same one again.
+Values are restored bitwise, and tensors with their strides. Two references to one list or tensor are two references to
+one object again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Code(enum.IntEnum):
 
 
 MOST_DEPTH = 100
-# A larger number may be an `id`, or another address: another one in another process.
+# A larger number may be an `id` or another address, which differs between processes.
 LEAST_ADDRESS = 2**32
 
 
@@ -84,7 +84,7 @@ class Tensors:
     named: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def add(self, name: str, tensor: torch.Tensor) -> str:
-        """Keep a tensor under `name`, or a name like it if that is taken."""
+        """Add a tensor under `name`, or a similar name if that is taken; returns the name."""
         readable = name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
         unique, number = readable, 1
         while unique in self.named or unique == RESERVED:
@@ -94,9 +94,9 @@ class Tensors:
         return unique
 
 
-# A key of every safetensors file that is no tensor.
+# A key of safetensors files that is not a tensor.
 RESERVED = "__metadata__"
-# What a safetensors file can hold, and its name for it.
+# The dtypes that safetensors supports, and their names there.
 TYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
@@ -115,12 +115,12 @@ def pack(
     with_gradients: bool = False,
     describer: Describer | None = None,
 ) -> bytes:
-    """The msgpack form of a value; its tensors are added to `tensors` and referred to by name.
+    """Encode a value as msgpack; its tensors are added to `tensors` and referred to by name.
 
     Arguments:
-        memo: of the values whose objects this one may share. Default: it shares none.
-        with_gradients: True for parameters that stay such, and leaves that keep their gradients. Default: values alone.
-        describer: knows what is more than plain data. Default: nothing is.
+        memo: the objects that several values may share. Default: a new memo.
+        with_gradients: True to keep parameters as parameters, and the gradients of leaves. Default: only values.
+        describer: describes what is more than plain data. Default: only plain data can be encoded.
 
     Raises:
         UnsaveableError: something inside cannot be encoded; its path is named.
@@ -129,8 +129,8 @@ def pack(
     >>> tensors = Tensors("example")
     >>> unpack(pack({"a": (1, {2.5}, 2**70)}, "example", tensors), {})
     {'a': (1, {2.5}, 1180591620717411303424)}
-    >>> one = []
-    >>> first, second = unpack(pack([one, one], "example", tensors), {})
+    >>> shared = []
+    >>> first, second = unpack(pack([shared, shared], "example", tensors), {})
     >>> first is second
     True
     """
@@ -140,27 +140,27 @@ def pack(
 
 
 class Memo:
-    """What was encoded, so that what is met again is referred to: the part it is in, and its number there.
+    """The objects encoded so far, so that a repeated object is encoded as a reference: its part and its number there.
 
-    Objects are counted as they are met, by encoder and decoder alike: a number is written only where it is referred to.
+    Encoder and decoder number objects in the same order, so that a number is written only in references.
 
     Attributes:
-        is_linked: True once a part refers to another one.
+        is_linked: True once a part refers to an object in another one.
     """
 
     def __init__(self) -> None:
         self.is_linked = False
         self._numbers: dict[int, int] = {}  # of all parts together, by identity
-        self._held: list[Any] = []  # an `id` is that of another object later
+        self._held: list[Any] = []  # kept alive, since an `id` can be reused
         self._names, self._starts = [""], [0]
 
     def begin(self, part: str) -> None:
-        """Count from 0, in a part of this name."""
+        """Begin a part of this name, with numbers from 0."""
         self._names.append(part)
         self._starts.append(len(self._held))
 
     def place(self, value: Any) -> tuple[str, int] | None:
-        """The part in which a value was met, and its number there; None for one that was not."""
+        """The part of a known value and its number there; None for a new one."""
         number = self._numbers.get(id(value))
         if number is None:
             return None
@@ -168,7 +168,7 @@ class Memo:
         return self._names[part], number - self._starts[part]
 
     def met(self, value: Any) -> list[Any] | None:
-        """How a value that was met is referred to: by part and number, or number alone; None for another."""
+        """The reference to a known value: its number, after its part if that is another one; None for a new one."""
         if id(value) not in self._numbers or (place := self.place(value)) is None:
             return None
         part, number = place
@@ -178,7 +178,7 @@ class Memo:
         return [part, number]
 
     def is_new(self, value: Any) -> bool:
-        """Count a value that was not met; False for another."""
+        """Add a value if it is new; returns whether it is."""
         count = len(self._held)
         if self._numbers.setdefault(id(value), count) != count:
             return False
@@ -186,12 +186,12 @@ class Memo:
         return True
 
     def add(self, value: Any) -> None:
-        """Count a value."""
+        """Add a value."""
         self._numbers[id(value)] = len(self._held)
         self._held.append(value)
 
     def forget(self) -> None:
-        """Forget what was met in the present part."""
+        """Forget the current part."""
         self._names.pop()
         for value in self._held[self._starts.pop() :]:
             del self._numbers[id(value)]
@@ -200,14 +200,14 @@ class Memo:
 
 @dataclass(frozen=True)
 class Found:
-    """A value as what it is found again by, in a process that has it: of parts that can be encoded."""
+    """A value that the decoding process has and looks up, by components that can be encoded."""
 
     by: Sequence[Any]
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A value as what it is made by, and as what it holds by name, which may hold it too."""
+    """A value that is created again by `by`, then filled with what it holds, by name; that may refer back to it."""
 
     by: Sequence[Any]
     holds: Mapping[str, Any]
@@ -215,10 +215,10 @@ class Instance:
 
 @dataclass(frozen=True)
 class Packed:
-    """A value that is encoded already, because only the process that it goes to can decode it.
+    """A value that is already encoded, because only the receiving process can decode it.
 
     Attributes:
-        part: the name that the memo had for it.
+        part: its name in the memo.
     """
 
     part: str
@@ -227,16 +227,16 @@ class Packed:
 
 
 class Describer(Protocol):
-    """Knows what is more than plain data."""
+    """Describes what is more than plain data."""
 
     def describe(self, value: Any, path: str) -> Found | Instance | None:
-        """How a value is found or made again; None for one that is encoded as what it is."""
+        """How a value is looked up or created again; None if it is encoded as it is."""
 
 
 class _Encoder:
     def __init__(self, tensors: Tensors, memo: Memo, with_gradients: bool, describer: Describer | None) -> None:
         self._tensors, self._memo, self._with_gradients, self._describer = tensors, memo, with_gradients, describer
-        self._open: set[int] = set()  # the containers in which the encoder is
+        self._open: set[int] = set()  # the containers that are being encoded
 
     def encode(self, value: Any, path: str, name: str, depth: int = 0) -> Any:
         """`path` is for messages, `name` for the tensor file."""
@@ -255,7 +255,7 @@ class _Encoder:
             return _tag(Code.SAME, self._memo.met(value))
         if (met := self._memo.met(value)) is not None:
             if id(value) in self._open and self._describer is None:
-                raise UnsaveableError(path, "it is nested more than any depth: it holds itself")
+                raise UnsaveableError(path, "it contains itself")
             return _tag(Code.SAME, met)
         if self._describer is not None and (described := self._describer.describe(value, path)) is not None:
             by = [self.encode(part, path, name, depth + 1) for part in described.by]
@@ -338,21 +338,21 @@ class _Encoder:
                 return _tag(Code.DEFAULT, [self.encode(factory, f"{path}.default_factory", name, depth + 1), pairs])
             if factory is not None and factory not in FACTORIES.values():
                 known = ", ".join(FACTORIES)
-                reason = f"the default of a defaultdict is a type out of {known}; {factory!r} cannot be encoded"
+                reason = f"the default of a defaultdict must be one of {known}; {factory!r} cannot be encoded"
                 raise UnsaveableError(path, reason, "save `dict(value)`, and fill a new defaultdict with it")
             return _tag(Code.DEFAULT, [None if factory is None else factory.__name__, pairs])
         versions = getattr(value, "_metadata", None) if kind is collections.OrderedDict else None
-        if versions is not None:  # of a module's state_dict: by them `load_state_dict` knows older forms
+        if versions is not None:  # of a module's state_dict: `load_state_dict` recognizes older formats by them
             return _tag(Code.STATE, [pairs, self.encode(versions, f"{path}._metadata", f"{name}/_metadata", depth + 1)])
         return _tag(_MAPPINGS[kind], pairs)
 
     def _unordered(self, value: set[Any] | frozenset[Any], path: str, name: str, depth: int) -> list[Any]:
-        """The members in the order of their encodings: that of a set depends on PYTHONHASHSEED."""
+        """Encode the members, sorted by their encodings: the order of a set depends on PYTHONHASHSEED."""
         if any(isinstance(member, torch.Tensor) for member in value):
             raise UnsaveableError(path, _BY_IDENTITY.format("a tensor in a set"), "save a list")
         parts = [self.encode(member, f"{path}[{member!r}]", f"{name}/member", depth + 1) for member in value]
         if self._describer is not None and {bool, int, float}.issuperset(map(type, value)):
-            return parts  # whose order is not that of hashes that differ from process to process
+            return parts  # their hashes, and so their order, do not depend on the process
         return sorted(parts, key=lambda part: msgpack.packb(part, use_bin_type=True))
 
     def _tensor(self, tensor: torch.Tensor, path: str, name: str) -> Any:
@@ -397,7 +397,7 @@ class _Encoder:
         return _tag(Code.PLACED, [encoded, where, requires_grad, gradient, type(tensor) is torch.nn.Parameter])
 
     def _values(self, tensor: torch.Tensor, name: str) -> Any:
-        """The form of a tensor by its values alone, in the order of its dimensions."""
+        """Encode the values of a tensor, in the order of its dimensions."""
         device = str(tensor.device)
         tensor = in_order(tensor)
         if tensor.dtype not in TYPES:
@@ -407,7 +407,7 @@ class _Encoder:
         return self._stored(tensor, name, device)
 
     def _stored(self, tensor: torch.Tensor, name: str, device: str) -> Any:
-        """The form of a tensor whose values are in the file of tensors."""
+        """Add a tensor to the tensor file, and encode a reference to it."""
         return _tag(Code.TENSOR, [self._tensors.file, self._tensors.add(name or "value", tensor), device])
 
     def _numpy(self, value: Any, path: str, name: str, depth: int) -> Any:
@@ -425,15 +425,15 @@ class _Encoder:
         return _tag(code, [dtype, list(array.shape), array.tobytes(order), order])
 
 
-# What can be changed where it is, so that two places that hold it are not like two that hold equal ones.
+# Mutable types: two references to one object are not the same as two equal objects.
 SHAREABLE = (list, dict, torch.Tensor, numpy.ndarray, collections.deque, set, bytearray)
 _PLAIN = frozenset({bool, float, bytes})
 _CONTAINERS = (list, dict, tuple, collections.deque, set, frozenset)
-_BY_IDENTITY = "{} is looked up by its identity, which no resume can keep"
+_BY_IDENTITY = "{} is looked up by its identity, which a resume cannot keep"
 
 
 def _is_unicode(text: str) -> bool:
-    """False for text with half a character in it, as file names that are not UTF-8 have."""
+    """False for text with lone surrogates, as in file names that are not UTF-8."""
     if text.isascii():
         return True
     try:
@@ -449,7 +449,7 @@ def _unsaveable(value: Any, path: str) -> UnsaveableError:
 
 
 def _advice(value: Any) -> str:
-    """What to save in place of a value that cannot be encoded."""
+    """What to save instead of a value that cannot be encoded."""
     if isinstance(value, enum.Enum):
         return "save `member.name`, or `member.value`"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -469,7 +469,7 @@ def _advice(value: Any) -> str:
             return f"save `{kind.__name__}(value)`"
     if callable(getattr(value, "state_dict", None)):
         return "save `value.state_dict()`"
-    return "save numbers, text, lists, dicts, tensors or arrays that it can be made from again"
+    return "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated"
 
 
 def _tag(code: int, value: Any) -> msgpack.ExtType:
@@ -493,11 +493,11 @@ _SINGLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
 FACTORIES = {factory.__name__: factory for factory in (bool, int, float, complex, str, bytes, list, tuple, dict, set)}
 
 
-# ---- immutable types of Python, torch and NumPy: what their values are made of, and by
+# ---- immutable types of Python, torch and NumPy
 
 
 class Standard(NamedTuple):
-    """An immutable type of the standard library, or of torch and NumPy: what its values are made of, and by."""
+    """An immutable type: the arguments that make a value, and the function that takes them."""
 
     name: str
     arguments: Callable[[Any], Sequence[Any]]
@@ -512,7 +512,7 @@ def _zone(offset: datetime.timedelta, name: str) -> datetime.timezone:
 def _dtype_text(dtype: Any) -> str:
     text = numpy.lib.format.dtype_to_descr(dtype)
     if not isinstance(text, str) or numpy.lib.format.descr_to_dtype(text) != dtype or dtype.hasobject:
-        raise TypeError(f"{dtype} is a type of NumPy that has no plain name")
+        raise TypeError(f"the NumPy type {dtype} has no plain name")
     return text
 
 

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: read, with every field of its type. Needs no torch, so a graph is soon found in it."""
+"""The manifest of a checkpoint, read and type-checked without torch, so that a saved graph is found quickly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MANIFEST_FILE = "manifest.msgpack"
 _MOST_BYTES_OF_A_MANIFEST = 64 << 20
 _MOST_BYTES_OF_A_NAME = 255
 _MOST_LINES = 5
-# What is wrong with the files themselves; any other failure to read may pass.
+# Errors of the files themselves; any other may be temporary.
 _NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
 _MOST_RANKS = 1 << 20
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
@@ -62,7 +62,7 @@ def _is_number_of_ranks(value: Any) -> bool:
 
 
 def is_file_name(name: str) -> bool:
-    """True for the name of a file; one of a resource, which is not always an identifier."""
+    """True for a valid file name. Files are named after resources, whose names need not be identifiers."""
     is_safe = name.isprintable() and not name.startswith(".") and not {"/", "\\"} & set(name)
     return is_safe and 0 < len(os.fsencode(name)) <= _MOST_BYTES_OF_A_NAME
 
@@ -92,7 +92,7 @@ def _table_of(
 
 
 def _table_with(**known: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A check of a table in which some entries, where they are there, fit."""
+    """A check of a table in which some entries, where present, have to fit."""
     return lambda value: _is_table(value) and all(fits(value[name]) for name, fits in known.items() if name in value)
 
 
@@ -111,16 +111,16 @@ _are_texts, _are_tables, _are_numbers = _list_of(_is_text), _table_of(_is_table)
 OWN_FACTS: Mapping[str, Callable[[Any], bool]] = {
     "aliases": _is_table, "data_content": _are_tables, "unknown": _are_texts,
 }  # fmt: skip
-"""The fields that each of several ranks has its own of, and what each has to be."""
+"""The fields of which each rank has its own, and what each has to be."""
 
 
 def _field(fits: Callable[[Any], bool], default: Any, *, required: bool = False, omitted: bool = False) -> Any:
     """A field of the manifest.
 
     Arguments:
-        default: what it is where a checkpoint does not tell it.
-        required: True if no checkpoint is without it.
-        omitted: True if it is not written where it is the default.
+        default: its value in a checkpoint that lacks it.
+        required: True if every checkpoint must have it.
+        omitted: True to not write the default.
     """
     metadata = {"fits": fits, "required": required, "omitted": omitted}
     return field(default_factory=lambda: copy.copy(default), metadata=metadata)
@@ -129,33 +129,33 @@ def _field(fits: Callable[[Any], bool], default: Any, *, required: bool = False,
 @final
 @dataclass(frozen=True)
 class Manifest:
-    """What is known of a checkpoint without its tensors; of one that is not written yet, what is known so far.
+    """The metadata of a checkpoint; of one that is not written yet, what is known so far.
 
     Attributes:
-        files: name -> its size and its checksum, of every file but the manifest itself.
+        files: name -> size and checksum, of every file but the manifest itself.
         graph: its canonical JSON.
-        position: the path of the node that is next; or, if it has `ended`, of the last.
-        digest: of the state; of what several ranks have written, of all their `digests`.
-        clock_of: the path of the body that trains, if it is not the main graph, and `clocks`, those around it.
-        metrics_bytes: how long the file of metrics was.
-        about: plain data of whoever started the run; this, `origin`, `data` and `environment` are a `RunEnvironment`.
-        seconds: what the run has taken so far, by activity.
-        metrics: the last values that were recorded.
+        position: the path of the next node; of the last node if the run has `ended`.
+        digest: of the state; with several ranks, of all their `digests`.
+        clock_of: the path of the body that trains, if it is not the main graph; `clocks` are those around it.
+        metrics_bytes: the length of the metrics file.
+        about: plain data from the caller; this, `origin`, `data` and `environment` are a `RunEnvironment`.
+        seconds: the time that the run has taken so far, by activity.
+        metrics: the last recorded values.
         run: the identity of the run.
-        unknown: what is not known of the state that was saved, a line each.
-        replaces: the lowest number of the checkpoints whose place it took; 0 for none.
+        unknown: what is not known about the saved state, one line each.
+        replaces: the lowest number of the checkpoints that it replaced; 0 for none.
         not_finite: the path of a weight that is not finite; empty if all are.
-        best: the metric by which checkpoints were ranked, and its value; empty where they were not.
-        hyper_parameters: what was set up, by resource and field; None if that is not known, and so for those in force.
-        window_ranks: by how many ranks the open window of gradients was begun.
-        ranks: how many processes have written it; if several, `digests` and `own` facts of each.
-        tensors: file -> tensor -> the file that it is in, where that is another one.
-        aliases: which values are at several places.
-        not_state: what a person said is no state.
+        best: the metric by which checkpoints were ranked, and its value; empty if they were not ranked.
+        hyper_parameters: as set up, by resource and field; None if unknown. `hyper_parameters_in_force` likewise.
+        window_ranks: the number of ranks that began the open window of gradients.
+        ranks: the number of processes that wrote it; if several, `digests` and `own` have an entry for each.
+        tensors: file -> tensor -> the file that holds it, where that is another one.
+        aliases: the values that are reachable by several paths.
+        not_state: what the user declared not to be state.
         data_content: what data held, by name.
-        own_drift: True if what has changed since `setup` is not the same on all ranks.
-        saved_by: path of a node -> the last checkpoint that it has asked for, itself as an empty name.
-        returns: how often the run went back.
+        own_drift: True if the changes since `setup` differ between ranks.
+        saved_by: node path -> the last checkpoint that it requested; an empty name is this checkpoint.
+        returns: how often the run went back to a checkpoint.
     """
 
     files: Mapping[str, Sequence[Any]] = _field(_table_of(_is_file, is_file_name), {}, required=True)
@@ -196,17 +196,17 @@ class Manifest:
 
     @classmethod
     def of(cls, table: Any) -> Manifest:
-        """What was read, in which every field has its type; what a later version has added is left out.
+        """Check a table that was read; the fields that a later version has added are ignored.
 
         Raises:
-            ValueError: it is no manifest; the field is named.
+            ValueError: it is not a manifest; the message names the field.
 
         >>> Manifest.of({"format": 1, "files": {"../x": [1, ""]}})
         Traceback (most recent call last):
         ValueError: files
         """
         if not _is_table(table):
-            raise ValueError("it is no table")
+            raise ValueError("it is not a table")
         for each in fields(cls):
             if not (each.metadata["fits"](table[each.name]) if each.name in table else not each.metadata["required"]):
                 raise ValueError(each.name)
@@ -223,12 +223,12 @@ class Manifest:
 
     @property
     def in_force(self) -> Mapping[str, Mapping[str, Any]] | None:
-        """The hyper-parameters in force; those that were set up where no others are known."""
+        """The hyper-parameters in force; those that were set up if no others are known."""
         in_force = self.hyper_parameters_in_force
         return self.hyper_parameters if in_force is None else in_force
 
     def first_number(self, path: Path) -> int:
-        """The lowest number of the checkpoint at a path, whose manifest it is, and of those whose place it took."""
+        """The lowest number of the checkpoint at `path`, which has this manifest, and of those that it replaced."""
         return self.replaces or checkpoint_number(path)
 
 
@@ -241,10 +241,10 @@ OWN = ""
 
 @dataclass(frozen=True)
 class Lineage:
-    """Where a run can go back to: in the manifest of each checkpoint, so that a run that is cut knows it too.
+    """The checkpoints to which a run can go back; every manifest has it, for a run that is interrupted.
 
     Attributes:
-        saved: path of a node -> name of the last checkpoint that it has asked for, in the run directory.
+        saved: node path -> name of the last checkpoint that it requested, in the run directory.
         returns: how often the run went back.
     """
 
@@ -253,29 +253,29 @@ class Lineage:
 
     @classmethod
     def of(cls, manifest: Manifest, name: str) -> Lineage:
-        """That of a run which is where a checkpoint of this name was made."""
+        """The lineage of a run at a checkpoint of this name."""
         return cls({path: other or name for path, other in manifest.saved_by.items()}, manifest.returns)
 
-    def with_saved(self, name: str, askers: Collection[str]) -> Lineage:
-        """The same after a checkpoint of this name, for which these nodes have asked."""
-        return replace(self, saved={**self.saved, **dict.fromkeys(sorted(askers), name)}) if askers else self
+    def with_saved(self, name: str, savers: Collection[str]) -> Lineage:
+        """The lineage after a checkpoint of this name, which these nodes requested."""
+        return replace(self, saved={**self.saved, **dict.fromkeys(sorted(savers), name)}) if savers else self
 
     def savers_of(self, name: str) -> list[str]:
         """The nodes whose last checkpoint has this name."""
         return [path for path, other in self.saved.items() if other == name]
 
     def forgotten(self) -> Lineage:
-        """The same where the run is changed: it does not go back to what was saved before."""
+        """The lineage after the run was changed: it does not go back to earlier checkpoints."""
         return replace(self, saved={})
 
 
 def names_kept(manifest: Manifest) -> list[str]:
-    """The names of the checkpoints to which a run can go back that is where a checkpoint was made, without that one."""
+    """The names of the earlier checkpoints to which a run at this one can go back."""
     return [name for name in Lineage.of(manifest, OWN).saved.values() if name != OWN]
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of a checkpoint folder, each field of its type; what is absent is empty.
+    """Read and check the manifest of a checkpoint folder; absent fields have their defaults.
 
     Raises:
         CheckpointError: it is missing, torn, altered, or of a later format.
@@ -286,12 +286,12 @@ def read_manifest(path: Path) -> Manifest:
         outer = msgpack.unpackb(read_regular(path / MANIFEST_FILE, _MOST_BYTES_OF_A_MANIFEST))
         body = outer["manifest"]
         if hashlib.sha256(body).hexdigest() != outer["sha256"]:
-            raise CheckpointError(f"{path}: the manifest is not as it was written")
+            raise CheckpointError(f"{path}: the manifest does not match its checksum")
         manifest = msgpack.unpackb(body)
         expect_plain(manifest)
         version = manifest["format"]
     except OSError as error:
-        raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from _passing(error)
+        raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from _temporary(error)
     except NotAsAgreedError as error:
         raise CheckpointError(f"{path}: {MANIFEST_FILE} {error}") from None
     except (msgpack.UnpackException, ValueError, KeyError, TypeError, MemoryError) as error:
@@ -310,15 +310,15 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[str, HashedReader], T]) -> dict[str, T]:
-    """What is read of the files of a checkpoint folder beside the manifest: side by side, and every byte once.
+    """Read files of a checkpoint folder in parallel, every byte once, and verify their checksums.
 
     Arguments:
-        files: name -> size and checksum, as the manifest has them.
-        read: is given a name and the open file, in any thread. It need not read all of it, and raises a ValueError for
-            a content that it does not know.
+        files: name -> size and checksum, as in the manifest.
+        read: called with a name and the open file, in any thread. It need not read the whole file, and raises a
+            ValueError for invalid content.
 
     Raises:
-        CheckpointError: a file is missing, torn or altered, or has another content.
+        CheckpointError: a file is missing, torn or altered, or has invalid content.
     """
     sizes: Mapping[str, int] = {name: size for name, (size, _) in files.items()}
     try:
@@ -329,7 +329,7 @@ def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[s
 
 
 def check_files(path: Path, manifest: Manifest) -> None:
-    """Find out that the files of a checkpoint folder are as they were written; none of them is held in memory.
+    """Verify the checksums of the files of a checkpoint folder, without holding them in memory.
 
     Raises:
         CheckpointError: a file is missing, torn or altered.
@@ -346,51 +346,51 @@ def _read_file(path: Path, name: str, size: int, expected: str, read: Callable[[
             except NotAsAgreedError:
                 raise
             except ValueError as error:
-                # What is damaged need not be what it was.
+                # The content of a damaged file says nothing.
                 if file.checksum() == expected:
                     raise CheckpointError(f"{path}: {name} {error}") from None
             if file.checksum() == expected:
                 return content
     except OSError as error:
-        raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from _passing(error)
+        raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from _temporary(error)
     except MemoryError as error:
-        raise CheckpointError(f"{path}: {name} has {size} bytes, for which there is no memory") from _passing(
+        raise CheckpointError(f"{path}: {name} has {size} bytes, which do not fit into memory") from _temporary(
             OSError(str(error))
         )
     except NotAsAgreedError as error:
         raise CheckpointError(f"{path}: {name} {error}") from None
-    raise CheckpointError(f"{path}: {name} is not as it was written")
+    raise CheckpointError(f"{path}: {name} does not match its checksum")
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """The checkpoints in a folder of them, oldest first, sound or not."""
+    """The checkpoints in a folder, oldest first, sound or not."""
     return [folder / name for _, name in _numbered(folder)]
 
 
 def own_checkpoint_paths(folder: Path) -> list[Path]:
-    """The same without those that are somebody else's, of whom there may be thousands."""
+    """The same without folders of other programs, of which there may be thousands."""
     return [folder / name for _, name in _numbered(folder) if holds_a_checkpoint(f"{folder}{os.sep}{name}")]
 
 
 def holds_a_checkpoint(path: str | Path) -> bool:
-    """True for a folder that has a manifest, sound or not: any other of such a name is somebody else's."""
+    """True for a folder that has a manifest, sound or not; any other of such a name is of another program."""
     return os.path.lexists(f"{path}{os.sep}{MANIFEST_FILE}") and not os.path.islink(path)
 
 
 def free_number(folder: Path) -> int:
-    """A number after those of all checkpoints in a folder, whosever they are."""
+    """A number above those of all folders that are named like checkpoints."""
     return max((number for number, _ in _numbered(folder)), default=0) + 1
 
 
 def _numbered(folder: Path) -> list[tuple[int, str]]:
-    """What has the name of a checkpoint, by its number."""
+    """The entries that are named like checkpoints, sorted by number."""
     matches = map(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else ())
     return sorted((int(match.group(1)), match.string) for match in matches if match is not None)
 
 
 @final
 class SkippedCheckpoints:
-    """The checkpoints that are skipped, for a person: a line for each, or one for all where they are many.
+    """Reports skipped checkpoints: one line for each, or a single line if there are many.
 
     Arguments:
         notify: receives the lines.
@@ -407,11 +407,11 @@ class SkippedCheckpoints:
         self._skipped: list[tuple[Path, str, str]] = []
 
     def add(self, path: Path, reason: str, line: str) -> None:
-        """Note one, with the line that is reported of it where they are few."""
+        """Add one, with the line that is reported if there are few."""
         self._skipped.append((path, reason, line))
 
     def report(self) -> None:
-        """Report all that were noted since the last time."""
+        """Report all that were added since the last report."""
         skipped, self._skipped = self._skipped, []
         if len(skipped) <= _MOST_LINES:
             for _, _, line in skipped:
@@ -423,12 +423,12 @@ class SkippedCheckpoints:
 
 
 def checkpoint_number(path: Path) -> int:
-    """The number of a checkpoint, by the name of its folder: saves are counted."""
+    """The number in the name of a checkpoint folder, which counts saves."""
     match = _NAME.fullmatch(path.name)
     assert match is not None, "its name was matched before"
     return int(match.group(1))
 
 
-def _passing(error: OSError) -> OSError | None:
-    """The error, if it says nothing of the file itself: what is not read now may be read tomorrow."""
+def _temporary(error: OSError) -> OSError | None:
+    """The error, if it may be temporary; None if the file itself is the problem."""
     return None if error.errno in _NO_SUCH_FILE else error

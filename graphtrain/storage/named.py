@@ -1,4 +1,4 @@
-"""A name or a path -> the checkpoint that it stands for, and the graph that was saved there; no torch.
+"""Resolve names and paths to checkpoints, and read the graphs saved there; without torch.
 
 A checkpoint is named by its path, by ``RUN/best`` or ``RUN/newest``, or, where a run directory is given, by ``best``,
 ``newest`` or the name of its folder. A run directory alone stands for its newest sound checkpoint.
@@ -37,24 +37,24 @@ def _ignore(line: str) -> None:
 
 
 def _is_named(path: Path) -> bool:
-    """True for ``RUN/best`` and ``RUN/newest`` of a run directory; a file or folder of that name is what it is."""
+    """True for ``RUN/best`` and ``RUN/newest`` of a run directory, unless a file or folder has that name."""
     is_name = path.name in (BEST, NEWEST) and not os.path.lexists(path)
     return is_name and os.path.isdir(os.path.join(path.parent, CHECKPOINTS_FOLDER))
 
 
 def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Callable[[str], None] = _ignore) -> Path:
-    """The path that a name stands for, which may not exist; any path that is no name as it is.
+    """The path that a name stands for, which may not exist; a path that is not a name is returned as it is.
 
     Arguments:
-        folder: where the checkpoints of a run are, of which names are known too. Default: none are.
-        notify: receives a line for every checkpoint that is skipped. Default: nobody is told.
+        folder: the folder of the checkpoints of a run, whose names are known too. Default: none.
+        notify: receives a line for every checkpoint that is skipped. Default: nothing is reported.
 
     Raises:
         UsageError: the run has no best or newest checkpoint.
     """
     path = Path(name)
     if path.is_dir():
-        return path.resolve() if path.is_symlink() else path  # of a person, outside of any run directory
+        return path.resolve() if path.is_symlink() else path  # a link by the user, outside of any run directory
     if folder is not None and (folder / path).is_dir():
         return folder / path
     if folder is not None and path == Path(path.name) and _is_named(folder.parent / path):
@@ -64,22 +64,22 @@ def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Call
     run = path.parent
     if path.name == NEWEST:
         return newest_in(run, _checked, notify, f"`{path}`: ")
-    names = {own.name for own in own_checkpoint_paths(run / CHECKPOINTS_FOLDER)}
+    names = {checkpoint.name for checkpoint in own_checkpoint_paths(run / CHECKPOINTS_FOLDER)}
     for best in Ranking.read(run / BEST_FILE).values:
         if best in names and holds_a_checkpoint(run / CHECKPOINTS_FOLDER / best):
             return run / CHECKPOINTS_FOLDER / best
     raise UsageError(
-        f"`{path}`: no checkpoint of the run in `{run}` is the best, because none was ranked by a metric",
-        f"train with checkpoint.best='val/loss', or take `{run / NEWEST}`",
+        f"`{path}`: the run in `{run}` has no best checkpoint, because none was ranked by a metric",
+        f"train with checkpoint.best='val/loss', or use `{run / NEWEST}`",
     )
 
 
 def existing_checkpoint(name: str | Path, folder: Path | None = None, option: str = "", known: str = "") -> Path:
-    """The folder that a name stands for, as `checkpoint_folder` has it.
+    """The folder that a name stands for, as for `checkpoint_folder`, if it exists.
 
     Arguments:
-        option: that names it, for the message.
-        known: what it takes, for the message where the run has no checkpoint.
+        option: the option that names it, for the message.
+        known: the hint if the run has no checkpoint.
 
     Raises:
         UsageError: there is none.
@@ -87,7 +87,7 @@ def existing_checkpoint(name: str | Path, folder: Path | None = None, option: st
     path = checkpoint_folder(name, folder)
     if path.is_dir():
         return path
-    names = [own.name for own in own_checkpoint_paths(folder)] if folder is not None else []
+    names = [checkpoint.name for checkpoint in own_checkpoint_paths(folder)] if folder is not None else []
     close = nearest(str(name), names)
     hint = f"did you mean {close}?" if close else f"there are: {', '.join(names)}" if names else known
     raise UsageError(f"{option}: " * bool(option) + f"there is no checkpoint `{name}`", hint)
@@ -101,7 +101,7 @@ def newest_in(
     *,
     finite_first: bool = False,
 ) -> T:
-    """What is read of the newest sound checkpoint of a run, as `newest_checkpoint` finds it.
+    """Read the newest sound checkpoint of a run, as `newest_checkpoint` does.
 
     Raises:
         UsageError: there is none; the message begins with the `option`.
@@ -121,30 +121,30 @@ def newest_checkpoint(
     why_incompatible: Callable[[Manifest], str] = lambda manifest: "",
     damaged: Callable[[Path], None] = lambda path: None,
 ) -> T | None:
-    """What is read of the newest sound checkpoint in a folder of them; None where there is none.
+    """Read the newest sound checkpoint in a folder; None if there is none.
 
     Arguments:
         read: reads a checkpoint, given its manifest; a CheckpointError that it raises skips it.
         notify: receives a line for every checkpoint that is skipped.
-        finite_first: True takes one whose weights are not finite only where no other can be read. Default: False.
-        why_incompatible: given a manifest, the reason why it is passed over; empty if it is not. Default: none is.
-        damaged: receives each that will not be sound tomorrow either. Default: nobody is told.
+        finite_first: True to use one with weights that are not finite only if no other can be read. Default: False.
+        why_incompatible: given a manifest, the reason to skip it; empty if there is none. Default: none is skipped.
+        damaged: called with each that is permanently damaged. Default: nothing is called.
 
     Raises:
-        LaterFormatError: one that would be tried was written by a later version.
+        LaterFormatError: a checkpoint that would be read was written by a later version.
     """
     skipped = SkippedCheckpoints(notify)
     not_finite: dict[Path, str] = {}
     paths = checkpoint_paths(folder)[::-1]
     try:
-        for path in paths:  # which grows by those that are tried last
+        for path in paths:  # those that are tried last are appended
             try:
                 manifest = read_manifest(path)
                 reason, weight = why_incompatible(manifest), manifest.not_finite if finite_first else ""
                 if reason:
                     skipped.add(path, reason, f"skipped {path}: {reason}")
                 elif weight and path not in not_finite:
-                    not_finite[path] = f"`{weight}` is not finite; --resume {path.name} takes it nevertheless"
+                    not_finite[path] = f"`{weight}` is not finite; --resume {path.name} resumes from it anyway"
                     paths.append(path)
                 else:
                     checkpoint = read(path, manifest)
@@ -154,9 +154,7 @@ def newest_checkpoint(
             except LaterFormatError:
                 raise
             except CheckpointError as error:
-                if not isinstance(
-                    error.__cause__, OSError | MemoryError
-                ):  # one that cannot be read now may be tomorrow
+                if not isinstance(error.__cause__, OSError | MemoryError):  # which may be temporary
                     damaged(path)
                 skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
     finally:
@@ -165,7 +163,7 @@ def newest_checkpoint(
 
 
 def _checked(path: Path, manifest: Manifest) -> Path:
-    """The path of a checkpoint, all files of which are as they were written."""
+    """The path of a checkpoint, after its files were verified."""
     check_files(path, manifest)
     return path
 
@@ -181,28 +179,28 @@ def holds_a_graph(path: Path) -> bool:
 
 
 def saved_graph(path: str | Path, notify: Callable[[str], None] = _ignore, *, contained: bool = False) -> Graph:
-    """The graph of a checkpoint, or that of the newest sound one in a run directory; as `saved_manifest` reads it."""
+    """The graph of a checkpoint, or of the newest sound one in a run directory; arguments as for `saved_manifest`."""
     return graph_of(*saved_manifest(path, notify, contained=contained))
 
 
 def saved_manifest(
     path: str | Path, notify: Callable[[str], None] = _ignore, *, contained: bool = False
 ) -> tuple[Path, Manifest]:
-    """A checkpoint, or the newest sound one in a run directory, and its manifest. All its files are read.
+    """A checkpoint, or the newest sound one in a run directory, and its manifest. Its files are verified.
 
     Arguments:
         notify: receives a line for every checkpoint that is skipped.
-        contained: True refuses checkpoints that are elsewhere, by a link. Default: that may be.
+        contained: True to refuse checkpoints that a link has outside of the run directory. Default: False.
 
     Raises:
-        UsageError: there is no checkpoint, or it is elsewhere.
-        CheckpointError: the one that was named is not sound.
+        UsageError: there is no checkpoint, or it is outside.
+        CheckpointError: the named one is not sound.
     """
     path = Path(path)
     run = path.parent if _is_named(path) else path
     if contained and not (run / CHECKPOINTS_FOLDER).resolve().is_relative_to(run.resolve()):
         folder = run / CHECKPOINTS_FOLDER
-        raise UsageError(f"`{folder}` leads out of the run directory, in which the graph is to be contained")
+        raise UsageError(f"`{folder}` leads out of the run directory, which has to contain the graph")
     path = checkpoint_folder(path, notify=notify)
     if (path / MANIFEST_FILE).is_file():
         manifest = read_manifest(path)

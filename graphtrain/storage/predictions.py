@@ -1,7 +1,7 @@
-"""Predictions on the disk: appended batch by batch, cut back where a run is resumed, complete under their name.
+"""The file of predictions: appended to batch by batch, truncated by a resume, renamed when it is complete.
 
-What is known of them is plain data, which a checkpoint holds: columns, by name. Each is in a file of its own until all
-are complete. A file of lines has one column, without a name.
+A checkpoint holds a description of its columns, by name. Each column has its own file until all are complete. A file of
+lines has one column, without a name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Column = Mapping[str, Any]
 
 
 def grown(column: Column, content: bytes) -> dict[str, Any]:
-    """What is known of a column with further bytes: so many, and their checksum."""
+    """The description of a column after more bytes: their number, and their checksum."""
     size, crc = column.get("bytes", 0), column.get("crc", 0)
     return {**column, "bytes": size + len(content), "crc": zlib.crc32(content, crc)}
 
@@ -61,16 +61,16 @@ class PredictionsFile:
         return self.path.suffix == TENSOR_SUFFIX
 
     def open(self, columns: Mapping[str, Column]) -> None:
-        """Cut what is there back to what is known: nothing, where a run begins.
+        """Truncate the files to the described columns; a new run has none.
 
         Raises:
-            UsageError: the file exists, and is not of this run; or it is not what was written.
+            UsageError: the file exists and is not of this run, or it was changed.
         """
         with self._readable_failure():
             is_complete = os.path.lexists(self.path)
             if is_complete and not columns:
                 raise UsageError(f"`{self.path}` exists; a file is never overwritten", "remove it, or choose another")
-            if is_complete and not os.path.lexists(self._part(0)):  # the run was cut before it had saved its end
+            if is_complete and not os.path.lexists(self._part(0)):  # interrupted before the end of the run was saved
                 self._take_apart(columns)
             for number, column in enumerate(columns.values()):
                 self._cut(self._part(number), column)
@@ -78,10 +78,10 @@ class PredictionsFile:
                 self._remove_parts(0)
 
     def append(self, contents: Sequence[bytes]) -> None:
-        """Add to each column, in the order of all that are known.
+        """Append to each column, in the order of the columns.
 
         Raises:
-            CheckpointError: the disk does not take it.
+            CheckpointError: the disk refuses.
         """
         with self._readable_failure():
             for number, content in enumerate(contents):
@@ -92,10 +92,10 @@ class PredictionsFile:
                         view = view[file.write(view) :]
 
     def finish(self, columns: Mapping[str, Column], samples: int) -> None:
-        """Make one file of the columns, under its own name.
+        """Combine the columns into one file, under its final name.
 
         Raises:
-            CheckpointError: the disk does not take it.
+            CheckpointError: the disk refuses.
         """
         with self._readable_failure():
             if not self.holds_tensors:
@@ -115,7 +115,7 @@ class PredictionsFile:
             self._remove_parts(0)
 
     def _take_apart(self, columns: Mapping[str, Column]) -> None:
-        """Make the columns of the file again, as far as they are known."""
+        """Split the complete file into columns again, as far as they are described."""
         if not self.holds_tensors:
             self.path.rename(self._part(0))
             return
@@ -136,7 +136,7 @@ class PredictionsFile:
                 crc = zlib.crc32(piece, crc)
             if file.tell() != size or crc != column["crc"]:
                 raise UsageError(
-                    f"`{path}` is not what the run has written: it was changed since",
+                    f"`{path}` was changed since the run wrote it",
                     "predict again, into another run directory",
                 )
             file.truncate(size)
@@ -160,7 +160,7 @@ class PredictionsFile:
         except (ValueError, LookupError, TypeError) as error:
             if isinstance(error, GraphtrainError):
                 raise
-            raise UsageError(f"`{self.path}` is not what the run has written", "predict into another file") from None
+            raise UsageError(f"`{self.path}` was changed since the run wrote it", "predict into another file") from None
 
 
 def _width(column: Column, samples: int) -> int:
@@ -170,7 +170,7 @@ def _width(column: Column, samples: int) -> int:
 
 
 def _pieces(file: BinaryIO | io.FileIO, size: int) -> Iterator[bytes]:
-    """The next bytes of a file, as many as there are of `size`."""
+    """The next `size` bytes of a file, or as many as it has."""
     while size and (piece := file.read(min(size, _PIECE))):
         size -= len(piece)
         yield piece

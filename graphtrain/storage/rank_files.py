@@ -1,15 +1,15 @@
-"""The files of a checkpoint: what the ranks that write it have in common once, and what is each rank's own.
+"""The files of a checkpoint: what is the same on all ranks is written once, and each rank writes what is its own.
 
 | file | what is in it |
 | --- | --- |
-| `model.safetensors` | of the tensors of `model` that are the same on all ranks, those that rank 0 has written |
-| `model.00001.safetensors` | those of them that rank 1 has written |
-| `model.frozen.safetensors` | those of them that are not trained, if `checkpoint.slim` |
+| `model.safetensors` | tensors of `model` that are the same on all ranks: those that rank 0 writes |
+| `model.00001.safetensors` | those that rank 1 writes |
+| `model.frozen.safetensors` | those that are not trained, if `checkpoint.slim` |
 | `progress.msgpack` | everything but tensors that is the same on all ranks |
 | `rank.00001.safetensors`, `rank.00001.msgpack` | what is rank 1's own: its tensors as `file/name`, and the rest |
 
-One process has everything in common with itself. The manifest has the file of every tensor that several have in common,
-or that is not in the file of its resource.
+With one process, everything is the same on all ranks. The manifest has the file of every tensor that several ranks
+share, or that is not in the file of its resource.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from graphtrain.storage.sharing import Sharing
 from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, holds, read_tensors
 
-_PIECE = 1 << 20  # written at once; pieces of 4 MB took 1.1 to 5 times as long
+_PIECE = 1 << 20  # bytes in a write; pieces of 4 MB took 1.1 to 5 times as long
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors)")
 DRIFT = "reachable"  # the section of what has changed since `setup`
-# What is no rank's alone, whatever they have in common: it is summed, or given to the rank of the same number.
+# Sections that a resume reads from other ranks too: they are summed, or given to the rank of the same number.
 OF_RANKS = ("gradients", "metrics", "progress", "slots")
 
 Written = dict[str, list[Any]]
-"""Name of a file -> its size and its checksum."""
+"""File name -> size and checksum."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Slim:
     """How a checkpoint is divided into files, so that what stays the same is stored once.
 
     Attributes:
-        frozen: file -> the names of the tensors that are not trained, which go to a file of their own.
-        previous: the name of the checkpoint before, beside this one; empty for none.
+        frozen: file -> the names of the tensors that are not trained, which go to a separate file.
+        previous: the name of the previous checkpoint, in the same folder; empty for none.
     """
 
     frozen: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Slim:
 
 @final
 class EarlierFiles:
-    """The files of the checkpoint before. Of one that cannot be read there are none."""
+    """The files of the previous checkpoint; none if it cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -71,16 +71,16 @@ class EarlierFiles:
             self._files = {}
 
     def link(self, path: Path, pieces: Sequence[Bytes]) -> list[Any] | None:
-        """Make a file a hard link to the earlier one of its name, if that holds the same bytes.
+        """Hard-link a file to the earlier one of its name, if that holds the same bytes.
 
         Returns:
-            Its size and its checksum; None if it has to be written.
+            Its size and checksum; None if it has to be written.
         """
         size, checksum = self._files.get(path.name, (None, ""))
         if size != sum(map(len, pieces)):
             return None
         try:
-            # Its bytes and not only its checksum: what is damaged on the disk is written again.
+            # The bytes are compared, not only the checksum: a file that is damaged on the disk is written again.
             if not holds(self._folder / path.name, size, pieces):
                 return None
             os.link(self._folder / path.name, path, follow_symlinks=False)
@@ -93,10 +93,10 @@ def write_files(folder: Path, rank: int, state: StagedState, sharing: Sharing, s
     """Write and flush the files of one rank.
 
     Arguments:
-        slim: how they are divided. Default: each tensor by its resource, and all files are written.
+        slim: how tensors are divided into files. Default: by resource, and no file is linked.
 
     Raises:
-        OSError: the disk refuses, or the folder cannot be seen.
+        OSError: the disk refuses, or the folder does not exist for this rank.
     """
     contents: dict[str, Sequence[Bytes]] = {}
     if rank == 0:
@@ -110,15 +110,15 @@ def write_files(folder: Path, rank: int, state: StagedState, sharing: Sharing, s
             if writer == rank:
                 shares.setdefault(_file_with(file, name, rank, slim), {})[name] = tensors[name]
         contents |= {physical: file_of(share) for physical, share in shares.items()}
-    own = {
+    own_tensors = {
         f"{file}/{name}": tensor
         for file in state.tensor_files
         if file not in sharing.whole
         for name, tensor in state.tensors(file).items()
         if name not in sharing.tensors.get(file, {})
     }
-    if own:
-        contents[_own_tensors(rank)] = file_of(own)
+    if own_tensors:
+        contents[_own_tensors(rank)] = file_of(own_tensors)
     if sharing.parts is not None and (parts := _parts(state, sharing.parts, are_shared=False)):
         contents[_own_parts(rank)] = [msgpack.packb(parts)]
     earlier = EarlierFiles(folder.parent / slim.previous) if slim is not None and slim.previous else None
@@ -132,7 +132,7 @@ def write_files(folder: Path, rank: int, state: StagedState, sharing: Sharing, s
 def _parts(
     state: StagedState, shared: Mapping[str, Collection[str]], *, are_shared: bool
 ) -> dict[str, dict[str, bytes]]:
-    """What is packed and the same on all ranks; or what is not, of the sections that have any."""
+    """The packed parts that are the same on all ranks; or the others, of the sections that have any."""
     parts = {
         section: {name: part for name, part in parts.items() if (name in shared[section]) is are_shared}
         for section, parts in state.parts.items()
@@ -145,16 +145,16 @@ def manifest_of(
     state: StagedState,
     sharing: Sharing,
     summaries: Sequence[Digests],
-    told: Sequence[Mapping[str, Mapping[str, Any]]],
+    reports: Sequence[Mapping[str, Mapping[str, Any]]],
     slim: Slim | None = None,
 ) -> Manifest:
     """The manifest of a checkpoint whose files all ranks have written.
 
     Arguments:
-        facts: those that are the same on all ranks, and rank 0's.
-        summaries: of each rank; none where one process has written it.
-        told: of each rank, the `files` that it has written, and its `own` facts.
-        slim: how they are divided.
+        facts: those of rank 0, and those that are the same on all ranks.
+        summaries: of each rank; none if one process has written it.
+        reports: of each rank, the `files` that it has written, and its `own` facts.
+        slim: how tensors are divided into files.
     """
     places = {
         file: {
@@ -164,14 +164,14 @@ def manifest_of(
         }
         for file, writers in sharing.tensors.items()
     }
-    files = {name: entry for each in told for name, entry in each["files"].items()}
+    files = {name: entry for report in reports for name, entry in report["files"].items()}
     digests = [summary.digest for summary in summaries] or [state.digest(files)]
     if summaries:
         facts = replace(
             facts,
             ranks=len(summaries),
             digests=digests,
-            own=[dict(each["own"]) for each in told],
+            own=[dict(report["own"]) for report in reports],
             own_drift=any(_drift(digests) != _drift(summaries[0]) for digests in summaries),
         )
     return replace(
@@ -183,12 +183,12 @@ def manifest_of(
 
 
 def _drift(digests: Digests) -> tuple[Mapping[str, str], str | None]:
-    """What tells whether a rank has the drift of another."""
+    """The digests by which the drift of two ranks is compared."""
     return digests.parts.get(DRIFT, {}), digests.files.get(DRIFT)
 
 
 def _file_with(file: str, name: str, rank: int, slim: Slim | None) -> str:
-    """The file in which a rank writes a tensor that all have."""
+    """The file to which a rank writes a tensor that is the same on all ranks."""
     stem = f"{file}.frozen" if slim is not None and name in slim.frozen.get(file, ()) else file
     if rank == 0:
         return stem + TENSOR_SUFFIX
@@ -204,7 +204,7 @@ def _own_parts(rank: int) -> str:
 
 
 def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
-    """Write and flush a file; its size and its checksum, which is computed meanwhile."""
+    """Write and flush a file; returns its size, and its checksum, which is computed in parallel."""
 
     def checksum() -> str:
         digest = hashlib.sha256()
@@ -213,7 +213,7 @@ def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
         return digest.hexdigest()
 
     hashing, size = Background(checksum), 0
-    # Without a buffer: no lock is held that a process forked meanwhile would find closed.
+    # Unbuffered: the lock of a buffer would stay locked in a process that is forked meanwhile.
     with path.open("xb", buffering=0) as file:
         for piece in pieces:
             view = memoryview(piece)
@@ -228,17 +228,17 @@ def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
 
 
 def read_state(path: Path, manifest: Manifest, ranks: Sequence[int]) -> dict[int, dict[str, dict[str, Any]]]:
-    """The state of ranks that have written a checkpoint, rank -> section -> name -> state.
+    """Read the state of some ranks of a checkpoint: rank -> section -> name -> state.
 
     Arguments:
-        ranks: of the first all of the state is read; of the others what is not the same on all ranks of a run.
+        ranks: the state of the first is read completely; of the others, only the sections in `OF_RANKS`.
 
     Raises:
-        CheckpointError: a file is missing, torn or altered, or is none of these ranks.
+        CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
     """
     listed, places = manifest.files, manifest.tensors
-    own = {own(rank) for rank in ranks for own in (_own_tensors, _own_parts)}
-    others = {name for name in listed if _OF_A_RANK.fullmatch(name) and name not in own}
+    own_files = {file_name(rank) for rank in ranks for file_name in (_own_tensors, _own_parts)}
+    others = {name for name in listed if _OF_A_RANK.fullmatch(name) and name not in own_files}
     wanted = {PROGRESS_FILE, *(place for tensors in places.values() for place in tensors.values())}
     if missing := sorted(wanted - listed.keys()):
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
@@ -279,7 +279,7 @@ def _joined(
         own = msgpack.unpackb(own_file) if own_file is not None else {}
         if not isinstance(shared, dict) or not isinstance(own, dict):
             raise TypeError
-        # The order of sections is that of the format, and of names that in which `split` sorts them.
+        # Sections are in the order of the format, names in the order of `split`.
         parts = {
             section: dict(sorted({**shared.get(section, {}), **own.get(section, {})}.items()))
             for section in dict.fromkeys([*shared, *own])

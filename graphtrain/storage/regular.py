@@ -1,5 +1,5 @@
-"""Files of others are read if they are regular: no link, no device, no pipe, nothing larger than agreed on, nothing
-nested without end. Those that graphtrain writes into a run directory are written in one step, never through links.
+"""Untrusted files are read only if they are regular files: no links, devices or pipes, not larger than expected, not
+nested too deeply. The files of a run directory are written atomically, never through links.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from typing import Any, final
 _MAX_DEPTH = 100
 _NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 _LIMIT_OF_THE_GROUP = Path("/sys/fs/cgroup/memory.max")  # of the container, where there is one
-_PIECE = 1 << 20  # read at once: it is hashed while it is in the cache of the processor
-# What interrupted processes leave behind, each with its number.
+_PIECE = 1 << 20  # bytes in a read: they are hashed while they are in the cache of the processor
+# What interrupted processes leave behind, with their process ids.
 _TEMPORARY_FILE = re.compile(r"\.(probe|status\.json|best\.json|source-[0-9a-f]+\.diff)\.\d+\.tmp")
 _TEMPORARY_FOLDER = re.compile(r"\.\d{6,}-step-\d+(\.\d+\.\d+|\.removed(\.\d+)?)\.tmp")
 
 
 class NotAsAgreedError(ValueError):
-    """A file that is not used: a link, no regular file, or one of another size; the text follows its name."""
+    """An unexpected file: a link, not a regular file, or of another size; the text follows the name of the file."""
 
 
 @contextmanager
 def opened_regular(path: Path, most: int, *, exactly: bool = False) -> Iterator[io.FileIO]:
-    """A regular file, open to be read without a buffer.
+    """Open a regular file for unbuffered reading.
 
     Arguments:
-        most: bytes that it may have.
-        exactly: True if it must have as many. Default: it may have fewer.
+        most: the largest allowed size, in bytes.
+        exactly: True if it must have exactly this size. Default: it may be smaller.
 
     Raises:
-        NotAsAgreedError: it is no such file; found out before any of it is read.
+        NotAsAgreedError: it is not such a file; raised before any of it is read.
         OSError: it cannot be opened, or is larger than memory.
     """
     with open(open_regular(path), "rb", buffering=0) as file:
@@ -57,7 +57,7 @@ def read_regular(path: Path, most: int, *, exactly: bool = False) -> bytes:
     """The bytes of a regular file; the arguments are those of `opened_regular`.
 
     Raises:
-        NotAsAgreedError: it is no such file; found out before any of it is read.
+        NotAsAgreedError: it is not such a file; raised before any of it is read.
         OSError: it cannot be opened or read, or is larger than memory.
     """
     with opened_regular(path, most, exactly=exactly) as file, io.BufferedReader(file) as buffered:
@@ -65,39 +65,39 @@ def read_regular(path: Path, most: int, *, exactly: bool = False) -> bytes:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file, which is not a link.
+    """Open a regular file that is not a link; returns its descriptor.
 
     Arguments:
-        flags: as of `os.open`. Default: only to read.
+        flags: as for `os.open`. Default: read-only.
 
     Raises:
         NotAsAgreedError: it is a link, a folder, a pipe or a device.
         OSError: it cannot be opened.
     """
     try:
-        # Not blocking: a pipe that nobody writes to would be waited for without end.
+        # Non-blocking: to open a pipe that has no writer would block forever.
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         if os.path.islink(path):
             raise NotAsAgreedError("is a link; in a run directory only `checkpoints` may be one") from None
         if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe, a socket; a folder
-            raise NotAsAgreedError("is no regular file") from None
+            raise NotAsAgreedError("is not a regular file") from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise NotAsAgreedError("is no regular file")
+        raise NotAsAgreedError("is not a regular file")
     return descriptor
 
 
 def expect_room(size: int) -> None:
-    """Raise an OSError if so many bytes are more than the memory of this machine: a sparse file has any size."""
+    """Raise an OSError if this many bytes exceed the memory of this machine: a sparse file can have any size."""
     if size > (memory := _memory()):
         raise OSError(errno.ENOMEM, f"{size} bytes are more than the {memory} of memory here")
 
 
 @functools.cache
 def _memory() -> int:
-    """Bytes of memory that this process can have at most."""
+    """The most memory that this process can have, in bytes."""
     limits = [2**63]
     with suppress(OSError, ValueError, AttributeError):  # another system; "max"
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -107,10 +107,10 @@ def _memory() -> int:
 
 
 def parsed_json(data: bytes | str) -> Any:
-    """JSON of others as plain values. NaN and infinities, which JSON does not have, are texts: "nan", "inf", "-inf".
+    """Parse untrusted JSON. NaN and infinities, which JSON does not have, become strings: "nan", "inf", "-inf".
 
     Raises:
-        ValueError: it is no JSON, or nested without end.
+        ValueError: it is not JSON, or nested too deeply.
 
     >>> parsed_json('{"loss": NaN, "lr": 1e999}')
     {'loss': 'nan', 'lr': 'inf'}
@@ -133,7 +133,7 @@ _PLAIN = {type(None), bool, int, float, str, bytes, list, dict}
 
 
 def expect_plain(value: Any) -> None:
-    """Raise a ValueError for what is nested deeper than anything that is written, or is not plain data."""
+    """Raise a ValueError for what is not plain data, or nested deeper than anything that graphtrain writes."""
     level = [value]
     for _ in range(_MAX_DEPTH + 1):
         if strange := {type(part) for part in level} - _PLAIN:
@@ -147,7 +147,7 @@ def expect_plain(value: Any) -> None:
 
 @final
 class HashedReader:
-    """A file that is read once, from its beginning to its end, and hashed on the way.
+    """Reads a file once, from beginning to end, and hashes it on the way.
 
     Arguments:
         size: bytes of the file.
@@ -158,7 +158,7 @@ class HashedReader:
         self.size = self.left = size
 
     def fill(self, memory: memoryview) -> None:
-        """Fill memory, which is a sequence of bytes, with what comes next.
+        """Fill memory, a sequence of bytes, with the next bytes of the file.
 
         Raises:
             NotAsAgreedError: the file ends before.
@@ -182,7 +182,7 @@ class HashedReader:
         return data
 
     def checksum(self) -> str:
-        """The SHA-256 (hexadecimal) of the file; what was not read yet is read."""
+        """The SHA-256 (hexadecimal) of the file; reads the rest of it."""
         if self.left:
             memory = memoryview(bytearray(min(self.left, _PIECE)))
             while self.left:
@@ -194,7 +194,7 @@ class HashedReader:
 
 
 def temporary_name(path: Path, number: int | None = None) -> Path:
-    """The name beside a path under which this process writes or removes it.
+    """The name, in the same folder, under which this process writes or removes a path.
 
     >>> temporary_name(Path("r/status.json")).name == f".status.json.{os.getpid()}.tmp"
     True
@@ -204,19 +204,19 @@ def temporary_name(path: Path, number: int | None = None) -> Path:
 
 
 def replace_file(path: Path, content: bytes, *, flush: bool = False) -> None:
-    """Replace a file in one step, so that nobody sees half of it; a link in its place is replaced, not followed.
+    """Replace a file atomically; a link in its place is replaced, not followed.
 
     Arguments:
-        flush: True brings the content to the disk first. Default: the system does in its time.
+        flush: True to flush the content to the disk first. Default: False.
 
     Raises:
-        OSError: the disk refuses; then there is no trace.
+        OSError: the disk refuses; nothing is left behind.
     """
     temporary = temporary_name(path)
     try:
         try:
-            file = temporary.open("xb", buffering=0)  # of no other: a link is no new file
-        except FileExistsError:  # left by a process that had the same number
+            file = temporary.open("xb", buffering=0)  # must be new, so it is not a link
+        except FileExistsError:  # left by a process that had the same id
             temporary.unlink()
             file = temporary.open("xb", buffering=0)
         with file:
@@ -231,12 +231,12 @@ def replace_file(path: Path, content: bytes, *, flush: bool = False) -> None:
 
 
 def remove_leftovers(run_dir: Path, checkpoints: Path) -> None:
-    """Remove what interrupted processes have left under names of their own; files of anybody else stay."""
+    """Remove the temporary files of interrupted processes, and no others."""
     for path in _matching(run_dir, _TEMPORARY_FILE):
         with suppress(OSError):
             path.unlink()
     for path in _matching(checkpoints, _TEMPORARY_FOLDER):
-        shutil.rmtree(path, ignore_errors=True)  # which follows no link
+        shutil.rmtree(path, ignore_errors=True)  # does not follow links
 
 
 def _matching(folder: Path, names: re.Pattern[str]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The files of a run next to its checkpoints: metrics, status, starts, ranking; and which checkpoints stay."""
+"""The files of a run next to its checkpoints: metrics, status, starts, ranking; and which checkpoints are kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
 BEST_FILE = "best.json"
 CHECKPOINTS_FOLDER = "checkpoints"
-# How old the status may be while the run is running.
+# The most seconds between two writes of the status while a run is active.
 STATUS_SECONDS = 2.0
 _MOST_BYTES_OF_A_STATUS = 1 << 20
 _MOST_BYTES_OF_A_RANKING = 1 << 20
@@ -32,7 +32,7 @@ _FIRST_OF_A_START = b'{"run"'
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
-    """Every start of the run in a directory, the first one first, as far as the list of starts can be read."""
+    """The starts of the run in a directory, oldest first, as far as they can be read."""
     try:
         lines = read_regular(path / STARTS_FILE, _MOST_BYTES_OF_STARTS).splitlines()
     except (OSError, NotAsAgreedError):
@@ -41,7 +41,7 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
 
 
 def _tables(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """The tables among lines of JSON; one that a kill has cut is none."""
+    """The tables among lines of JSON; lines that a kill has cut are left out."""
     tables = []
     for line in lines:
         with suppress(ValueError):
@@ -65,14 +65,14 @@ def read_status(path: str | Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UsageError(f"the status of `{path}` cannot be read: {error}") from None
     if not isinstance(status, dict):
-        raise UsageError(f"the status of `{path}` cannot be read: it is no table")
+        raise UsageError(f"the status of `{path}` cannot be read: it is not a table")
     return status
 
 
 def last_rows(path: Path, length: int) -> list[dict[str, Any]]:
-    """The last rows of metrics of the run in a directory: those in the last 256 KiB before `length`, in bytes.
+    """The last metric rows of the run in a directory: those in the last 256 KiB of its first `length` bytes.
 
-    As JSON has them: NaN and infinities are texts. Rows that cannot be read are left out.
+    NaN and infinities are strings. Rows that cannot be read are left out.
     """
     try:
         with open(open_regular(path / METRICS_FILE), "rb") as file:
@@ -85,9 +85,9 @@ def last_rows(path: Path, length: int) -> list[dict[str, Any]]:
 
 
 def is_status(path: Path) -> bool:
-    """True for a status file that a run has written, and not somebody else.
+    """True for a status file that a run has written.
 
-    It is empty where it was being replaced when the machine lost power: it is written too often to be flushed.
+    It may be empty after a power failure: it is written too often to be flushed.
     """
     try:
         content = read_regular(path, _MOST_BYTES_OF_A_STATUS)
@@ -106,13 +106,12 @@ def are_starts(path: Path) -> bool:
 
 
 class MetricsFile:
-    """Rows of metrics, one JSON object a line, without a clock: equal runs have equal files.
+    """Metric rows, one JSON object per line, without times: equal runs have equal files.
 
-    A row is in the file at once, for whoever follows it; what a full disk did not take is kept, and written first when
-    there is room again.
+    Rows are written immediately. What a full disk did not take is kept, and written first when there is room again.
 
     Arguments:
-        path: the file; made when the first row comes.
+        path: the file; created with the first row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -133,10 +132,10 @@ class MetricsFile:
             self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
 
     def length(self) -> int:
-        """Bytes in the file, all rows so far included.
+        """The length of the file in bytes, after all rows so far were written.
 
         Raises:
-            CheckpointError: the disk does not take them.
+            CheckpointError: the disk refuses.
         """
         with readable_failure(self._path):
             if self._waiting:
@@ -149,7 +148,7 @@ class MetricsFile:
             return status.st_size
 
     def flush(self) -> None:
-        """Bring what was written to the disk.
+        """Flush what was written to the disk.
 
         Raises:
             CheckpointError: the disk refuses.
@@ -159,10 +158,10 @@ class MetricsFile:
                 os.fsync(self._descriptor)
 
     def cut(self, length: int) -> list[dict[str, float]]:
-        """Cut the file back to `length` bytes; the rows that stay.
+        """Truncate the file to `length` bytes; returns the rows that remain.
 
         Raises:
-            UsageError: the file is shorter than that, so rows are lost; or they are not those that were written.
+            UsageError: the file is shorter, so rows are lost; or they are not those that were written.
         """
         self.close()
         self._waiting = b""
@@ -203,7 +202,7 @@ class MetricsFile:
             os.close(descriptor)
 
     def _rows(self, length: int) -> Iterator[dict[str, float]]:
-        """The rows in the first bytes of the file, which may have any size: the first line that is none ends it."""
+        """The rows in the first bytes of the file, which may have any size, so they are read one by one."""
         if not length:
             return
         with open(open_regular(self._path), "rb") as file:
@@ -223,7 +222,7 @@ class MetricsFile:
 
 @contextmanager
 def readable_failure(path: Path) -> Iterator[None]:
-    """A disk that refuses, or a link where there must be none, is reported in words."""
+    """Turn an error of the disk, or an unexpected file, into a readable CheckpointError."""
     try:
         yield
     except NotAsAgreedError as error:
@@ -235,7 +234,7 @@ def readable_failure(path: Path) -> Iterator[None]:
 
 def _number(value: Any) -> float:
     if not isinstance(value, str | int | float):
-        raise ValueError("a value is no number")
+        raise ValueError("a value is not a number")
     return float(value) if isinstance(value, str) else value
 
 
@@ -258,19 +257,19 @@ class Ranking:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The best one: its name, the metric and the value; None if there is none."""
+        """The best checkpoint: its name, the metric and the value; None if there is none."""
         for name, value in self.values.items():
             return {"checkpoint": name, "metric": self.metric, "value": value}
         return None
 
     @classmethod
     def read(cls, path: Path) -> Ranking:
-        """The ranking in a file; what is not a name with a finite number is left out, and no file is an error."""
+        """Read a ranking, without entries that are invalid; empty if the file is missing or is not a ranking."""
         return cls.parsed(path) or cls()
 
     @classmethod
     def parsed(cls, path: Path) -> Ranking | None:
-        """The ranking in a file; None where there is none, or something that somebody else put there."""
+        """Read a ranking; None if the file is missing or is not a ranking."""
         try:
             table = parsed_json(read_regular(path, _MOST_BYTES_OF_A_RANKING))
             metric, mode, entries = table["metric"], table["mode"], table["checkpoints"]
@@ -285,10 +284,10 @@ class Ranking:
         return cls(metric, mode, values)
 
     def write(self, path: Path) -> None:
-        """Replace a file in one step, or remove it where nothing is ranked.
+        """Write the file atomically, or remove it if nothing is ranked.
 
         Raises:
-            CheckpointError: the disk refuses, or the file holds something that is no ranking.
+            CheckpointError: the disk refuses, or the file is not a ranking.
         """
         if not is_ranking(path):
             raise CheckpointError(f"{path} was not written by a run")
@@ -302,7 +301,7 @@ class Ranking:
 
 
 def is_ranking(path: Path) -> bool:
-    """True unless there is something under this path that holds no ranking."""
+    """True if the path does not exist, or is a ranking."""
     return not os.path.lexists(path) or Ranking.parsed(path) is not None
 
 
@@ -315,7 +314,7 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-# ---- which checkpoints stay: the newest ones, and the best
+# ---- which checkpoints are kept: the newest ones, and the best
 
 
 T = TypeVar("T")
@@ -323,13 +322,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Retention:
-    """What is kept of the checkpoints of a run.
+    """Which checkpoints of a run are kept.
 
     Arguments:
-        keep: how many of the newest stay, at least 1. Default: 2.
-        best: the metric by which some stay that are older. Default: none do.
+        keep: how many of the newest are kept, at least 1. Default: 2.
+        best: the metric by which the best are kept too. Default: only the newest are.
         best_mode: whether the smallest values are best, or the largest. Default: "min".
-        keep_best: how many of the best stay. Default: 1.
+        keep_best: how many of the best are kept. Default: 1.
 
     >>> Retention(keep=1, best="loss").expired(["a", "b", "c"], {"a": 0.2, "b": 0.4})
     ['b']
@@ -342,10 +341,10 @@ class Retention:
 
     @classmethod
     def merged(cls, retentions: Mapping[str, Retention]) -> Retention:
-        """What is kept where several nodes ask for checkpoints: all that one of them keeps.
+        """Combine the retentions of several nodes: what one of them keeps is kept.
 
         Arguments:
-            retentions: by the path of the node.
+            retentions: by node path.
 
         Raises:
             UsageError: two of them rank checkpoints by different metrics, or in different directions.
@@ -364,7 +363,7 @@ class Retention:
                     raise UsageError(
                         f"`{path}.{name}` is {getattr(first, name)!r} and `{other_path}.{name}` is "
                         f"{getattr(other, name)!r}, but a run ranks its checkpoints in one way",
-                        "give both the same value, or leave `best` of one of them away",
+                        "give both the same value, or remove `best` from one of them",
                     )
         return cls(keep, first.best, first.best_mode, max(retention.keep_best for retention in ranking.values()))
 
@@ -375,13 +374,13 @@ class Retention:
         unsound: Collection[T] = (),
         not_finite: Collection[T] = (),
     ) -> list[T]:
-        """What may go, oldest first.
+        """The checkpoints to remove, oldest first.
 
         Arguments:
             values: of the metric, where it was measured for the weights in the checkpoint.
-            unsound: what could not be read; it does not count among those that are kept.
-            not_finite: what has weights that are not finite. Where others are there, only the newest stays, beside as
-                many others as are kept. Default: nothing.
+            unsound: those that could not be read; they are not counted as kept.
+            not_finite: those with weights that are not finite. If there are others, such a checkpoint is kept only if
+                it is the newest, in addition to `keep` others. Default: none.
 
         >>> Retention(keep=1).expired(["a", "b", "c", "d"], {}, not_finite=["c", "d"])
         ['a', 'c']
@@ -393,16 +392,16 @@ class Retention:
         return [checkpoint for checkpoint in oldest_first if checkpoint not in kept]
 
     def is_among_best(self, value: float, others: Sequence[float]) -> bool:
-        """True if a value is one of the `keep_best` best, given those that were reached before; NaN never is.
+        """True if a value is among the `keep_best` best, given the earlier values; NaN never is.
 
         >>> Retention(best="loss", keep_best=2).is_among_best(0.3, [0.2, 0.3])
         False
         """
-        own = len(others)
-        return own in self.ranked({**dict(enumerate(others)), own: value})[: self.keep_best]
+        index = len(others)
+        return index in self.ranked(dict(enumerate([*others, value])))[: self.keep_best]
 
     def ranked(self, values: Mapping[T, float]) -> list[T]:
-        """The best first; of equal ones the first that was reached. NaN is never best."""
+        """The checkpoints, best first; equal ones in their order. NaN is left out."""
         sign = 1 if self.best_mode == "min" else -1
         numbers = {checkpoint: value for checkpoint, value in values.items() if not math.isnan(value)}
         return sorted(numbers, key=lambda checkpoint: sign * numbers[checkpoint])

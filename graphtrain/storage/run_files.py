@@ -1,4 +1,4 @@
-"""What a run leaves on disk: checkpoints, metrics and status, kept in step with each other."""
+"""The files of a run: checkpoints, metrics and status, kept consistent with each other."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Written(NamedTuple):
 
     @property
     def first_number(self) -> int:
-        """The lowest number of itself and the checkpoints whose place it took."""
+        """The lowest number of this checkpoint and those that it replaced."""
         return self.manifest.first_number(self.path)
 
 
@@ -78,14 +78,14 @@ _MOST_BYTES_OF_A_LOCK = 4096
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 _LOCK_HINT = "wait for it, stop it, or choose another run directory"
 
-# The locks that this process holds. A process that is forked from it, such as a loader worker, would share them, and
-# lock everybody out for as long as it outlives the run: it closes them at once.
+# The locks that this process holds. A forked process, such as a loader worker, shares them, and would keep them locked
+# for as long as it outlives the run, so it closes them immediately.
 _HELD: set[int] = set()
 
 
 @final
 class RunLock:
-    """A lock on a run directory, which ends with its process, however that ends.
+    """A lock on a run directory, released when its process ends, however it ends.
 
     Arguments:
         folder: the run directory.
@@ -137,9 +137,9 @@ class RunLock:
     def release(self) -> None:
         """Release the lock, if it is held."""
         descriptor, self._descriptor = self._descriptor, None
-        if descriptor in _HELD:  # not so in a process that was forked
+        if descriptor in _HELD:  # false in a forked process
             _HELD.discard(descriptor)
-            # Closing is not enough while a worker that was forked a moment ago still has the same open file.
+            # Closing is not enough while a worker that has just been forked still has the same open file.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
@@ -181,25 +181,23 @@ def _holder(file: Path) -> str:
 class RunFiles:
     """The run directory of one trainer.
 
-    Among several ranks, rank 0 writes all of them but what is each rank's own in a checkpoint. The others read: their
-    methods that write do nothing. What rank 0 finds on the disk all of them are told, and what it cannot write or read
-    they raise too.
+    With several ranks, rank 0 writes all files, except for what is each rank's own in a checkpoint. On the other ranks,
+    methods that write do nothing. What rank 0 finds on the disk is sent to all ranks, and its errors are raised on all.
 
     Arguments:
-        notify: receives what a person should know, a line at a time.
-        lead: among several ranks, makes a call on rank 0 and returns its result, plain data, on all. Default: there is
-            one process.
+        notify: receives messages for the user, one line each.
+        lead: makes a call on rank 0 and returns its result, plain data, on all ranks. Default: one process.
         writes: False on the other ranks. Default: True.
 
     Raises:
-        UsageError: the directory cannot be made or written, or is not the one that rank 0 writes.
+        UsageError: the directory cannot be created or written, or is not the one that rank 0 writes.
 
     Attributes:
         latest: the newest checkpoint, written or resumed from, and its digest.
         resumable: the newest of those whose weights are finite, or of all if there is none.
-        path: the run directory, as it was given.
+        path: the run directory, as given.
         writes: as given.
-        folder: the same, as an absolute path.
+        folder: the run directory, as an absolute path.
         read: reads a checkpoint. Default: as one process does.
     """
 
@@ -211,7 +209,7 @@ class RunFiles:
         self.path = Path(run_dir)
         self._lead, self.writes = lead, writes
         try:
-            self.folder = self.path.absolute()  # whatever becomes of the current folder
+            self.folder = self.path.absolute()  # the current folder may change
         except FileNotFoundError:
             raise UsageError(
                 f"the run directory `{run_dir}` cannot be found: the current folder no longer exists",
@@ -230,12 +228,12 @@ class RunFiles:
         lead(self._prepare)
 
     def _prepare(self) -> None:
-        """Make the folders, and find out whether they can be written."""
+        """Create the folders, and check that they can be written."""
         run_dir, notify = self.path, self._notify
         for folder in (self.folder, self._store.folder):
             if os.path.lexists(folder) and not folder.is_dir() and not (folder.is_symlink() and folder != self.folder):
                 shown = self.path if folder == self.folder else self.path / CHECKPOINTS_FOLDER
-                raise UsageError(f"`{shown}` is no folder", "choose another run directory")
+                raise UsageError(f"`{shown}` is not a folder", "choose another run directory")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._expect_own_checkpoints(notify)
@@ -252,10 +250,10 @@ class RunFiles:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A span in which no other process trains in the directory.
+        """Hold the lock, so that no other process trains in the directory.
 
         Raises:
-            UsageError: another one does, or has since the last such span of this trainer.
+            UsageError: another one does, or has done since this trainer last held it.
         """
         try:
             self._lead(self._acquire)
@@ -269,17 +267,17 @@ class RunFiles:
         if self._starts is not None and self._bytes_of_starts() != self._starts:
             raise UsageError(
                 f"the run in `{self.path}` was resumed elsewhere since this trainer stopped",
-                "make a new Trainer, which resumes the run as it is now",
+                "create a new Trainer, which resumes the run as it is now",
             )
 
     # ---- starting
 
     def find(self, resume: str | Path) -> Checkpoint | None:
-        """The checkpoint to resume from; None to begin. Of several ranks, it is asked on rank 0.
+        """The checkpoint to resume from; None to start from the beginning. Called on rank 0 only.
 
         Raises:
             UsageError: "never", and the directory holds a run.
-            CheckpointError: the checkpoint that was named is not sound.
+            CheckpointError: the named checkpoint is not sound.
         """
         remove_leftovers(self.folder, self._store.folder)
         for name, is_ours in ((STATUS_FILE, is_status), (STARTS_FILE, are_starts), (BEST_FILE, is_ranking)):
@@ -325,14 +323,14 @@ class RunFiles:
         """Report where checkpoints are if their folder is a link.
 
         Raises:
-            UsageError: it leads to no folder, or to one of another owner.
+            UsageError: it does not lead to a folder, or leads to one of another owner.
         """
         folder = self._store.folder
         if not folder.is_symlink():
             return
         where = f"`{CHECKPOINTS_FOLDER}` in `{self.path}` is a link to `{os.readlink(folder)}`"
         if not folder.is_dir():
-            raise UsageError(f"{where}, which is no folder", "make that folder, or remove the link")
+            raise UsageError(f"{where}, which is not a folder", "create that folder, or remove the link")
         if folder.stat().st_uid != self.folder.stat().st_uid:
             raise UsageError(
                 f"{where}, which belongs to another owner than the run directory", "link to a folder of your own"
@@ -340,7 +338,7 @@ class RunFiles:
         notify(f"{where}: checkpoints are written there")
 
     def _refuse_foreign(self, name: str) -> None:
-        """Raise a UsageError if there is something under the name of a file of the run that no run has written."""
+        """Raise a UsageError if a file of this name exists, which was not written by a run."""
         if os.path.lexists(self.folder / name):
             raise UsageError(
                 f"`{name}` in `{self.path}` was not written by a run",
@@ -352,44 +350,44 @@ class RunFiles:
         return checkpoint.path.resolve().parent == self._store.folder.resolve()
 
     def _why_incompatible(self) -> Callable[[Manifest], str]:
-        """A function that gives the reason why a checkpoint must not be resumed; empty if it can be."""
+        """A function that returns the reason why a checkpoint must not be resumed from; empty if it may be."""
         begun = {start["run"] for start in read_starts(self.folder) if isinstance(start.get("run"), str)}
         recorded = self._metrics.length()
 
         def why_incompatible(manifest: Manifest) -> str:
             if begun and manifest.run and manifest.run not in begun:
                 return "it is of another run"
-            if manifest.metrics_bytes > recorded:  # they were cut back to before it was made
+            if manifest.metrics_bytes > recorded:  # the metrics were truncated to an earlier checkpoint
                 return "the run was resumed from an earlier checkpoint"
             return ""
 
         return why_incompatible
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
-        """True if a resume would choose this one by itself."""
+        """True if an automatic resume would choose this one."""
 
         def is_newest() -> bool:
             paths = self._store.own_paths()
-            paths = [path for path in paths if not self._store.told(path).not_finite] or paths
+            paths = [path for path in paths if not self._store.facts_of(path).not_finite] or paths
             return bool(paths) and paths[-1].resolve() == checkpoint.path.resolve()
 
         return bool(self._lead(is_newest))
 
     def cut_back_to(self, checkpoint: Checkpoint | None, retention: Retention) -> list[dict[str, float]]:
-        """Cut the metrics, and what was ranked, back to where a checkpoint was made, or to nothing.
+        """Truncate the metrics and the ranking to those of a checkpoint, or to nothing.
 
         Returns:
-            The rows that stay.
+            The rows that remain.
         """
-        # A fork is another run, and begins with no rows.
-        own = checkpoint is not None and self.owns(checkpoint)
-        manifest = checkpoint.manifest if checkpoint is not None and own else Manifest()
+        # A fork is another run, and begins without rows.
+        is_own = checkpoint is not None and self.owns(checkpoint)
+        manifest = checkpoint.manifest if checkpoint is not None and is_own else Manifest()
         rows: list[dict[str, float]] = []
 
         def cut_back() -> str:
-            if not own and not any("run" in start for start in read_starts(self.folder)):
+            if not is_own and not any("run" in start for start in read_starts(self.folder)):
                 self._refuse_foreign(METRICS_FILE)
-            self._store.resumed_from(checkpoint.path if checkpoint is not None and own else None, retention)
+            self._store.resumed_from(checkpoint.path if checkpoint is not None and is_own else None, retention)
             rows.extend(self._metrics.cut(manifest.metrics_bytes))
             return manifest.run or uuid.uuid4().hex
 
@@ -403,13 +401,13 @@ class RunFiles:
 
         Arguments:
             start: how the run was begun or resumed, and by what.
-            texts: file name -> what is kept beside it, such as the source that was not committed.
+            texts: file name -> content to keep next to the list, such as source that was not committed.
         """
         if not self.writes:
             return
         for name, text in texts.items():
             target = self.folder / name
-            if not os.path.lexists(target):  # its name says what is in it
+            if not os.path.lexists(target):  # its name has a hash of the content
                 with readable_failure(target):
                     replace_file(target, text.encode("utf-8", "backslashreplace"))
         target = self.folder / STARTS_FILE
@@ -424,22 +422,22 @@ class RunFiles:
         self._starts = self._bytes_of_starts()
 
     def setup_of(self, checkpoint: Checkpoint) -> dict[str, str]:
-        """The hashes of what was set up in the run that a checkpoint is of; empty where they are not known."""
+        """The hashes of what was set up in the run of a checkpoint; empty if they are unknown."""
         for start in reversed(read_starts(checkpoint.path.parent.parent)):
             hashes = start.get("setup")
             if isinstance(hashes, dict):
-                return {str(path): str(found) for path, found in hashes.items()}
+                return {str(path): str(value) for path, value in hashes.items()}
         return {}
 
     def _bytes_of_starts(self) -> int:
-        """How long the list of starts is: it grows whenever a process begins or resumes the run."""
+        """The size of the list of starts, which grows whenever a process begins or resumes the run."""
         try:
             return (self.folder / STARTS_FILE).lstat().st_size
         except OSError:
             return 0
 
     def last_status(self) -> dict[str, Any]:
-        """The status that the process before this one left; empty if there is none, or none that can be read."""
+        """The status that the previous process left; empty if there is none, or it cannot be read."""
         try:
             return read_status(self.path)
         except UsageError:
@@ -448,15 +446,15 @@ class RunFiles:
     # ---- running
 
     def row(self, metrics: Mapping[str, float], step: int) -> None:
-        """A logger: the row goes to the metrics file."""
+        """A logger that appends a row to the metrics file."""
         if self.writes:
             self._metrics.append(metrics)
 
     def noted(self, facts: Manifest) -> Manifest:
-        """The manifest of a checkpoint made now, with what it holds of these files.
+        """Add what a checkpoint made now has to know about these files.
 
         Raises:
-            CheckpointError: the disk does not take the metrics that were recorded so far.
+            CheckpointError: the disk refuses the metrics that were recorded so far.
         """
         return replace(facts, metrics_bytes=self._metrics.length(), run=self._run)
 
@@ -469,29 +467,29 @@ class RunFiles:
         replaced: Path | None = None,
         write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
     ) -> Written:
-        """Write a checkpoint, in whatever thread this is called.
+        """Write a checkpoint; may be called in any thread.
 
         Arguments:
-            value: of the metric by which checkpoints are ranked. Default: it has none.
-            replaced: a checkpoint in whose place this one comes. Default: none.
+            value: of the metric by which checkpoints are ranked. Default: none.
+            replaced: the checkpoint that this one replaces. Default: none.
             write: as for `FolderStore.save`.
 
         Raises:
             CheckpointError: it cannot be written, or was given up.
         """
-        self._metrics.flush()  # first, so that no rows are counted that are not there
+        self._metrics.flush()  # first, so that the checkpoint counts only rows that are on the disk
         return Written(*self._store.save(state, facts, retention, value, replaced, write))
 
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""
         weight = self._note_latest(written.path, written.manifest)
         if weight and not self._is_not_finite:
-            others = "; checkpoints with finite weights stay, whatever `keep` is, and a resume takes the newest of them"
-            self._notify(f"{written.path.name}: `{weight}` is not finite{others}")
+            kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
+            self._notify(f"{written.path.name}: `{weight}` is not finite; {kept}")
         self._is_not_finite = bool(weight)
 
     def _note_latest(self, path: Path, manifest: Manifest) -> str:
-        """Note the newest checkpoint; the path of a weight of it that is not finite, empty if there is none."""
+        """Note the newest checkpoint; returns the path of a weight in it that is not finite, empty if there is none."""
         self.latest = (path, manifest.digest)
         if not manifest.not_finite or self.resumable is None:
             self.resumable = path
@@ -503,9 +501,9 @@ class RunFiles:
         return self._store.ranking.best is not None
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Leave the status for whoever looks from outside: replaced in one step, so that nobody sees half of it."""
+        """Replace the status file, which other processes read, atomically."""
         if not self.writes or os.getpid() != self._process:
-            return  # a process that the user's code has forked is not the run
+            return  # a process that was forked by the user's code is not the run
         path, digest = self.latest if self.latest is not None else (None, None)
         name = path.name if path is not None else None
         checkpoint = {"checkpoint": name, "digest": digest, "best": self._store.ranking.best}

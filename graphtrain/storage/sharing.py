@@ -1,7 +1,7 @@
-"""Which part of a state several ranks have in common, and which of them writes what.
+"""Which parts of a state are the same on all ranks, and which rank writes them.
 
-A state has two kinds of leaves: the tensors of its files, and what is packed of each name in a section. A leaf whose
-bits are equal on all ranks is the *same*, and written once; any other is each rank's *own*.
+A state has two kinds of leaves: the tensors of its files, and the packed bytes of each name in a section. A leaf that
+is bitwise equal on all ranks is the *same*, and written once; any other is each rank's *own*.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class MustBeEqual:
     Attributes:
         tensors: file -> the names of tensors in it; None for all.
         parts: section -> names.
-        own_fields: path of a node -> fields of its progress that may differ all the same, as the position that data
-            keeps itself. Everything else of the progress that a continuation depends on has to be equal.
+        own_fields: node path -> fields of its progress that may differ nevertheless, such as the position that data
+            keeps itself. All other progress that a continuation depends on has to be equal.
     """
 
     tensors: Mapping[str, Collection[str] | None] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Sharing:
     """What the ranks have in common.
 
     Attributes:
-        parts: section -> the names whose packed form is the same. None: all of everything.
+        parts: section -> the names whose packed bytes are the same. None: everything.
         tensors: file -> the names of tensors that are the same -> the rank that writes each.
         whole: the files that rank 0 writes as they are.
     """
@@ -64,10 +64,10 @@ class Sharing:
 
     @classmethod
     def alone(cls, state: StagedState, divided: Collection[str]) -> Sharing:
-        """That of one process, which has everything in common with itself.
+        """The sharing of one process, for which everything is the same.
 
         Arguments:
-            divided: the files whose tensors go to several.
+            divided: the files whose tensors are divided into several.
         """
         tensors = {file: dict.fromkeys(state.tensors(file), 0) for file in divided if file in state.tensor_files}
         return cls(None, tensors, [file for file in state.tensor_files if file not in divided])
@@ -79,7 +79,7 @@ class Sharing:
         summaries: Sequence[Digests],
         leaves: Sequence[Mapping[str, Mapping[str, str]]],
     ) -> Sharing:
-        """What follows from what all ranks have told; the same on each of them.
+        """The sharing that follows from the digests of all ranks; equal on each of them.
 
         Arguments:
             state: of one of the ranks.
@@ -101,7 +101,7 @@ class Sharing:
 
 
 def _distributed(sizes: Mapping[tuple[str, str], int], ranks: int) -> dict[tuple[str, str], int]:
-    """A rank for each tensor, so that all write about as many bytes: the largest first, to whoever has the fewest.
+    """Assign tensors to ranks, so that all write about as many bytes: the largest first, to the rank with the fewest.
 
     >>> sorted(_distributed({("model", "a"): 5, ("model", "b"): 3, ("model", "c"): 3}, 2).items())
     [(('model', 'a'), 0), (('model', 'b'), 1), (('model', 'c'), 1)]
@@ -121,28 +121,29 @@ def differences(
     leaves: Sequence[Mapping[str, Mapping[str, str]]],
     essential: Sequence[Mapping[str, bytes]],
 ) -> Iterator[str]:
-    """What must be equal and is not, in words, with the ranks on which it differs from rank 0.
+    """What must be equal and is not, as text, with the ranks on which it differs from rank 0.
 
     Arguments:
         leaves: of each rank, the digests of tensors in the files that differ.
-        essential: of each rank, what is packed of the progress that differs.
+        essential: of each rank, the packed progress that differs.
     """
     for file in differing([summary.files for summary in summaries]):
         names = required.tensors.get(file, ())
         known = sorted({name for each in leaves for name in each.get(file, {})})
         for name in known if names is None else [name for name in known if name in names]:
-            yield from _told(f"the tensor `{name}` of `{file}`", [each.get(file, {}).get(name) for each in leaves])
+            digests = [each.get(file, {}).get(name) for each in leaves]
+            yield from _difference(f"the tensor `{name}` of `{file}`", digests)
     for section, names in required.parts.items():
         for name in sorted(names):
             what = f"`{name}`" if section == "resources" else f"`{name}` ({section})"
-            yield from _told(what, [summary.parts.get(section, {}).get(name) for summary in summaries])
+            yield from _difference(what, [summary.parts.get(section, {}).get(name) for summary in summaries])
     for path in sorted({path for each in essential for path in each}):
         fields = [_fields(each[path], path) if path in each else {} for each in essential]
         for name in sorted({name for each in fields for name in each} - {*required.own_fields.get(path, ())}):
-            yield from _told(f"`{path}.{name}`", [each.get(name) for each in fields], shows=True)
+            yield from _difference(f"`{path}.{name}`", [each.get(name) for each in fields], shows=True)
 
 
-def _told(what: str, values: Sequence[Any], *, shows: bool = False) -> Iterator[str]:
+def _difference(what: str, values: Sequence[Any], *, shows: bool = False) -> Iterator[str]:
     others = [rank for rank, value in enumerate(values) if value != values[0]]
     if not others:
         return
@@ -153,6 +154,6 @@ def _told(what: str, values: Sequence[Any], *, shows: bool = False) -> Iterator[
 
 
 def _fields(packed: bytes, path: str) -> Mapping[str, Any]:
-    """The fields of a node, each as it is encoded."""
+    """The fields of a node, still encoded."""
     fields = msgpack.unpackb(packed, strict_map_key=False)[path]
     return fields if isinstance(fields, dict) else {"": fields}

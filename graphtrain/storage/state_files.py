@@ -41,12 +41,12 @@ Bytes = bytes | memoryview
 
 @dataclass(frozen=True)
 class StateFiles:
-    """A state that is taken apart.
+    """A state, split into packed sections and tensors.
 
     Attributes:
         sections: section -> name -> msgpack bytes, in which tensors are referred to by file and name.
         tensors: file -> tensors; those of the run, not copies.
-        is_linked: True if a part refers to what another one holds.
+        is_linked: True if a part refers to an object in another one.
     """
 
     sections: Mapping[str, Mapping[str, bytes]]
@@ -61,7 +61,7 @@ class StateFiles:
 
     @property
     def files(self) -> list[Tensors]:
-        """The files of tensors that hold any."""
+        """The tensor files that are not empty."""
         return [tensors for tensors in self.tensors.values() if tensors.named]
 
     def digest(self, known: KnownChecksum = nothing_known) -> str:
@@ -69,7 +69,7 @@ class StateFiles:
         return _combined(self.packed, checksums(self.files, known))
 
     def with_sections(self, others: Sections) -> StateFiles:
-        """The same with other sections in the places of some, of which `resources` is none."""
+        """The same with some sections replaced, which must not include `resources`."""
         other = split(others)
         tensors = {file: kept for file, kept in self.tensors.items() if file not in others}
         return StateFiles({**self.sections, **other.sections}, {**tensors, **other.tensors})
@@ -77,20 +77,20 @@ class StateFiles:
 
 @uncollected()
 def split(sections: Sections) -> StateFiles:
-    """Take a state apart.
+    """Split a state into files.
 
-    The parts of the section `resources` have a file each, under their own names; every other section has one.
+    Each part of the section `resources` has its own file, under its name; every other section has one file.
 
     Raises:
         UnsaveableError: something cannot be encoded; its path is named.
     """
     packed: dict[str, Mapping[str, bytes]] = {}
     files: dict[str, Tensors] = {}
-    # A `state_dict` can be loaded without the others, so each shares objects with itself alone.
+    # A `state_dict` can be loaded without the others, so it shares objects only within itself.
     shared = Memo()
     for section, parts in sections.items():
         packed_parts: dict[str, bytes] = {}
-        for name, value in sorted(parts.items()):  # not in the order in which a graph or a `setup` happens to have them
+        for name, value in sorted(parts.items()):  # independent of their order in a graph or a `setup`
             file = name if section == "resources" and name not in sections else section
             tensors = files.setdefault(file, Tensors(file))
             memo = Memo() if section == "resources" else shared
@@ -106,10 +106,10 @@ def split(sections: Sections) -> StateFiles:
 def joined(
     packed: Mapping[str, Mapping[str, bytes]], files: Mapping[str, Mapping[str, torch.Tensor]]
 ) -> dict[str, dict[str, Any]]:
-    """The state whose parts are packed: section -> name -> bytes.
+    """Decode a state from its packed parts: section -> name -> bytes.
 
     Raises:
-        ValueError: the bytes are no such state.
+        ValueError: the bytes are not a state.
     """
     decoder = Decoder(files)
 
@@ -135,7 +135,7 @@ def state_digest(sections: Sections, known: KnownChecksum = nothing_known) -> st
 
 
 def _combined(packed: bytes, sums: Mapping[str, str]) -> str:
-    """One digest of what is packed and of the checksums of the files of tensors."""
+    """One digest of the packed bytes and the checksums of the tensor files."""
     digest = hashlib.sha256(packed)
     for name in sorted(sums):
         digest.update(f"{name}:{sums[name]}\n".encode())
@@ -144,13 +144,13 @@ def _combined(packed: bytes, sums: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Digests:
-    """What a rank tells of its state, so that all know what they have in common.
+    """The digests of the state of a rank, by which ranks find out what they have in common.
 
     Attributes:
-        digest: of the state, as `digest` of `StagedState` has it.
-        files: file -> the checksum that it would have whole.
-        parts: section -> name -> a digest of what is packed.
-        essential: path of a node -> a digest of the progress that a continuation depends on.
+        digest: of the state, as `StagedState.digest` returns it.
+        files: file -> the checksum that the whole file would have.
+        parts: section -> name -> digest of the packed bytes.
+        essential: node path -> digest of the progress that a continuation depends on.
     """
 
     digest: str
@@ -164,11 +164,11 @@ class Digests:
 
 @final
 class StagedState:
-    """The state of one rank as the bytes of files, leaf by leaf; what the run does from now on is not in them.
+    """The state of one rank as the bytes of files: a copy, which the run does not change any more.
 
     Arguments:
         sections: the state.
-        essential: of the sections that the digest does not cover as they are: what it covers.
+        essential: what the digest covers in place of some sections.
         buffers: the memory that the tensors are copied to; nothing else may be staged in it before this is written.
         weights: file -> the names of tensors in it that are weights. Default: none are known.
 
@@ -176,7 +176,7 @@ class StagedState:
         UnsaveableError: something cannot be encoded; its path is named.
 
     Attributes:
-        progress: the content of the file of everything but tensors.
+        progress: the content of `progress.msgpack`, everything but tensors.
         tensor_files: file -> its content.
         given_up: once it is set, this does not become a checkpoint.
     """
@@ -190,21 +190,21 @@ class StagedState:
     ) -> None:
         self._weights = weights
         saved = split(sections)
-        if saved.is_linked:  # what another section refers to may be counted differently, or be missing
+        if saved.is_linked:  # what another section refers to may have another number, or be missing
             essential = {**{name: part for name, part in sections.items() if name != "resources"}, **essential}
         covered = saved.with_sections(essential)
         self.progress = saved.packed
         self.tensor_files: Mapping[str, memoryview] = stage(saved.files, buffers)
         self.given_up = Event()
-        # The bytes of most files are read once, for checksum and digest alike. The rest is small, and the run will
-        # change it, so it is read now.
+        # Most files are hashed once, for checksum and digest alike. The rest is small, and the run will change it, so
+        # it is hashed now.
         only_covered = [tensors for name, tensors in covered.tensors.items() if tensors is not saved.tensors.get(name)]
         self._packed = covered.packed
         self._sums = checksums([tensors for tensors in only_covered if tensors.named])
         self._shared = {tensors.file for tensors in covered.files} - {tensors.file for tensors in only_covered}
 
     def weight_that_is_not_finite(self) -> str:
-        """The path of the first weight that has an infinite value, or one that is no number; empty if none has."""
+        """The path of the first weight with an infinite or NaN value; empty if there is none."""
         for file, names in self._weights.items():
             for name, tensor in self.tensors(file).items():
                 if name in names and not tensor.is_finite():
@@ -219,13 +219,13 @@ class StagedState:
 
     @functools.cached_property
     def essential(self) -> Mapping[str, bytes]:
-        """Path of a node -> what is packed of the progress that a continuation depends on."""
+        """Node path -> the packed progress that a continuation depends on."""
         essential: Mapping[str, bytes] = msgpack.unpackb(self._packed).get("progress", {})
         return essential
 
     @functools.cached_property
     def summary(self) -> Digests:
-        """What this rank tells the others. Every tensor is hashed for it, in whatever thread it is made."""
+        """The digests that this rank sends to the others, computed once: every tensor is hashed in the calling thread."""
         sums = {file: hashlib.sha256(data).hexdigest() for file, data in self.tensor_files.items()}
         return Digests(
             self._digest(sums),
@@ -238,7 +238,7 @@ class StagedState:
         """SHA-256 (hexadecimal) of what is essential.
 
         Arguments:
-            written: name of a file -> its size and its checksum; where files are whole, nothing is hashed again.
+            written: file name -> size and checksum; files that were written whole are not hashed again.
         """
         entries = {file: written.get(file + TENSOR_SUFFIX, (None, "")) for file in self.tensor_files}
         if all(size == len(self.tensor_files[file]) for file, (size, _) in entries.items()):
@@ -246,12 +246,12 @@ class StagedState:
         return self.summary.digest
 
     def _digest(self, sums: Mapping[str, str]) -> str:
-        """SHA-256 (hexadecimal) of what is essential, given the checksum of every file of tensors."""
+        """SHA-256 (hexadecimal) of what is essential, given the checksum of every tensor file."""
         shared = {file + TENSOR_SUFFIX: checksum for file, checksum in sums.items() if file in self._shared}
         return _combined(self._packed, {**shared, **self._sums})
 
     def tensors(self, file: str) -> dict[str, StagedTensor]:
-        """The tensors of a file, by name; none where this rank does not have the file."""
+        """The tensors of a file, by name; empty if this rank does not have the file."""
         return staged_tensors(self.tensor_files[file]) if file in self.tensor_files else {}
 
     def leaves(self, files: Collection[str]) -> dict[str, dict[str, str]]:

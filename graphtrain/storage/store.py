@@ -1,4 +1,4 @@
-"""The checkpoints of one run: numbered, the newest sound one found, the oldest removed."""
+"""The checkpoints of one run: writes, ranks and removes them, and finds the newest sound one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FolderStore:
         notify: receives a line for every checkpoint that is skipped.
 
     Attributes:
-        ranking: those that have a value of the metric of the last `Retention`, the best first.
+        ranking: the checkpoints with a value of the metric of the last `Retention`, best first.
     """
 
     def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
@@ -46,7 +46,7 @@ class FolderStore:
         self._notify = notify
         self._unsound: set[Path] = set()
         self._best_file = folder.parent / BEST_FILE
-        self._of_manifests: dict[Path, Manifest] = {}  # what they tell of metrics and weights
+        self._facts: dict[Path, Manifest] = {}
         self._given_up: set[Path] = set()
         self.ranking = Ranking()
 
@@ -59,12 +59,12 @@ class FolderStore:
         replaced: Path | None = None,
         write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
     ) -> tuple[Path, Manifest]:
-        """Write a checkpoint, then remove those that need not be kept; its path and its manifest.
+        """Write a checkpoint, then remove those that need not be kept; returns its path and its manifest.
 
         Arguments:
             facts: the manifest without digest and checksums.
-            value: of the metric by which checkpoints are ranked. Default: it has none.
-            replaced: a checkpoint in whose place this one comes, with its value if there is no other. Default: none.
+            value: of the metric by which checkpoints are ranked. Default: none.
+            replaced: the checkpoint that this one replaces, whose value is used if there is no other. Default: none.
             write: writes the folder. Default: this process writes all of it.
 
         Raises:
@@ -77,20 +77,20 @@ class FolderStore:
             facts = replace(facts, best={"metric": retention.best, "value": value})
         if weight := state.weight_that_is_not_finite():
             facts = replace(facts, not_finite=weight)
-            if replaced is not None and not self.told(replaced).not_finite:
+            if replaced is not None and not self.facts_of(replaced).not_finite:
                 replaced, facts = None, replace(facts, replaces=0)
         manifest = write(path, state, facts)
-        # Somebody may have removed the newest ones, and this one have a number of theirs.
+        # Somebody may have removed the newest ones, so that their numbers are used again.
         self._given_up.discard(path)
-        self._of_manifests[path] = _of_manifest(manifest)
+        self._facts[path] = _retention_facts(manifest)
         self._keep(retention, replaced if replaced != path else None)
         return path, manifest
 
     def resumed_from(self, path: Path | None, retention: Retention) -> None:
-        """Take over what was ranked up to a checkpoint; what was made after it was given up, and is not ranked.
+        """Restore the ranking up to a checkpoint; those made after it were given up, and are not ranked.
 
         Arguments:
-            path: of the checkpoint. None: the run begins, and nothing was ranked.
+            path: the checkpoint. None: the run starts from the beginning.
         """
         paths = self.own_paths()
         number = checkpoint_number(path) if path is not None else 0
@@ -101,8 +101,8 @@ class FolderStore:
         """Rank the checkpoints, and remove those that need not be kept."""
         paths = [path for path in self.own_paths() if path != replaced]
         readable = [path for path in paths if path not in self._unsound]
-        not_finite = {path for path in readable if len(readable) > retention.keep and self.told(path).not_finite}
-        returned_to = names_kept(self.told(readable[-1])) if readable else []
+        not_finite = {path for path in readable if len(readable) > retention.keep and self.facts_of(path).not_finite}
+        returned_to = names_kept(self.facts_of(readable[-1])) if readable else []
         expired = [
             path
             for path in retention.expired(paths, self._values(paths, retention.best), self._unsound, not_finite)
@@ -111,7 +111,7 @@ class FolderStore:
         ranking = self._ranked([path for path in paths if path not in expired], retention)
         ranking.write(self._best_file)
         self.ranking = ranking
-        # Only now that it is on the disk; one after the other, so that at any moment all that should be kept is there.
+        # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
         if replaced is not None:
             self._remove(replaced)
         for old in expired:
@@ -131,31 +131,32 @@ class FolderStore:
         return {path: value for path, value in values.items() if value is not None and math.isfinite(value)}
 
     def _value(self, path: Path, metric: str) -> float | None:
-        told = self.told(path)
-        # Without `best` it is of a time when another metric was ranked.
-        value: float | None = told.best.get("value") if told.best.get("metric") == metric else told.metrics.get(metric)
+        facts = self.facts_of(path)
+        value: float | None = facts.metrics.get(metric)  # if another metric was ranked when it was saved
+        if facts.best.get("metric") == metric:
+            value = facts.best.get("value")
         return value
 
-    def told(self, path: Path) -> Manifest:
-        """The manifest of a checkpoint, with only what retention needs of it; empty where it cannot be read."""
-        if path not in self._of_manifests:
+    def facts_of(self, path: Path) -> Manifest:
+        """The manifest of a checkpoint, reduced to what retention needs; empty if it cannot be read."""
+        if path not in self._facts:
             try:
-                self._of_manifests[path] = _of_manifest(read_manifest(path))
+                self._facts[path] = _retention_facts(read_manifest(path))
             except CheckpointError:
-                self._of_manifests[path] = Manifest()
-        return self._of_manifests[path]
+                self._facts[path] = Manifest()
+        return self._facts[path]
 
     def newest(
         self,
         why_incompatible: Callable[[Manifest], str] = lambda manifest: "",
         read: Read = read_checkpoint,
     ) -> Checkpoint | None:
-        """The newest sound checkpoint that is compatible, of those with finite weights; what is skipped is reported.
+        """The newest sound and compatible checkpoint with finite weights; those that are skipped are reported.
 
-        Where no other can be read, it is the newest of those whose weights are not finite.
+        If no such checkpoint can be read, the newest one whose weights are not finite.
 
         Arguments:
-            why_incompatible: given a manifest, the reason why it is not; empty if it is. Default: all are.
+            why_incompatible: given a manifest, the reason to skip it; empty if there is none. Default: none is skipped.
             read: reads a checkpoint, given its manifest. Default: as one process does.
         """
         return newest_checkpoint(
@@ -178,13 +179,13 @@ class FolderStore:
     def _remove(self, path: Path) -> None:
         if not holds_a_checkpoint(path):
             return
-        # Renamed first: a removal cut short must not leave half a checkpoint under a valid name.
+        # Renamed first: an interrupted removal must not leave half a checkpoint under a valid name.
         expired = temporary_name(path.with_name(f"{path.name}.removed"))
         with contextlib.suppress(OSError):
             path.rename(expired)
             shutil.rmtree(expired)
 
 
-def _of_manifest(manifest: Manifest) -> Manifest:
-    """What a manifest tells for retention: of metrics, of a weight that is not finite, and of the way back."""
+def _retention_facts(manifest: Manifest) -> Manifest:
+    """A manifest reduced to what retention needs, since there may be many."""
     return Manifest(**{name: getattr(manifest, name) for name in ("best", "metrics", "not_finite", "saved_by")})

@@ -1,7 +1,7 @@
-"""How a tensor lies in memory, where that is not simply one element after the other.
+"""The placement in memory of tensors that are not contiguous.
 
-Values alone are not enough for a continuation to the last bit: a sum runs in another order over a slice with gaps, and
-kernels are chosen by strides.
+Values alone are not enough for a bitwise continuation: a sum over a slice with gaps runs in another order, and kernels
+are chosen by strides.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-# A narrow column of a wide matrix would bring all of its memory along: then the gaps are closed.
+# A narrow column of a wide matrix would need the memory of all of it: it is stored without gaps.
 _MOST_MEMORY_PER_ELEMENT = 8
-CACHE_LINE_BYTES = 64  # kernels are chosen by where in one a tensor begins
+CACHE_LINE_BYTES = 64  # kernels are chosen by the offset of a tensor in one
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Placement:
 
 
 def placement_of(tensor: torch.Tensor) -> Placement | None:
-    """The placement of a strided tensor; None where its elements simply follow each other, or no placement is kept.
+    """The placement of a strided tensor; None if it is contiguous, or if its placement is not kept.
 
     >>> placement_of(torch.zeros(2, 5)[:, :-1])
     Placement(shape=(2, 4), stride=(5, 1), offset=0)
@@ -39,7 +39,7 @@ def placement_of(tensor: torch.Tensor) -> Placement | None:
     used = 0
     for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size > 1 and step):
         if step <= used:
-            return None  # windows that overlap cannot be written to
+            return None  # overlapping elements cannot be written to
         used += (size - 1) * step
     if used >= _MOST_MEMORY_PER_ELEMENT * without_repeats(tensor).numel():
         return None
@@ -47,9 +47,9 @@ def placement_of(tensor: torch.Tensor) -> Placement | None:
 
 
 def is_usual(tensor: torch.Tensor) -> bool:
-    """True for a tensor in host memory whose elements follow each other from the first on: `placement_of` gives None.
+    """True for a contiguous tensor in host memory, of which `placement_of` is None.
 
-    False means that it has to be looked at more closely.
+    False means that it has to be examined further.
 
     >>> is_usual(torch.zeros(2, 5)), is_usual(torch.zeros(2, 5)[:, :-1]), is_usual(torch.zeros(5)[1:])
     (True, False, False)
@@ -76,7 +76,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
-    """One of each of the elements that an expanded tensor repeats.
+    """Undo `expand`: keep one of each of the elements that a tensor repeats.
 
     >>> without_repeats(torch.zeros(3, 1).expand(3, 1000)).shape
     torch.Size([3, 1])
@@ -88,7 +88,7 @@ def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def in_order(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements; with the usual strides where they follow each other, which torch asks of a view as bytes.
+    """The same elements, with the usual strides if they are contiguous, as torch requires to view them as bytes.
 
     >>> torch.zeros(5)[::5].stride(), torch.zeros(5)[::5].is_contiguous(), in_order(torch.zeros(5)[::5]).stride()
     ((5,), True, (1,))
@@ -98,7 +98,7 @@ def in_order(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def placed(values: torch.Tensor, placement: Placement) -> torch.Tensor:
-    """A tensor of these values, without repeats, that lies in memory as `placement` says.
+    """A tensor of these values, without repeats, placed in memory as `placement` says.
 
     Raises:
         ValueError: the values do not fit.

@@ -1,7 +1,7 @@
-"""The files of a checkpoint in memory, byte for byte as they will be on disk: copied at once, written in time.
+"""The tensor files of a checkpoint, staged in memory byte for byte as they will be on disk.
 
-The files of tensors are laid out as safetensors has them: a length, a header in JSON, and the bytes of each tensor. The
-library would write and read them through two further copies of everything.
+They have the format of safetensors: a length, a header in JSON, and the bytes of each tensor. The library would make
+two further copies of everything to write and read them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from graphtrain.storage.manifest import is_file_name
 from graphtrain.storage.regular import HashedReader, NotAsAgreedError, opened_regular
 
 TENSOR_SUFFIX = ".safetensors"
-_MOST_BYTES_OF_A_HEADER = 100_000_000  # more the library does not read
-_MOST_DIMENSIONS = 64  # more torch does not copy
+_MOST_BYTES_OF_A_HEADER = 100_000_000  # the limit of the library
+_MOST_DIMENSIONS = 64  # the limit of torch for a copy
 _PIECE = 1 << 20
 _SMALL = 1 << 16
 
@@ -37,12 +37,12 @@ _BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
 
 @dataclass(frozen=True)
 class Layout:
-    """Where everything is in one file of tensors.
+    """The layout of one tensor file.
 
     Attributes:
         header: the bytes before those of the first tensor.
-        places: the tensors in order, each with the number of its first byte after the header.
-        size: bytes in all.
+        places: the tensors in order, each with its offset after the header.
+        size: the total number of bytes.
     """
 
     header: bytes
@@ -73,17 +73,17 @@ class Layout:
         return digest.hexdigest()
 
     def is_in(self, path: Path) -> bool:
-        """True if a file is what this would be written as, byte for byte."""
+        """True if a file has exactly the content that would be written."""
         return holds(path, self.size, (piece.data for piece in self._pieces()))
 
     def copy_to(self, memory: torch.Tensor) -> None:
-        """Make bytes of memory what the file will be."""
+        """Write the content of the file to memory."""
         memory.numpy()[: len(self.header)] = numpy.frombuffer(self.header, dtype=numpy.uint8)
         for tensors, start, size in self._neighbours():
             _join(tensors, memory[start : start + size])
 
     def _pieces(self) -> Iterator[Bytes]:
-        """The bytes of the file, in pieces of at most 1 MB. Each is to be used before the next is taken."""
+        """The bytes of the file, in pieces of at most 1 MB. Use each before taking the next."""
         yield from _cut(numpy.frombuffer(self.header, dtype=numpy.uint8))
         memory = torch.empty(_PIECE, dtype=torch.uint8, device="cpu")
         for tensors, _, size in self._neighbours():
@@ -95,7 +95,7 @@ class Layout:
                 yield memory[:size].numpy()
 
     def _neighbours(self) -> Iterator[tuple[list[torch.Tensor], int, int]]:
-        """The tensors in order, small ones of one type together: with the number of their first byte, and of bytes."""
+        """The tensors in order, small ones of one type together, with the start and the size of each group."""
         sized = (
             (place, place[0].dtype if place[0].is_cpu and place[0].is_contiguous() else None, place[0].nbytes)
             for place in self.places
@@ -104,12 +104,12 @@ class Layout:
             yield [tensor for tensor, _ in places], len(self.header) + places[0][1], size
 
     def on_device(self) -> bool:
-        """True if some tensor is not in the memory of the host."""
+        """True if some tensor is in the memory of a device."""
         return any(tensor.device.type == "cuda" for tensor, _ in self.places)
 
 
 def holds(path: Path, size: int, pieces: Iterable[bytes | memoryview]) -> bool:
-    """True for a regular file of so many bytes, and of these; they are compared as they are read."""
+    """True for a regular file of this size and content, which is compared as it is read."""
     memory = numpy.empty(min(size, _PIECE), dtype=numpy.uint8)
     try:
         with opened_regular(path, size, exactly=True) as file:
@@ -126,11 +126,11 @@ def holds(path: Path, size: int, pieces: Iterable[bytes | memoryview]) -> bool:
 
 
 def header_of(ordered: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
-    """The bytes before the first tensor, as many as keep that one aligned.
+    """The bytes before the first tensor, padded to keep it aligned.
 
     Arguments:
-        ordered: name, type, shape and number of bytes of each tensor. Where wide types are first, each tensor begins at
-            a multiple of its width.
+        ordered: name, type, shape and number of bytes of each tensor. With wide types first, each tensor begins at a
+            multiple of its width.
     """
     entries, end = {}, 0
     for name, dtype, shape, size in ordered:
@@ -143,13 +143,13 @@ def header_of(ordered: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
 
 @final
 class StagingBuffers:
-    """The memory that checkpoints are staged in, one at a time, and used again by the next: one copy of the state."""
+    """The memory in which checkpoints are staged, one at a time. The next one reuses it: one copy of the state."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, torch.Tensor] = {}
 
     def block(self, name: str, size: int, *, pinned: bool) -> torch.Tensor:
-        """`size` bytes; those that had this name before, where they are enough."""
+        """`size` bytes; the earlier block of this name if that is large enough."""
         block = self._blocks.get(name)
         if block is None or len(block) < size:
             self._blocks.pop(name, None)  # released first: never two copies
@@ -158,12 +158,12 @@ class StagingBuffers:
         return block[:size]
 
     def keep_only(self, names: Callable[[str], bool]) -> None:
-        """Release the memory that no file needs any more."""
+        """Release all other blocks."""
         self._blocks = {name: block for name, block in self._blocks.items() if names(name)}
 
 
 def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryview]:
-    """The bytes of every file of tensors, in memory that the run does not write to; by name, without the suffix.
+    """Copy every tensor file to memory that the run does not write to; returns them by name, without the suffix.
 
     >>> files = [Tensors("model", {"weight": torch.ones(2, 3)})]
     >>> {name: len(data) for name, data in stage(files, StagingBuffers()).items()}
@@ -180,7 +180,7 @@ def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryv
     return staged
 
 
-# Tells the checksum of a file, by its name and the tensors in it, in any thread; None where it has to be computed.
+# The checksum of a file, given its name and its tensors, called in any thread; None if it has to be computed.
 KnownChecksum = Callable[[str, Tensors], str | None]
 
 
@@ -190,10 +190,10 @@ def nothing_known(name: str, tensors: Tensors) -> str | None:
 
 
 def checksums(files: Sequence[Tensors], known: KnownChecksum = nothing_known) -> dict[str, str]:
-    """The checksum of every file of tensors by its name, without any copy of them.
+    """The checksum of every tensor file by name, without copying the tensors.
 
     Arguments:
-        known: tells those that need not be computed. Default: none.
+        known: returns those that need not be computed. Default: all are computed.
     """
     by_name = {tensors.file + TENSOR_SUFFIX: tensors for tensors in files}
 
@@ -201,7 +201,7 @@ def checksums(files: Sequence[Tensors], known: KnownChecksum = nothing_known) ->
         return known(name, by_name[name]) or Layout.of(by_name[name]).checksum()
 
     sizes = {name: sum(tensor.nbytes for tensor in tensors.named.values()) for name, tensors in by_name.items()}
-    # A device may be busy with the tensors in the stream of this thread.
+    # A device may still be computing the tensors, in the stream of this thread.
     on_device = any(tensor.device.type == "cuda" for tensors in files for tensor in tensors.named.values())
     return largest_first(sizes, checksum, in_threads=not on_device)
 
@@ -220,18 +220,18 @@ class StagedTensor(NamedTuple):
         return digest.hexdigest()
 
     def is_finite(self) -> bool:
-        """True unless it has a floating value that is infinite or no number."""
+        """False if it has an infinite or NaN value."""
         dtype = _BY_TYPE[self.dtype]
         if not dtype.is_floating_point or not self.data:
             return True
         values = torch.frombuffer(self.data, dtype=dtype)
-        # One pass that keeps nothing: NaN is the largest of all.
+        # One pass without temporaries; NaN propagates through the maximum.
         largest = torch.linalg.vector_norm(values if dtype.itemsize > 1 else values.float(), math.inf)
         return math.isfinite(largest)
 
 
 def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
-    """The tensors in the bytes of a file that `stage` has made, by name; they share its memory.
+    """The tensors in a file staged by `stage`, by name; they share its memory.
 
     >>> staged = stage([Tensors("model", {"weight": torch.ones(2, 3)})], StagingBuffers())
     >>> staged_tensors(staged["model"])["weight"].shape
@@ -247,7 +247,7 @@ def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
 
 
 def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
-    """The bytes of a file with some staged tensors, by the names that they have in it, in pieces.
+    """The bytes, in pieces, of a file of staged tensors, given by their names in it.
 
     >>> staged = stage([Tensors("model", {"weight": torch.ones(2)})], StagingBuffers())
     >>> len(b"".join(file_of({"of/rank": staged_tensors(staged["model"])["weight"]}))) % 8
@@ -259,16 +259,16 @@ def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
 
 
 def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
-    """The tensors in a file by name, each in memory of its own, which its bytes are read into.
+    """Read the tensors of a file by name, each into its own memory.
 
     Raises:
-        ValueError: it is no such file.
-        MemoryError: there is no memory for it.
+        ValueError: it is not a tensor file.
+        MemoryError: it does not fit into memory.
     """
     try:
         entries = _read_header(file)
     except (KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
-        raise ValueError(f"is no file of tensors ({type(error).__name__})") from error
+        raise ValueError(f"is not a tensor file ({type(error).__name__})") from error
     named: dict[str, torch.Tensor] = {}
     memory = torch.empty(_PIECE, dtype=torch.uint8, device="cpu")
     sized = ((entry, entry.dtype if entry.size else None, entry.size * entry.dtype.itemsize) for entry in entries)
@@ -280,9 +280,9 @@ def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
                 file.fill(named[first.name].reshape(-1).view(torch.uint8).numpy().data)
             continue
         file.fill(memory[:size].numpy().data)
-        # At once: to copy 100,000 one by one takes 0.4 s more.
+        # In one call: to copy 100,000 one by one takes 0.4 s more.
         sizes = [entry.size for entry in neighbours]
-        # The stub is of the form that is given `out`.
+        # The stub is of the overload with `out`.
         copies: Any = torch.split_with_sizes_copy(memory[:size].view(first.dtype), sizes)  # type: ignore[func-returns-value]
         for entry, tensor in zip(neighbours, copies, strict=True):
             named[entry.name] = tensor if len(entry.shape) == 1 else tensor.resize_(entry.shape)
@@ -302,35 +302,35 @@ def _read_header(file: HashedReader) -> list[_Entry]:
     """The tensors in the order of their bytes, which have no gaps between them."""
     (length,) = struct.unpack("<Q", file.read(min(8, file.left)))
     if length > min(file.left, _MOST_BYTES_OF_A_HEADER):
-        raise ValueError(f"is no file of tensors (a header of {length} bytes)")
+        raise ValueError(f"is not a tensor file (a header of {length} bytes)")
     try:
         header = json.loads(file.read(length).decode())
     except ValueError as error:
-        raise ValueError("is no file of tensors (a header that is no JSON)") from error
+        raise ValueError("is not a tensor file (a header that is no JSON)") from error
     end, entries, kinds = 0, [], set[type]()
     described = [entry for entry in header.items() if entry[0] != RESERVED]
     for name, entry in sorted(described, key=lambda item: item[1]["data_offsets"]):
         dtype, shape, offsets = _BY_TYPE[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
         if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0:
-            raise ValueError(f"is no file of tensors (`{name}` has a shape that no tensor has)")
+            raise ValueError(f"is not a tensor file (`{name}` has a shape that no tensor has)")
         kinds.update(map(type, shape), map(type, offsets))
         count = math.prod(shape)
         if offsets != [end, end + count * dtype.itemsize]:
-            raise ValueError(f"is no file of tensors (`{name}` is not where it should be)")
+            raise ValueError(f"is not a tensor file (`{name}` is not where it should be)")
         end = offsets[1]
         entries.append(_Entry(name, dtype, shape, count))
     if kinds - {int}:
-        raise ValueError("is no file of tensors (sizes that are no whole numbers)")
+        raise ValueError("is not a tensor file (sizes that are no whole numbers)")
     if end != file.left:
-        raise ValueError(f"is no file of tensors ({end} bytes of them instead of {file.left})")
+        raise ValueError(f"is not a tensor file ({end} bytes of them instead of {file.left})")
     return entries
 
 
 def _together(items: Iterable[tuple[T, torch.dtype | None, int]]) -> Iterator[tuple[list[T], int]]:
-    """Neighbours that are copied together, and how many bytes they are: to begin a copy takes 2 us.
+    """Groups of neighbours that are copied together, with their size in bytes: to start a copy takes 2 us.
 
     Arguments:
-        items: each with its type, None for one that is to be by itself, and its bytes.
+        items: each with its type, None to copy it alone, and its size in bytes.
     """
     neighbours: list[T] = []
     alike, size = None, 0
@@ -350,7 +350,7 @@ def _empty(entry: _Entry) -> torch.Tensor:
     except (RuntimeError, OverflowError, TypeError) as error:
         if entry.size:
             raise MemoryError from error
-        raise ValueError("is no file of tensors (a shape that no tensor has)") from error
+        raise ValueError("is not a tensor file (a shape that no tensor has)") from error
 
 
 def _join(tensors: Sequence[torch.Tensor], memory: torch.Tensor) -> None:

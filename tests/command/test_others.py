@@ -334,7 +334,7 @@ def test_status_of_a_stranger_is_bounded(folder: Path, command: Command) -> None
     (folder / "r" / "status.json").unlink()
     os.mkfifo(folder / "r" / "status.json")
     result = command("status", "r")
-    assert result.code == 2 and "is no regular file" in result.err
+    assert result.code == 2 and "is not a regular file" in result.err
 
 
 def test_status_of_a_real_run(tiny: Path, command: Command) -> None:

@@ -221,7 +221,7 @@ def test_one_run_directory(rows: list[dict[str, Any]]) -> None:
         assert kind == "UsageError" and "of rank 0 is not the one of rank 1\n  hint: name a folder on a file" in message
         assert row["taken"][0] == row["file"][0] == "UsageError"
         assert "is being trained by another trainer of this process" in row["taken"][1]
-        assert "is no folder" in row["file"][1]
+        assert "is not a folder" in row["file"][1]
     assert rows[0]["taken"] == rows[1]["taken"]
 
 

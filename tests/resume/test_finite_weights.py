@@ -90,7 +90,7 @@ def test_a_resume_passes_over_weights_that_are_not_finite_and_says_so(tmp_path: 
     again.advance(1)
     assert again.progress["step"]["steps"] == 4 and again.resources["model"].layer.weight.isfinite().all()
     (line,) = [line for line in said if "passed over" in line]
-    assert line.endswith("step-6: `model.layer.bias` is not finite; --resume 000007-step-6 takes it nevertheless")
+    assert line.endswith("step-6: `model.layer.bias` is not finite; --resume 000007-step-6 resumes from it anyway")
     (line,) = [line for line in said if line.startswith("resumed ")]
     assert "step 4," in line and "repeating 2 batches" in line
     trainer_of(tmp_path).run()

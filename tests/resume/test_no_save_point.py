@@ -274,7 +274,7 @@ def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can
     with pytest.raises(SaveFailedError, match=r"`hidden`: a builtins.object cannot be encoded") as raised:
         trainer.run()
     assert raised.value.hint == (
-        "save numbers, text, lists, dicts, tensors or arrays that it can be made from again; or write it again "
+        "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated; or write it again "
         "before it is read, so that it is not alive there"
     )
 

@@ -387,7 +387,7 @@ class Image(torch.Tensor):
 
 
 UNSAVEABLE: dict[str, tuple[Any, str, str]] = {
-    "object": (Mine(), "Mine cannot be encoded", "that it can be made from again"),
+    "object": (Mine(), "Mine cannot be encoded", "from which it can be recreated"),
     "object with state": (Keeping(), "Keeping cannot be encoded", r"value\.state_dict\(\)"),
     "function": (lambda: None, "function cannot be encoded", "made from"),
     "class": (Settings, "type cannot be encoded", "made from"),

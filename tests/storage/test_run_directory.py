@@ -39,14 +39,14 @@ def test_a_text_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (os.mkfifo, "is no regular file"),
+        (os.mkfifo, "is not a regular file"),
         (lambda file: file.symlink_to("/dev/zero"), "is a link; in a run directory only `checkpoints` may be one"),
         (Path.mkdir, "cannot be read"),
         (lambda file: file.write_text(" " * 2_000_000), "has 2000000 bytes instead of at most 1048576"),
         (lambda file: file.write_text("[" * 100_000), "nested more than 100 deep"),
         (lambda file: file.write_text('{"step": ' + "9" * 5000 + "}"), "cannot be read"),
         (lambda file: file.write_bytes(b'{"a": "\xff"}'), "cannot be read"),
-        (lambda file: file.write_text("[]"), "it is no table"),
+        (lambda file: file.write_text("[]"), "it is not a table"),
     ],
 )
 def test_a_status_that_cannot_be_read_is_reported(make: Callable[[Path], None], said: str, tmp_path: Path) -> None:

@@ -193,19 +193,19 @@ def entry(kind: Any = "F32", shape: Any = (1,), places: Any = (0, 4)) -> dict[st
 def test_a_header_that_does_not_describe_its_file_is_refused(header: Any, tmp_path: Path) -> None:
     text = json.dumps(header).encode()
     (tmp_path / "file").write_bytes(struct.pack("<Q", len(text)) + text + bytes(4))
-    with pytest.raises(ValueError, match="is no file of tensors"):
+    with pytest.raises(ValueError, match="is not a tensor file"):
         read(tmp_path / "file")
 
 
 @pytest.mark.parametrize("data", [b"", b"1234567", struct.pack("<Q", 1 << 63), struct.pack("<Q", 9) + b"{}"])
 def test_a_file_without_a_header_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(data)
-    with pytest.raises(ValueError, match="is no file of tensors"):
+    with pytest.raises(ValueError, match="is not a tensor file"):
         read(tmp_path / "file")
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"\xff\xfe", b'{"a": ' * 50_000, b"{", b"9" * 5000])
 def test_a_header_that_is_no_json_is_refused(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(struct.pack("<Q", len(text)) + text)
-    with pytest.raises(ValueError, match="is no file of tensors"):
+    with pytest.raises(ValueError, match="is not a tensor file"):
         read(tmp_path / "file")

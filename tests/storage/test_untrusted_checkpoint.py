@@ -274,7 +274,7 @@ def linked(path: Path) -> None:
     path.symlink_to(path.parent.parent / "elsewhere")
 
 
-NO_TENSORS = "model.safetensors is no file of tensors"
+NO_TENSORS = "model.safetensors is not a tensor file"
 FORMED = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
 FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a header of exabytes": (as_header(of(FORMED), 2**62), NO_TENSORS),
@@ -301,7 +301,8 @@ FILES: dict[str, tuple[Callable[[Path], None], str]] = {
     "progress of numbers": (progress_as(msgpack.packb({"slots": {"a": 1}})), "slots/a"),
     "progress without its name": (progress_as(msgpack.packb({"slots": {"a": b"\x81\xa1b\1"}})), "slots/a: 'a'"),
     "progress of a node that is a number": (
-        lambda path: with_part(path, "progress", "step", msgpack.packb({"step": 1})), "progress of `step` is no table",
+        lambda path: with_part(path, "progress", "step", msgpack.packb({"step": 1})),
+        "progress of `step` is not a table",
     ),
     "a folder that is a link": (linked, "is a link; in a run directory only `checkpoints` may be one"),
 }  # fmt: skip

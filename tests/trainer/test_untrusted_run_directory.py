@@ -157,7 +157,8 @@ def test_what_stands_where_a_run_is_resumed(
     remove(part / name)
     put(part / name, theirs)
     was = identity(part / name)
-    foreign = "is (a link; in a run|no regular file)" if name in (METRICS_FILE, LOCK_FILE) else "not written by a run"
+    is_opened = name in (METRICS_FILE, LOCK_FILE)
+    foreign = "is (a link; in a run|not a regular file)" if is_opened else "not written by a run"
     with pytest.raises(GraphtrainError, match=f"{name}.* {foreign}"):
         trainer_of(part).run()
     assert identity(part / name) == was
@@ -181,7 +182,7 @@ def test_who_only_reads_a_run_directory_follows_no_link(
     assert last_rows(part, 10_000) == [] or name != METRICS_FILE
     assert read_starts(part) == [] or name != STARTS_FILE
     if name == STATUS_FILE:
-        with pytest.raises(UsageError, match=r"is a link|no regular file") as caught:
+        with pytest.raises(UsageError, match=r"is a link|not a regular file") as caught:
             read_status(part)
         assert "secret" not in str(caught.value)
     else:
@@ -318,11 +319,11 @@ def owned_by_another(path: Path, theirs: Path) -> None:
 @pytest.mark.parametrize(
     ("put", "reason"),
     [
-        (to_a_file, "is a link to `.*/theirs/file`, which is no folder"),
-        (to_nowhere, "is a link to `.*/theirs/absent`, which is no folder"),
-        (to_zeros, "is a link to `/dev/zero`, which is no folder"),
-        (to_itself, "is a link to `checkpoints`, which is no folder"),
-        (as_a_pipe, "checkpoints` is no folder"),
+        (to_a_file, "is a link to `.*/theirs/file`, which is not a folder"),
+        (to_nowhere, "is a link to `.*/theirs/absent`, which is not a folder"),
+        (to_zeros, "is a link to `/dev/zero`, which is not a folder"),
+        (to_itself, "is a link to `checkpoints`, which is not a folder"),
+        (as_a_pipe, "checkpoints` is not a folder"),
         (owned_by_another, "which belongs to another owner than the run directory"),
     ],
 )
