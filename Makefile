@@ -10,7 +10,7 @@ RESULTS := benchmarks/results
 # Else each process of the tests would compile all of the code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-lowest test-without sweep simulate mutants figures lint bench bench-peers clean
+.PHONY: demo test test-all test-lowest test-without sweep simulate bugs mutants figures lint bench bench-peers clean
 
 demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new process, compare, draw the loop
 	$(BIN)/python examples/demo.py
@@ -40,6 +40,9 @@ test-without: .venv/.installed-dev  ## delete a part (NAME: viz, proof, display,
 MINUTES ?= 10
 simulate: .venv/.installed-dev  ## random lives of runs: kills, failing disks, stops, other graphs and ranks (MINUTES=10 SEED=...)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.simulation --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+bugs: .venv/.installed-dev  ## put bugs into the source, one after the other: how many simulated lives until one is found?
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.simulation.bugs
 
 mutants: .venv/.installed-dev  ## change the source in one place after the other: does a test notice? (PACKAGES="graph plan" EACH=25)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants $(PACKAGES) $(if $(EACH),--each $(EACH)) $(if $(SEED),--seed $(SEED))

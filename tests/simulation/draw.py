@@ -20,7 +20,9 @@ ENDS = ("4 steps", "9 batches", "2 epochs", "3 epochs", ["3 epochs", "7 steps"])
 OVERLAYS = ("carry", "drop", "clip_adaptive", "clip_value", "early_stop", "ema", "gradient_norm", "running_loss",
             "sanity", "save_first", "swa", "check_finite")  # fmt: skip
 TOGETHER = ({"carry", "drop"},)  # those that are refused together
-DATA = ("Loader", "DataLoader", "own generator", "lazy sampler", "list")
+DATA = ("Loader", "DataLoader", "own generator", "lazy sampler", "list", "unsized", "shuffle buffer", "with state")
+WITH_WORKERS = ("Loader", "DataLoader")  # of the first their number may change
+PLAINEST: dict[str, Any] = {"workers": (0,), "data": "list", "optimizer": "SGD", "scheduler": "none"}
 MOST_EVENTS = 5
 
 
@@ -85,8 +87,16 @@ class Event:
     at: int
     seed: int = 0
 
+    @classmethod
+    def drawn(cls, choose: random.Random) -> Event:
+        """Any event, at a time at which a run often still is; a checkpoint takes some 60 calls of the disk."""
+        what = choose.choice(EVENTS)
+        last = choose.choice([60, 200, 600]) if what in OF_THE_DISK else 40
+        return cls(what, choose.randint(1, last), choose.randrange(1000))
 
-EVENTS = ("stop", "cut", "kill", "kill in a save", "power", "fail", "full", "raise", "clock", "back")
+
+OF_THE_DISK = ("kill in a save", "power", "fail", "full")
+EVENTS = ("stop", "cut", "kill", "raise", "clock", "back", *OF_THE_DISK)
 
 
 @dataclass(frozen=True)
@@ -97,12 +107,14 @@ class Life:
         edits: names in `EDITS`, each with the seed of its numbers.
         overlays: names of shipped overlays.
         data: a kind of `KINDS`.
+        workers: of its loader, in one process after the other.
         rewirings: steps after which the graph is changed, each with a name in `REWIRINGS` and a seed.
     """
 
     edits: tuple[tuple[str, int], ...]
     overlays: tuple[str, ...]
     data: str
+    workers: tuple[int, ...]
     optimizer: str
     scheduler: str
     rewirings: tuple[tuple[int, str, int], ...]
@@ -112,25 +124,29 @@ class Life:
     def drawn(cls, seed: int) -> Life:
         """The life of a seed."""
         choose = random.Random(seed)
-        names = choose.sample(sorted(EDITS), choose.randint(0, 7))
+        data = choose.choice(DATA)
+        # An epoch that is cut short is refused for data that keeps its own position.
+        edits = sorted(EDITS.keys() - ({"batches"} if data == "with state" else ()))
+        names = choose.sample(edits, choose.randint(0, 7))
         overlays = tuple(choose.sample(OVERLAYS, choose.choice([0, 0, 1, 1, 2])))
         if any(pair <= {*overlays} for pair in TOGETHER):
             overlays = overlays[:1]
         changes = choose.choice([0, 0, 0, 1, 2])
+        workers: tuple[int, ...] = (0,)
+        if data in WITH_WORKERS and choose.random() < 0.3:
+            workers = (choose.randint(1, 2),) if data != "Loader" else tuple(choose.sample(range(3), 2))
         return cls(
             tuple((name, choose.randrange(1000)) for name in names),
             overlays,
-            choose.choice(DATA),
+            data,
+            workers,
             choose.choice(sorted(OPTIMIZERS)),
             choose.choice(sorted(SCHEDULERS)),
             tuple(
                 (step, choose.choice(sorted(REWIRINGS)), choose.randrange(1000))
                 for step in sorted(choose.sample(range(1, 5), changes))
             ),
-            tuple(
-                Event(choose.choice(EVENTS), choose.randint(1, 40), choose.randrange(1000))
-                for _ in range(choose.randint(1, MOST_EVENTS))
-            ),
+            tuple(Event.drawn(choose) for _ in range(choose.randint(1, MOST_EVENTS))),
         )
 
     def smaller(self) -> Iterator[Life]:
@@ -139,7 +155,7 @@ class Life:
             parts = getattr(self, name)
             for number in range(len(parts)):
                 yield replace(self, **{name: (*parts[:number], *parts[number + 1 :])})
-        for name, plainest in (("data", "list"), ("optimizer", "SGD"), ("scheduler", "none")):
+        for name, plainest in PLAINEST.items():
             if getattr(self, name) != plainest:
                 yield replace(self, **{name: plainest})
         for number, event in enumerate(self.events):
@@ -163,10 +179,11 @@ class Life:
             REWIRINGS[name](graph, random.Random(seed))
         )  # fmt: skip
 
-    def trainer(self, graph: Graph, step: Callable[..., Any] = losses_of, **options: Any) -> Trainer:
+    def trainer(self, graph: Graph, number: int, step: Callable[..., Any] = losses_of, **options: Any) -> Trainer:
         """A trainer as one process makes it.
 
         Arguments:
+            number: of the process.
             step: what is called for the loss of a batch.
         """
         torch.set_num_threads(1)
@@ -187,7 +204,7 @@ class Life:
             not_state=["training_step<step>"],  # what the simulation counts
             model=model,
             optimizer=optimizer,
-            train_data=KINDS[self.data](data, 0),
+            train_data=KINDS[self.data](data, self.workers[number % len(self.workers)]),
             val_data=Loader(data, 5),
             training_step=lambda model, batch: step(model, batch, temperature),
             **{"scheduler": scheduler} if scheduler is not None else {},

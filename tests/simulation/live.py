@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from graphtrain import Graph, Outcome, Trainer
 from graphtrain.errors import GraphtrainError, LifeCycleError
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.storage.run_directory import METRICS_FILE
+from graphtrain.storage.store import FolderStore
 from tests.resume.full_run import losses_of
 from tests.simulation.disk import KILLED, Disk
 from tests.simulation.draw import Event, Life
@@ -30,6 +32,7 @@ End = tuple[str, Any]
 NOTHING = Event("nothing", 0)
 MOST_SECONDS = 60
 _FAILING = ("fail", "full", "raise")
+_write = os.write  # to files that are not of the disk that fails
 
 
 class _UsersError(Exception):
@@ -53,11 +56,11 @@ def fails(life: Life | RankLife) -> str | None:
 
 
 def _live(life: Life, folder: Path) -> str | None:
-    how, expected = in_a_process(lambda: _finish(life, folder / "whole", NOTHING))
+    how, expected = in_a_process(partial(_finish, life, folder / "whole", NOTHING, 0))
     if how != "finished":
         return f"the run that nothing happens to: {how}: {expected}"
-    for event in (*life.events, NOTHING):
-        how, end = in_a_process(lambda event=event: _finish(life, folder / "run", event))
+    for number, event in enumerate((*life.events, NOTHING)):
+        how, end = in_a_process(partial(_finish, life, folder / "run", event, number))
         if how == "finished":
             return None if end == expected else f"it ends otherwise: {_difference(end, expected)}"
         if how == "bug" or (how == "refused" and event.what not in _FAILING):
@@ -101,19 +104,22 @@ def in_a_process(act: Callable[[], End]) -> End:
     return how, end
 
 
-def _finish(life: Life, run_dir: Path, event: Event) -> End:
-    """Train in this process until the event, or to the end."""
+def _finish(life: Life, run_dir: Path, event: Event, number: int) -> End:
+    """Train in the process of this number until the event, or to the end."""
     disk = Disk(event.what, event.at, event.seed)
-    with disk.watched(), _clock(event) as jump:
+    with _noted_saves(run_dir.with_suffix(".saved")) as note, disk.watched(), _clock(event) as jump:
         try:
-            return _train(life, run_dir, event, jump)
+            how, end = _train(life, run_dir, event, number, jump)
+            if how == "stopped":
+                note(end[1])
+            return how, end
         except _UsersError:
             return "raised", ""
         except GraphtrainError as error:
             return "refused", f"{type(error).__name__}: {error}"
 
 
-def _train(life: Life, run_dir: Path, event: Event, jump: Callable[[], None]) -> End:
+def _train(life: Life, run_dir: Path, event: Event, number: int, jump: Callable[[], None]) -> End:
     steps = [0]
 
     def step(*arguments: Any) -> Any:
@@ -127,11 +133,12 @@ def _train(life: Life, run_dir: Path, event: Event, jump: Callable[[], None]) ->
         graphs.append(life.rewired(graphs[-1], number))
     has_begun = any((run_dir / "checkpoints").glob("0*"))
     graph = Graph.load(run_dir) if has_begun else graphs[0]
-    trainer = life.trainer(graph, step, run_dir=run_dir)
+    trainer = life.trainer(graph, number, step, run_dir=run_dir)
     if has_begun:
         with suppress(LifeCycleError):  # it was finished
             trainer.advance(0)
-    done = _steps(trainer)
+    done, saved = _steps(trainer), _saved_steps(run_dir.with_suffix(".saved"))
+    assert done >= saved, f"{saved} steps were saved, and it resumes after {done}"
     number = max(n for n, other in enumerate(graphs) if other == graph and (n == 0 or life.rewirings[n - 1][0] <= done))
     if event.what == "cut" and trainer.state != "finished":
         return _cut(trainer, event.at, [after for after, *_ in life.rewirings[number:]])
@@ -144,7 +151,7 @@ def _train(life: Life, run_dir: Path, event: Event, jump: Callable[[], None]) ->
     else:
         outcome = trainer.run()
     if outcome not in (Outcome.FINISHED, Outcome.ALREADY_FINISHED):
-        return "stopped", str(outcome)
+        return "stopped", [str(outcome), _steps(trainer)]
     rows = trainer.metrics
     written = (run_dir / METRICS_FILE).read_bytes() if rows else b""
     assert written.count(b"\n") == len(rows), "each row is in the file once"
@@ -170,6 +177,31 @@ def _cut(trainer: Trainer, transitions: int, rewired_after: list[int]) -> End:
 
 def _steps(trainer: Trainer) -> int:
     return int(trainer.progress.get("step", {}).get("runs", 0))
+
+
+@contextmanager
+def _noted_saves(file: Path) -> Iterator[Callable[[int], None]]:
+    """A span in which the steps of the run are noted wherever it has a checkpoint, as its function notes them."""
+    descriptor, save = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), FolderStore.save
+
+    def note(steps: int) -> None:
+        _write(descriptor, f"{steps}\n".encode())
+
+    def noted(*arguments: Any, **keywords: Any) -> Any:
+        path, manifest = save(*arguments, **keywords)
+        note(manifest.step)
+        return path, manifest
+
+    FolderStore.save = noted  # type: ignore[method-assign]
+    try:
+        yield note
+    finally:
+        FolderStore.save = save  # type: ignore[method-assign]
+        os.close(descriptor)
+
+
+def _saved_steps(file: Path) -> int:
+    return max(map(int, file.read_text().split()), default=0)
 
 
 def _happen(event: Event, jump: Callable[[], None]) -> None:

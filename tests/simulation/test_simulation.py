@@ -12,7 +12,7 @@ from tests.simulation.draw import Event, Life
 from tests.simulation.live import fails, shrunk
 
 pytestmark = pytest.mark.sweep
-KILLED = Life((("accumulate", 0),), (), "Loader", "AdamW", "cosine", (), (Event("kill", 9), Event("stop", 3)))
+KILLED = Life((("accumulate", 0),), (), "Loader", (0,), "AdamW", "cosine", (), (Event("kill", 9), Event("stop", 3)))
 
 
 @pytest.mark.parametrize("seed", range(100))
