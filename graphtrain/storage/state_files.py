@@ -225,7 +225,7 @@ class StagedState:
 
     @functools.cached_property
     def summary(self) -> Digests:
-        """The digests that this rank sends to the others, computed once: every tensor is hashed in the calling thread."""
+        """The digests that this rank sends to the others, computed once: all tensors are hashed in this thread."""
         sums = {file: hashlib.sha256(data).hexdigest() for file, data in self.tensor_files.items()}
         return Digests(
             self._digest(sums),
