@@ -135,8 +135,9 @@ def _reason(division: _Division, last: FlowPoint) -> tuple[str, str]:
 def _unasked(division: _Division) -> list[FlowPoint]:
     """A shortest path from a backward pass back to it, or to a step, without a guard that checks for a full window.
 
-    If one pass is the whole window, any node may clear it; else only `discard` may, since a new one begins after it.
-    Another node that clears, as between two passes on one batch, ends the path too.
+    If one pass is the whole window, any node may clear it; otherwise only one that uses the gradients too, as `discard`
+    does, since a new window begins after it. Any other node that clears, as between two passes on one batch, ends the
+    path too.
     """
     start = division.point
 
@@ -148,9 +149,8 @@ def _unasked(division: _Division) -> list[FlowPoint]:
         return [] if is_over or point.is_unknown or _asks(point, division) else [arrow.target for arrow in point.arrows]
 
     def ends(point: FlowPoint) -> bool:
-        is_thrown_away = division.value == 1 or (point.kind is not None and point.kind.name == "discard")
         done = effects(point)
-        is_cleared = "zero_grad" in done and not is_thrown_away
+        is_cleared = "zero_grad" in done and "use" not in done and division.value != 1
         return point is start or point in division.others or "step" in done or is_cleared
 
     ways = Ways([start], following)
