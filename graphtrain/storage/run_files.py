@@ -267,7 +267,7 @@ class RunFiles:
         if self._starts is not None and self._bytes_of_starts() != self._starts:
             raise UsageError(
                 f"the run in `{self.path}` was resumed elsewhere since this trainer stopped",
-                "create a new Trainer, which resumes the run as it is now",
+                "make a new Trainer, which resumes the run as it is now",
             )
 
     # ---- starting

@@ -175,7 +175,7 @@ def test_each_new_checkpoint_of_a_run_is_tested(trained: Path, command: Command,
     finished = (trained / "status.json").read_text()
     status = {**json.loads(finished), "state": "running", "process": 1}  # alive, as long as it says so
     (trained / "status.json").write_text(json.dumps(status))
-    tested = evaluation._tested
+    tested = evaluation._test_checkpoint
 
     def then_another_comes(*arguments: Any) -> int:
         code = tested(*arguments)
@@ -190,7 +190,7 @@ def test_each_new_checkpoint_of_a_run_is_tested(trained: Path, command: Command,
         else:
             (trained / "status.json").write_text(finished)
 
-    monkeypatch.setattr(evaluation, "_tested", then_another_comes)
+    monkeypatch.setattr(evaluation, "_test_checkpoint", then_another_comes)
     threading.Timer(0.05, come, [0]).start()
     result = command("test", "script.py", "--follow", "r", "--quiet")
     assert result.code == 0, result.err
@@ -208,7 +208,7 @@ def test_each_new_checkpoint_of_a_run_is_tested(trained: Path, command: Command,
             shutil.rmtree(trained / "checkpoints" / all_of_them[2])
         return tested(*arguments)
 
-    monkeypatch.setattr(evaluation, "_tested", removes_the_last)
+    monkeypatch.setattr(evaluation, "_test_checkpoint", removes_the_last)
     result = command("test", "script.py", "--follow", "r")
     assert result.code == 0, result.err
     assert f"r/checkpoints/{all_of_them[2]} was removed before it was tested" in result.err

@@ -54,7 +54,7 @@ def test_types_and_defaults_of_a_setup_are_words(folder: Path, command: Command)
     [
         (["run", "tiny.py", "--run-dri", "r"], "There is no option `--run-dri`; did you mean `--run-dir`?"),
         (["run", "tiny.py", "--max_epochs", "3"], 'that is `finish.after = "N epochs"` here'),
-        (["run", "tiny.py", "--lr", "3"], "what is no option is written without dashes, as in lr=VALUE"),
+        (["run", "tiny.py", "--lr", "3"], "settings are written without dashes, as in lr=VALUE"),
         (["render", "fit", "--outptu", "x.svg"], "did you mean `--output`?"),
         (["--verson"], "did you mean `--version`?"),
         (["statsu"], "Did you mean 'status'?"),

@@ -56,7 +56,7 @@ def test_an_overlay_that_the_run_was_made_without_is_refused(script: Path, comma
     assert command("run", "tiny.py", "--overlay", "carry", "--until", "2 steps", "--run-dir", "r").code == 0
     refused = command("run", "tiny.py", "--overlay", "carry", "--overlay", "ema", "--run-dir", "r")
     assert refused.code == 2
-    assert "--overlay ema: the run in `r` was made with `carry`, and is resumed without `ema`" in refused.err
+    assert "--overlay ema: the run in `r` was made with `carry`, and cannot be resumed with `ema`" in refused.err
     assert "leave --overlay ema out; or begin another run with it, in a new directory: from this one with --fork r" in (
         refused.err
     )

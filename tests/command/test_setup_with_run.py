@@ -72,7 +72,7 @@ def test_a_resume_and_a_replay_get_the_same_number(script: Path, command: Comman
 def test_what_the_run_is_called_cannot_be_set(script: Path, command: Command) -> None:
     result = command("run", "cycle.py", "run=3", "--run-dir", "r")
     assert result.code == 2
-    assert "`run` is no argument that can be set: cycle.py:setup is given the run itself by that name" in result.err
+    assert "`run` cannot be set: cycle.py:setup receives the run itself by that name" in result.err
 
 
 def test_help_lists_what_can_be_set(script: Path, command: Command) -> None:

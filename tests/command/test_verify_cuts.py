@@ -101,7 +101,7 @@ def test_what_no_checkpoint_has_is_found_and_kept(forked: Path, command: Command
     cut = result.out.splitlines()[1].split()[0]
     assert f"transition {cut} (" in result.out
     assert "\n  resources/model/weight: " in result.out, "the first field, with the elements that differ"
-    assert "1 cut differs although the resume reports to be exact" in result.out
+    assert "1 cut differs although the resume is reported as exact" in result.out
     assert result.out.endswith("1 of 1 cut is not exact: 1 different\n")
     assert {path.name for path in Path("kept").iterdir()} == {"whole", f"cut-{cut}", f"cut-{cut}-resumed"}
     again = command("run", "mine.py", "finish.after=2 epochs", "--run-dir", f"kept/cut-{cut}")
@@ -187,7 +187,7 @@ def test_the_first_cut_that_differs_is_reported_with_its_fields_and_others_with_
         "  ... and 2 more",
     ]
     assert lines[12:15] == [f"  {FIELDS[0]}", f"  {ROW}", "  ... and 9 more"]
-    assert lines[-1].startswith("2 cuts differ although the resume reports to be exact: ")
+    assert lines[-1].startswith("2 cuts differ although the resume is reported as exact: ")
 
 
 def test_what_a_resume_reports_and_why_it_fails_is_quoted() -> None:

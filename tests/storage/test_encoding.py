@@ -389,15 +389,15 @@ class Image(torch.Tensor):
 UNSAVEABLE: dict[str, tuple[Any, str, str]] = {
     "object": (Mine(), "Mine cannot be encoded", "from which it can be recreated"),
     "object with state": (Keeping(), "Keeping cannot be encoded", r"value\.state_dict\(\)"),
-    "function": (lambda: None, "function cannot be encoded", "made from"),
-    "class": (Settings, "type cannot be encoded", "made from"),
+    "function": (lambda: None, "function cannot be encoded", "recreated"),
+    "class": (Settings, "type cannot be encoded", "recreated"),
     "object array": (numpy.array([Mine()]), "array of objects", ""),
     "masked array": (numpy.ma.masked_array([1], [True]), "MaskedArray would come back as a plain array", ""),
     "graph": (torch.ones(2, requires_grad=True) * 2, "autograd graph", r"tensor\.detach\(\)"),
     "tensor subclass": (torch.ones(2).as_subclass(Image), "Image would come back as a plain tensor", "as_subclass"),
     "lazy": (torch.nn.parameter.UninitializedParameter(), "a lazy parameter", "a batch"),
     "meta": (torch.ones(2, device="meta"), "has no values", ""),
-    "iterator": (iter([1]), "list_iterator", "made from"),
+    "iterator": (iter([1]), "list_iterator", "recreated"),
     "defaultdict": (collections.defaultdict(lambda: 3), "default of a defaultdict", r"dict\(value\)"),
     "namedtuple": (Point(1), "Point cannot be encoded", r"value\._asdict\(\)"),
     "dataclass": (Settings(), "Settings cannot be encoded", r"dataclasses\.asdict"),
@@ -447,7 +447,7 @@ def test_tensors_of_other_layouts_are_refused(tensor: Any) -> None:
 def test_a_nest_that_contains_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
-    with pytest.raises(UnsaveableError, match="nested more than"):
+    with pytest.raises(UnsaveableError, match="it contains itself"):
         pack(value, "value", Tensors("x"))
 
 

@@ -84,7 +84,7 @@ def test_a_run_without_a_best_says_what_to_do(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match="none was ranked by a metric") as caught:
             use()
-        assert caught.value.hint == f"train with checkpoint.best='val/loss', or take `{tmp_path}/run/newest`"
+        assert caught.value.hint == f"train with checkpoint.best='val/loss', or use `{tmp_path}/run/newest`"
     with pytest.raises(UsageError, match="there is no checkpoint `none/best`"):
         trainer_of(None).load("none/best")
 

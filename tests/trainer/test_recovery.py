@@ -151,7 +151,7 @@ def test_without_a_checkpoint_there_is_nothing_to_resume_from(batch: int, direct
     for _ in range(2):
         with pytest.raises(LifeCycleError, match=r"before its first checkpoint.*: nothing to resume from") as caught:
             trainer.run()
-        assert "create a new Trainer" in str(caught.value)
+        assert "make a new Trainer" in str(caught.value)
         assert trainer.state == "failed" and trainer.progress["next_batch"]["batches"] == batch
     for call in (trainer.advance, trainer.save, lambda: trainer.rewire(fit())):
         with pytest.raises((LifeCycleError, ValueError), match=r"has failed|nowhere to save"):
