@@ -286,7 +286,10 @@ class _Encoder:
 
     def _container(self, value: Any, path: str, name: str, depth: int) -> Any:
         def inside(part: Any, key: Any) -> Any:
-            return self.encode(part, f"{path}[{key!r}]", f"{name}/{key}" if name else str(key), depth + 1)
+            # Any other key may be, or show, an address, and a name is the same in every process.
+            is_name = type(key) is str or (type(key) is int and key < LEAST_ADDRESS)
+            label = key if is_name else "value"
+            return self.encode(part, f"{path}[{key!r}]", f"{name}/{label}" if name else str(label), depth + 1)
 
         kind = type(value)
         if kind is list:

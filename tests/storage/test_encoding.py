@@ -31,7 +31,7 @@ from graphtrain import Graph, Trainer
 from graphtrain.errors import CheckpointError
 from graphtrain.state.modules import capture_module, restore_module
 from graphtrain.storage.decoding import unpack
-from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
+from graphtrain.storage.encoding import Found, Tensors, UnsaveableError, pack
 from graphtrain.storage.state_files import joined, split, state_digest
 
 
@@ -646,3 +646,19 @@ def test_a_run_with_all_of_it_resumes_in_another_process(tmp_path: Path) -> None
         loaded, differing, ended = pool.submit(resumed, str(tmp_path / "other")).result(timeout=300)
     assert differing == []
     assert (loaded, ended) == (saved, trainer.digest())
+
+
+class Plain:
+    """Its `repr` shows its address."""
+
+
+@pytest.mark.parametrize("key", [id(Plain), (1, id(Plain)), Plain], ids=["an address", "a tuple with one", "a class"])
+def test_the_name_of_a_tensor_is_the_same_in_every_process(key: Any) -> None:
+    class Describer:
+        def describe(self, value: Any, path: str) -> Found | None:
+            is_this = value is Plain or (type(value) is int and value == id(Plain))
+            return Found(["this"]) if is_this else None
+
+    tensors = Tensors("x")
+    pack({key: {"moment": torch.ones(2)}}, "value", tensors, describer=Describer())  # type: ignore[arg-type]
+    assert [*tensors.named] == ["value/moment"]
