@@ -151,6 +151,9 @@ def _sharing_memory(
     alone = []
     for part in parts:
         near = [owner for owner, lie in owners if lie.overlaps(part.lie)]
+        if (same := next((owner for owner in near if owner.value is part.value), None)) is not None:
+            yield part, same.reference  # the object itself, as a gradient
+            continue
         views = ((each, view_within(part.value, each.value, beyond=each.is_as_set_up)) for each in near)
         owner, view = next(((owner, view) for owner, view in views if view is not None), (None, None))
         if owner is not None:
