@@ -449,7 +449,7 @@ def new_batches_that_are_kept() -> dict[str, Any]:
     return trained_on(DataLoader(Kept(torch.cat(batches())), batch_size=None), training_step=_changed_in_place)
 
 
-@row()
+@row(stateless="what is shared is within a batch, which is saved as one value")
 def one_tensor_twice_in_a_batch() -> dict[str, Any]:
     def step(model: Any, batch: Any) -> torch.Tensor:
         batch[0].mul_(0.5)

@@ -47,7 +47,7 @@ def slot_that_is_the_state_of_an_optimizer() -> dict[str, Any]:
     return writing(value)
 
 
-@row(needs="aliases", train_batch=_WRITES, accumulate={"every": 7})
+@row(needs="gradients", train_batch=_WRITES, accumulate={"every": 7})
 def slot_that_is_a_gradient() -> dict[str, Any]:
     def value(hidden: Any, loss: float, made: dict[str, Any]) -> Any:
         gradient = _first(made).grad
