@@ -66,11 +66,8 @@ class _Endings:
 
     def _known(self, read: FieldOf) -> Constant | Values:
         """Triggers that are never due, and counts, which are never below 0."""
-        plan_node = self._plan.by_path.get(f"{self._scope.path}{read.node}")
-        trigger = plan_node.trigger if plan_node is not None and read.field == "due" else None
-        if trigger is not None and plan_node is not None:
-            return Constant(False) if trigger.is_never and not plan_node.extra_due_fields else ANY
-        if read in self._empty:
+        plan_node = self._plan.by_path[f"{self._scope.path}{read.node}"]
+        if read in self._empty or (read.field == "due" and plan_node.is_never_due):
             return Constant(False)
         return Values(least=0) if read.field == "runs" or (read.node, read.field) in self._counters else ANY
 

@@ -94,13 +94,7 @@ class _Differing:
                 counters = [declared for declared in kind.fields.values() if declared.target == name]
                 sizes = [size for declared in counters for size in (declared.window, declared.full) if size]
                 self._add((f"{plan_node.path}.{field}" for field in (name, *sizes)), _Origin(plan_node.path, of))
-        clocks = [
-            FieldTarget(owner.path, field)
-            for trigger in plan_node.triggers
-            for owner, field, _ in self._plan.terms(plan_node.scope, trigger)
-        ]
-        also = [FieldTarget(plan_node.path, field) for field in plan_node.extra_due_fields]
-        if (of := self._first([*clocks, *also])) is not None:
+        if (of := self._first(self._plan.due_by(plan_node))) is not None:
             self._add([f"{plan_node.path}.due"], _Origin(plan_node.path, of))
         if kind.synchronises or plan_node.body is not None:
             return

@@ -307,16 +307,11 @@ def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
         return _nodes_that(scope, lambda kind: kind.has_effect("backward") or kind.has_effect("zero_grad"))
     if target.field != "due":  # nodes with `on_metrics` depend on the rows of metrics
         return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has_on_metrics else set())
-    terms = [term for trigger in plan_node.triggers for term in plan.terms(plan_node.scope, trigger)]
-    owners = [owner.path for owner, _, _ in terms if owner.path.startswith(scope.path)]
-    # For a unit counted in a body, the node with that body.
-    names = {owner.removeprefix(scope.path).partition("/")[0] for owner in owners}
-    if kind.trigger == "every":
-        names |= own
-    reads = [FieldTarget(target.node, field) for field in plan_node.extra_due_fields]
+    reads = plan.due_by(plan_node)
     if plan_node.trigger is not None and plan_node.trigger.at_end:
         asked = [part for part in walk(plan_node.scope.ending) if isinstance(part, FieldOf)]
         reads += [FieldTarget(f"{plan_node.scope.path}{part.node}", part.field) for part in asked]
+    names = own if kind.trigger == "every" else set()
     return names.union(*(_changers_of(plan, scope, read) for read in reads))
 
 

@@ -134,6 +134,11 @@ class PlanNode:
         return self.kind.due_fields(self.parameters) if self.kind is not None else ()
 
     @property
+    def is_never_due(self) -> bool:
+        """True for a node with the trigger "never" that nothing else makes due."""
+        return self.trigger is not None and self.trigger.is_never and not self.extra_due_fields
+
+    @property
     def can_be_skipped(self) -> bool:
         """True if a visit may do nothing because the trigger is not due."""
         return self.kind is not None and self.kind.trigger == "every" and self.trigger is not None
@@ -240,6 +245,12 @@ class Plan:
             owner, field_name = scope.counter(term.counted)
             counters.append((self.by_path[f"{scope.path}{owner}"], field_name, term))
         return counters
+
+    def due_by(self, plan_node: PlanNode) -> list[FieldTarget]:
+        """The fields that make a node due, apart from the end of its graph: the counts of units, and its own fields."""
+        terms = [term for trigger in plan_node.triggers for term in self.terms(plan_node.scope, trigger)]
+        counts = [FieldTarget(owner.path, field_name) for owner, field_name, _ in terms]
+        return [*counts, *(FieldTarget(plan_node.path, field_name) for field_name in plan_node.extra_due_fields)]
 
     def _is_counted(self, scope: Scope, unit: str) -> bool:
         """True unless a unit is the `runs` of a node which no trigger counts by: it is there if needed."""
