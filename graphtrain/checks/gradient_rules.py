@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from graphtrain.graph.elements import Severity
+
 # "clean", "fresh", "exchanged", "scaled", "clipped", "used"; of several ranks "scaled apart" and "clipped apart" too.
 State = str
 # Gradients that exist, and that no step has used.
@@ -18,6 +20,7 @@ class Fault:
     code: str
     message: str
     hint: str
+    severity: Severity = "error"
 
 
 # The state after an effect, for each state before it; with the code of the problem, if there is one.
@@ -47,8 +50,8 @@ zero_grad  clean G404     clean G404         clean G404          clean G404     
 # Effect -> what a node does; state -> what was done.
 _DOES = {"exchange": "exchanges", "scale": "unscales", "clip": "clips", "divide": "divides", "use": "uses"}
 _DONE = {"exchanged": "exchanged", "scaled": "unscaled", "clipped": "clipped"}
-# Code -> the message and the hint; `{why}` and `{advice}` are those below.
-_FAULTS = {
+# Code -> the message, the hint, and the severity if it is no error; `{why}` and `{advice}` are those below.
+_FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
     "G401": (
         "`{node}` steps {optimizer}, which has no gradients since they were cleared",
         "route every path to it through a backward pass, or guard it by a count of backward passes, as "
@@ -78,6 +81,7 @@ _FAULTS = {
     "G411": (
         "`{node}` {does} gradients of {optimizer} where there are none",
         "route every path to it through a backward pass, or guard it by a count of backward passes",
+        "warning",
     ),
     "G412": ("`{node}` {does} gradients of {optimizer} that were {done} already: {why}", "{advice}"),
     "G413": (
@@ -129,10 +133,10 @@ def _rules(table: str) -> dict[tuple[str, State], tuple[State, Fault | None]]:
 def _fault(code: str, effect: str, state: str) -> Fault:
     why, advice = _REASONS.get((effect, state), ("", ""))
     words = {"does": _DOES.get(effect, ""), "done": _DONE.get(state, ""), "why": why, "advice": advice}
-    message, hint = _FAULTS[code]
+    message, hint, *severity = _FAULTS[code]
     for word, text in words.items():
         message, hint = message.replace(f"{{{word}}}", text), hint.replace(f"{{{word}}}", text)
-    return Fault(code, message, hint)
+    return Fault(code, message, hint, *severity)
 
 
 RULES = _rules(_TABLE)

@@ -335,7 +335,7 @@ class _Automaton:
             fault.code,
             fault.message.format(**names),
             fault.hint.format(**names),
-            severity="warning" if fault.code == "G411" else "error",
+            severity=fault.severity,
             path=[*way, END] if fault is OPEN else way,
         )
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from graphtrain.checks.answers import NO_ANSWERS, Answers, Table, together
 from graphtrain.checks.changes import COUNTED, NOWHERE, Changes, Counting, Points, Targets, by_count
 from graphtrain.checks.gradients import Gradients
-from graphtrain.graph.elements import Problem
+from graphtrain.graph.elements import Problem, Severity
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.trigger import AT_END
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, rebuilt, walk
@@ -112,7 +111,7 @@ def _of_scope(
     """The traps of one graph with all resources present; if it has none, those with resources absent."""
     scope = points[0].scope
     idle, optional = _bypassed(flow, scope, supplied or ())
-    severity: Literal["error", "warning"] = "error" if supplied is not None else "warning"
+    severity: Severity = "error" if supplied is not None else "warning"
     search = _Search(flow, points, gradients)
     try:
         traps = list(search.traps(idle))

@@ -12,9 +12,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import Any, final
 
-from graphtrain.graph.elements import END, Node, Problem
+from graphtrain.graph.elements import END, Node, Problem, Severity
 from graphtrain.kind import Kind
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, walk
 from graphtrain.plan.plan import Plan, PlanAction, PlanNode
@@ -84,7 +84,7 @@ class FlowPoint:
         hint: str = "",
         *,
         thing: str = "nodes",
-        severity: Literal["error", "warning"] = "error",
+        severity: Severity = "error",
         path: Iterable[FlowPoint | str] = (),
     ) -> Problem:
         """A problem of the node, or of its ``"edges"``, with the path that leads there."""

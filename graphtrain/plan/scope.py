@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin
 
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Node, Place, Problem
+from graphtrain.graph.elements import END, Node, Place, Problem, Severity
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import Parameter, is_trigger
@@ -306,7 +306,7 @@ class Scope:
         hint: str = "",
         *,
         place: Place | None = None,
-        severity: Literal["error", "warning"] = "error",
+        severity: Severity = "error",
         path: tuple[str, ...] = (),
     ) -> Problem:
         """A problem at `thing` (``"nodes.clip"``), with the file and line where they are known.
