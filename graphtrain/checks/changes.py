@@ -82,7 +82,7 @@ class Changes:
             if point.plan_node is not None
             for counter in counters_of(point)
         }
-        self._whole = self  # with all nodes acting, as in `_moves`
+        self._whole = self  # with no node bypassed: `_moves` has all changes
         self._moves: dict[Expression, Moves] = {}
         self._always: dict[FieldOf, Constant | Values] = {}
         self._doing = frozenset(self._nodes.values())
@@ -148,7 +148,7 @@ class Changes:
     # ---- changes of a field
 
     def breaking(self, literal: Literal) -> Points:
-        """The points whose visits may change the value of an atom from the one it has."""
+        """The points whose visits may give an atom another value than this one."""
         atom, answer = literal
         moves = self._moves_of(atom)
         return (moves.down if answer else moves.up) & self._doing

@@ -125,7 +125,7 @@ class PlanNode:
 
     @property
     def triggers(self) -> tuple[Trigger, ...]:
-        """The triggers that decide when it is due, as far as they are counted."""
+        """The triggers that decide when it is due: its trigger and its start, if it has them."""
         return tuple(trigger for trigger in (self.trigger, self.start) if trigger is not None)
 
     @property
@@ -253,7 +253,7 @@ class Plan:
         return [*counts, *(FieldTarget(plan_node.path, field_name) for field_name in plan_node.extra_due_fields)]
 
     def _is_counted(self, scope: Scope, unit: str) -> bool:
-        """True unless a unit is the `runs` of a node which no trigger counts by: it is there if needed."""
+        """False for a unit that counts the `runs` of a node and that no trigger uses."""
         if scope.counter(unit)[1] != "runs":
             return True
         return any(
@@ -276,11 +276,11 @@ class Plan:
 
     @functools.cached_property
     def fields_read(self) -> frozenset[tuple[str, str]]:
-        """Every (path, field) that a guard, a clock or a read names: a `runs` outside it matters to nothing."""
+        """Every (path, field) that a guard, a clock or a read names; nothing depends on a `runs` that is not named."""
         return frozenset().union(*self._fields_read_in.values())
 
     def fields_read_of(self, path: str) -> frozenset[tuple[str, str]]:
-        """Those of a node, and of the nodes in its body, that are named outside of that."""
+        """Those of a node, and of the nodes in its body, that are named outside that body."""
         inside = f"{path}/"
         named = [fields for scope, fields in self._fields_read_in.items() if not scope.startswith(inside)]
         fields = frozenset[tuple[str, str]]().union(*named)
@@ -288,7 +288,7 @@ class Plan:
 
     @functools.cached_property
     def _fields_read_in(self) -> dict[str, frozenset[tuple[str, str]]]:
-        """What `fields_read` has, by the path of the graph in which it is named."""
+        """As `fields_read`, by the path of the graph that names them."""
         read = {}
         for path, scope in self.scopes.items():
             targets = [target for guard in scope.guards.values() for target in scope.read_in(guard)]

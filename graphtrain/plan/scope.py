@@ -323,7 +323,7 @@ class Scope:
         return Problem(code, severity, where, message, hint, path)
 
 
-def asked_guards(scope: Scope) -> dict[str, Expression]:
+def used_guards(scope: Scope) -> dict[str, Expression]:
     """The guards that edges use, directly or through others, as written; they must be sound."""
     waiting = [edge.when for leaving in scope.graph.edges.values() for edge in leaving if edge.when is not None]
     asked: dict[str, Expression] = {}
