@@ -92,7 +92,7 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
     if not scope.has_unknown:
         problems += check_saving(slots, before)
     if ranks:
-        from graphtrain.checks.ranks import check_ranks  # of which one process is asked nothing
+        from graphtrain.checks.ranks import check_ranks  # not needed for one process
 
         problems += check_ranks(flow)
     for problem in problems:

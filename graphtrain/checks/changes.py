@@ -9,7 +9,6 @@ its comparison, and `Counting` knows the counts that are the same at every visit
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -83,7 +82,7 @@ class Changes:
             if point.plan_node is not None
             for counter in counters_of(point)
         }
-        self._whole = self  # with all nodes acting, as in `_moves`
+        self._whole = self  # with no node bypassed: `_moves` has all changes
         self._moves: dict[Expression, Moves] = {}
         self._always: dict[FieldOf, Constant | Values] = {}
         self._doing = frozenset(self._nodes.values())
@@ -110,16 +109,6 @@ class Changes:
         """The optimizers whose gradients some visit adds to."""
         return frozenset().union(*self.adding.values())
 
-    @functools.cached_property
-    def _never_due(self) -> frozenset[str]:
-        """The nodes with the trigger "never"."""
-        never: set[str] = set()
-        for name, point in self._nodes.items():
-            plan_node = point.plan_node
-            if plan_node is not None and plan_node.trigger is not None and plan_node.trigger.is_never:
-                never |= set() if plan_node.extra_due_fields else {name}
-        return frozenset(never)
-
     def known(self, counts: Mapping[FieldOf, int]) -> Callable[[FieldOf], Constant | Values]:
         """The known values of the fields that a guard reads.
 
@@ -138,15 +127,12 @@ class Changes:
         return of
 
     def _known(self, field: FieldOf) -> Constant | Values:
-        if field.node not in self._nodes:  # in a body, where counting restarts at every visit
-            return ANY
-        kind = self._nodes[field.node].kind
-        if kind is None:
-            return ANY
-        if field.field == FROM:
+        plan_node = self._nodes[field.node].plan_node if field.node in self._nodes else None
+        kind = plan_node.kind if plan_node is not None else None
+        if plan_node is None or kind is None or field.field == FROM:  # in a body, counting restarts at every visit
             return ANY
         if field.field == "due":
-            return Constant(False) if field.node in self._never_due else ANY
+            return Constant(False) if plan_node.is_never_due else ANY
         if field.field in kind.parameters:
             return values_of(self._scope, field.node, field.field)
         if kind.fields[field.field].counts == "backward":
@@ -162,7 +148,7 @@ class Changes:
     # ---- changes of a field
 
     def breaking(self, literal: Literal) -> Points:
-        """The points whose visits may change the value of an atom from the one it has."""
+        """The points whose visits may give an atom another value than this one."""
         atom, answer = literal
         moves = self._moves_of(atom)
         return (moves.down if answer else moves.up) & self._doing
@@ -242,10 +228,9 @@ class Changes:
     def _of_clock(self, trigger: Trigger | None) -> Moves:
         """The points that count the units of a trigger: up, or either way if one of them starts again at 0."""
         terms = self.gradients.flow.plan.terms(self._scope, trigger) if trigger is not None else []
-        # For a unit counted in a body, the node with that body.
-        moves = self._by(owner.path.removeprefix(self._scope.path).partition("/")[0] for owner, _, _ in terms)
-        restarts = any(owner.scope is not self._scope or _restarts(owner.kind, field) for owner, field, _ in terms)
-        return moves.either_way if restarts else moves
+        prefix = self._scope.path
+        moves = _all(self._moves_of(FieldOf(owner.path.removeprefix(prefix), field)) for owner, field, _ in terms)
+        return moves.either_way if moves.down else moves
 
 
 def _restarts(kind: Kind | None, field: str) -> bool:

@@ -68,10 +68,10 @@ def check_divisions(gradients: Gradients) -> Iterator[Problem]:
                 f'read the size with which the window opened: window = "{division.owner}.{kept}"',
             )
             continue
-        path = _unasked(division) if division.counters else []
+        path = _unchecked(division) if division.counters else []
         # A default window of one divides nothing.
-        is_asked_for = division.value != 1 or (path and path[-1] in division.others)
-        if path and (is_asked_for or (point.node is not None and "window" in point.node.reads)):
+        is_set = division.value != 1 or (path and path[-1] in division.others)
+        if path and (is_set or (point.node is not None and "window" in point.node.reads)):
             message, hint = _reason(division, path[-1])
             yield point.problem(
                 "G409",
@@ -132,12 +132,11 @@ def _reason(division: _Division, last: FlowPoint) -> tuple[str, str]:
     )
 
 
-def _unasked(division: _Division) -> list[FlowPoint]:
+def _unchecked(division: _Division) -> list[FlowPoint]:
     """A shortest path from a backward pass back to it, or to a step, without a guard that checks for a full window.
 
-    If one pass is the whole window, any node may clear it; otherwise only one that uses the gradients too, as `discard`
-    does, since a new window begins after it. Any other node that clears, as between two passes on one batch, ends the
-    path too.
+    A node that clears the gradients ends the path too, unless one pass is the whole window or the node is a `discard`,
+    after which a new window begins. Effects do not tell: a node between two passes on one batch may use and clear too.
     """
     start = division.point
 
@@ -145,12 +144,14 @@ def _unasked(division: _Division) -> list[FlowPoint]:
         return {action.effect for action in point.actions if division.optimizers & set(action.optimizers)}
 
     def following(point: FlowPoint) -> list[FlowPoint]:
-        is_over = point is not start and "zero_grad" in effects(point)
-        return [] if is_over or point.is_unknown or _asks(point, division) else [arrow.target for arrow in point.arrows]
+        is_cleared = point is not start and "zero_grad" in effects(point)
+        is_over = is_cleared or point.is_unknown or _checks_window(point, division)
+        return [] if is_over else [arrow.target for arrow in point.arrows]
 
     def ends(point: FlowPoint) -> bool:
+        is_thrown_away = division.value == 1 or (point.kind is not None and point.kind.name == "discard")
         done = effects(point)
-        is_cleared = "zero_grad" in done and "use" not in done and division.value != 1
+        is_cleared = "zero_grad" in done and not is_thrown_away
         return point is start or point in division.others or "step" in done or is_cleared
 
     ways = Ways([start], following)
@@ -160,7 +161,7 @@ def _unasked(division: _Division) -> list[FlowPoint]:
     return []
 
 
-def _asks(point: FlowPoint, division: _Division) -> bool:
+def _checks_window(point: FlowPoint, division: _Division) -> bool:
     """True if a guard at a point checks whether the window is full: by that field, or by its count and size."""
     if point.scope.path != division.point.scope.path:
         return False

@@ -2,8 +2,8 @@
 
 G504: the end of a run can be reached, and no minimum is above a maximum; if `after` is "never" and nothing else ends
 the run, it is a warning: the user may want to stop it. G505: every amount has an effect. G506: an epoch with several
-sources of batches is closed by its own batches. Also what ``every = "end"`` requires: guards of fields, which do not
-wait for the node, end the graph.
+sources of batches is closed by its own batches. Also what ``every = "end"`` requires: the guards that end the graph
+read fields, and none of them waits for the node.
 """
 
 from __future__ import annotations
@@ -66,11 +66,8 @@ class _Endings:
 
     def _known(self, read: FieldOf) -> Constant | Values:
         """Triggers that are never due, and counts, which are never below 0."""
-        plan_node = self._plan.by_path.get(f"{self._scope.path}{read.node}")
-        trigger = plan_node.trigger if plan_node is not None and read.field == "due" else None
-        if trigger is not None and plan_node is not None:
-            return Constant(False) if trigger.is_never and not plan_node.extra_due_fields else ANY
-        if read in self._empty:
+        plan_node = self._plan.by_path[f"{self._scope.path}{read.node}"]
+        if read in self._empty or (read.field == "due" and plan_node.is_never_due):
             return Constant(False)
         return Values(least=0) if read.field == "runs" or (read.node, read.field) in self._counters else ANY
 
@@ -254,7 +251,7 @@ def check_epochs(flow: Flow) -> Iterator[Problem]:
             last, epoch = FieldOf(name, fields.last), FieldOf(name, fields.epoch)
             arrows = [arrow for point in flow.points if point.scope is begin.scope for arrow in point.arrows]
             closing = any(arrow.guard is not None and {last, runs} <= {*walk(arrow.guard)} for arrow in arrows)
-            way = _asked_before(begin, name, last, epoch) if closing else None
+            way = _read_before(begin, name, last, epoch) if closing else None
             if way is None:
                 continue
             path, guard_name = way
@@ -269,7 +266,7 @@ def check_epochs(flow: Flow) -> Iterator[Problem]:
             yield path[-1].problem("G506", message, hint, thing="edges", path=path)
 
 
-def _asked_before(begin: FlowPoint, source: str, last: FieldOf, epoch: FieldOf) -> tuple[list[FlowPoint], str] | None:
+def _read_before(begin: FlowPoint, source: str, last: FieldOf, epoch: FieldOf) -> tuple[list[FlowPoint], str] | None:
     """A shortest path from the start of an epoch, without a visit of a source, to a guard that reads its last batch."""
 
     def following(point: FlowPoint) -> Iterator[FlowPoint]:
@@ -282,5 +279,5 @@ def _asked_before(begin: FlowPoint, source: str, last: FieldOf, epoch: FieldOf) 
         for arrow in point.arrows:
             parts = {*walk(arrow.guard)} if arrow.guard is not None and point.scope is begin.scope else set()
             if last in parts and epoch not in parts:
-                return ways.to(point), arrow.asks[0]
+                return ways.to(point), arrow.deciding[0]
     return None

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from graphtrain.graph.elements import Problem
+from graphtrain.graph.elements import Problem, Severity
 from graphtrain.language.closures import COMPARISONS, constant_value
 from graphtrain.language.syntax import (
     FUNCTIONS,
@@ -302,8 +302,8 @@ def spell(expression: Expression) -> str:
     raise AssertionError(expression)
 
 
-def _problem(scope: Scope, name: str, code: str, message: str, hint: str = "", *, severity: str = "error") -> Problem:
+def _problem(scope: Scope, name: str, code: str, message: str, hint: str = "", severity: Severity = "error") -> Problem:
     text = scope.graph.guards[name]
     shown = text if len(text) <= 120 else text[:117] + "..."
     text = f'guard `{name}`: {message}\n    {name} = "{shown}"'
-    return scope.problem(code, f"guards.{name}", text, hint, severity=severity)  # type: ignore[arg-type]
+    return scope.problem(code, f"guards.{name}", text, hint, severity=severity)

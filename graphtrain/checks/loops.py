@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from graphtrain.checks.answers import NO_ANSWERS, Answers, Table, together
 from graphtrain.checks.changes import COUNTED, NOWHERE, Changes, Counting, Points, Targets, by_count
 from graphtrain.checks.gradients import Gradients
-from graphtrain.graph.elements import Problem
+from graphtrain.graph.elements import Problem, Severity
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.trigger import AT_END
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, rebuilt, walk
@@ -66,15 +65,15 @@ class Trap:
                 f"edge that leads back by something that changes{hint}",
                 path=path if len(path) > 1 else path * 2,
             )
-        asks = list(dict.fromkeys(name for _, names in self.closed for name in names))
+        deciding = list(dict.fromkeys(name for _, names in self.closed for name in names))
         point = next((point for point, names in self.closed if names), self.points[0])
         node = point.node
         assert node is not None
-        decide = "decides" if len(asks) == 1 else "decide"
+        decide = "decides" if len(deciding) == 1 else "decide"
         return scope.problem(
             "G502",
             f"edges.{node.name}",
-            f"{absent}the loop of {names} can be left only as {quoted(asks)} {decide}, and no node in the loop "
+            f"{absent}the loop of {names} can be left only as {quoted(deciding)} {decide}, and no node in the loop "
             "can cause the value that leads out",
             f"let the guard read progress of a node of the loop, such as `runs`{hint}",
             path=path if len(path) > 1 else path * 2,
@@ -112,7 +111,7 @@ def _of_scope(
     """The traps of one graph with all resources present; if it has none, those with resources absent."""
     scope = points[0].scope
     idle, optional = _bypassed(flow, scope, supplied or ())
-    severity: Literal["error", "warning"] = "error" if supplied is not None else "warning"
+    severity: Severity = "error" if supplied is not None else "warning"
     search = _Search(flow, points, gradients)
     try:
         traps = list(search.traps(idle))
@@ -161,13 +160,13 @@ class _Way:
     Attributes:
         guard: the condition, including that those before it failed; None if there is none.
         target: None if it leads out of the graph.
-        asks: the names of the guards that decide.
+        deciding: the names of the guards that decide.
         counters: the counts of backward passes that the guard reads.
     """
 
     guard: Expression | None
     target: FlowPoint | None
-    asks: tuple[str, ...] = ()
+    deciding: tuple[str, ...] = ()
     counters: tuple[FieldOf, ...] = ()
 
 
@@ -248,7 +247,7 @@ class _Search:
         self._taken: dict[tuple[FlowPoint, int, tuple[int | None, ...]], list[int]] = {}
 
     def _begin(self, bypassed: frozenset[str]) -> None:
-        """Look for the traps if some nodes do nothing."""
+        """Prepare a search in which some nodes do nothing."""
         changes = self._unchanged.without(bypassed)
         if changes.growing != self._changes.growing:  # so that a count is 0, or is not
             self._taken.clear()
@@ -296,11 +295,11 @@ class _Search:
     def _way(self, arrow: FlowEdge) -> _Way:
         target = arrow.target if arrow.target in self._order else None
         if arrow.guard is None:
-            return _Way(None, target, arrow.asks)
+            return _Way(None, target, arrow.deciding)
         if id(arrow.guard) not in self._guards:
             self._guards[id(arrow.guard)] = self._read_guard(arrow.guard)
         guard, counters = self._guards[id(arrow.guard)]
-        return _Way(guard, target, arrow.asks, counters)
+        return _Way(guard, target, arrow.deciding, counters)
 
     def _read_guard(self, asked: Expression) -> tuple[Expression, tuple[FieldOf, ...]]:
         """A guard, expanded, and the counts of backward passes in it."""
@@ -367,7 +366,7 @@ class _Search:
             leaving = self._leaving(points, is_open)
             if leaving is None:
                 return self._found(points, is_open)
-            # The first are searched completely before the others, of which only the surroundings of the way out remain.
+            # Depth first: what remains without that point; then, for each closing, the components with the way out.
             waiting += reversed(
                 [
                     *self._without(points, frozenset({leaving[0]})),
@@ -475,10 +474,10 @@ class _Search:
         """The numbers of the ways of a point that can be taken."""
         key = (point, answers.literals, tuple(counts.get(read) for read in self._counters_at[point]))
         if key not in self._taken:
-            self._taken[key] = self._going_together(point, answers, counts)
+            self._taken[key] = self._consistent_ways(point, answers, counts)
         return self._taken[key]
 
-    def _going_together(self, point: FlowPoint, answers: Answers, counts: Counts) -> list[int]:
+    def _consistent_ways(self, point: FlowPoint, answers: Answers, counts: Counts) -> list[int]:
         """The ways whose guard is consistent with the known values and the failure of those before it."""
         taken: list[int] = []
         before = [answers]
@@ -547,7 +546,7 @@ class _Search:
             for number, way in enumerate(ways):
                 if way.target not in points:
                     # After a guard that stays true, that guard decides.
-                    closed.append((point, last.asks if number > ways.index(last) else way.asks))
+                    closed.append((point, last.deciding if number > ways.index(last) else way.deciding))
         return Trap(ordered, within(points, is_open.targets), closed, is_still=not changing & points)
 
     def _parts(self, points: Points, targets: Targets) -> list[Points]:

@@ -1,4 +1,4 @@
-"""G7xx: several ranks follow the same path through a graph. Their gradients are in `checks.gradients`.
+"""G7xx: several ranks follow the same path through a graph. Rules for gradients are in `checks.gradient_rules`.
 
 Every rank trains on its own batches, so values computed from a batch *differ* between ranks, until a node in which
 ranks synchronise makes them one value. These checks apply only to runs of several ranks.
@@ -20,10 +20,10 @@ from graphtrain.plan.scope import (
     Scope,
     SlotTarget,
     Target,
-    asked_guards,
     kind_at,
     leaves,
     outputs_of,
+    used_guards,
 )
 from graphtrain.plan.solve import Ways, circle, components, within
 
@@ -94,13 +94,7 @@ class _Differing:
                 counters = [declared for declared in kind.fields.values() if declared.target == name]
                 sizes = [size for declared in counters for size in (declared.window, declared.full) if size]
                 self._add((f"{plan_node.path}.{field}" for field in (name, *sizes)), _Origin(plan_node.path, of))
-        clocks = [
-            FieldTarget(owner.path, field)
-            for trigger in plan_node.triggers
-            for owner, field, _ in self._plan.terms(plan_node.scope, trigger)
-        ]
-        also = [FieldTarget(plan_node.path, field) for field in plan_node.extra_due_fields]
-        if (of := self._first([*clocks, *also])) is not None:
+        if (of := self._first(self._plan.due_by(plan_node))) is not None:
             self._add([f"{plan_node.path}.due"], _Origin(plan_node.path, of))
         if kind.synchronises or plan_node.body is not None:
             return
@@ -123,7 +117,7 @@ class _Differing:
 
     def problems(self) -> Iterator[Problem]:
         for scope in self._plan.scopes.values():
-            for guard, expression in asked_guards(scope).items():
+            for guard, expression in used_guards(scope).items():
                 if (name := self._first(scope.read_in(expression))) is not None and not name.endswith(".due"):
                     yield self._problem(scope, f"guards.{guard}", f"`{guard}` reads", name)
         for plan_node in self._plan.nodes:
@@ -233,7 +227,7 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                         f'read the size of the whole window: reads = {{ {read.name} = "{size}" }}',
                     )
     for scope in plan.scopes.values():
-        for name, expression in asked_guards(scope).items():
+        for name, expression in used_guards(scope).items():
             fields = list(dict.fromkeys(part for part in walk(expression) if isinstance(part, FieldOf)))
             for asked in fields:
                 owner, counter = _sized_by(plan, scope.field(asked.node, asked.field))

@@ -166,6 +166,9 @@ class Edge:
         return self.target if self.when is None else f"{self.target} if {self.when}"
 
 
+Severity = Literal["error", "warning"]
+
+
 @dataclass(frozen=True)
 class Problem:
     """One problem of a graph.
@@ -184,7 +187,7 @@ class Problem:
     """
 
     code: str
-    severity: Literal["error", "warning"]
+    severity: Severity
     where: str
     message: str
     hint: str = ""

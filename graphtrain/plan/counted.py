@@ -129,11 +129,10 @@ class Counted:
         if plan_node.path in self.needed or plan_node.kind is None:
             return
         self.needed.add(plan_node.path)
-        for trigger in plan_node.triggers:
-            for owner, field_name, _ in self.plan.terms(plan_node.scope, trigger):
-                self._need(FieldTarget(owner.path, field_name))
-            if trigger.at_end:
-                self._need_all(plan_node.scope.read_in(plan_node.scope.ending))
+        for read in self.plan.due_by(plan_node):
+            self._need(read)
+        if plan_node.trigger is not None and plan_node.trigger.at_end:
+            self._need_all(plan_node.scope.read_in(plan_node.scope.ending))
         for declared in plan_node.kind.fields.values():
             if declared.counts is not None and declared.target is not None:
                 self._need(FieldTarget(plan_node.path, declared.target))
@@ -205,10 +204,8 @@ class Counted:
 
     def _unknown_reads(self, plan_node: PlanNode) -> list[FieldOf]:
         """The fields, from its graph, that make a node due and are not known."""
-        terms = [term for trigger in plan_node.triggers for term in self.plan.terms(plan_node.scope, trigger)]
-        reads = [FieldOf(owner.path.removeprefix(plan_node.scope.path), name) for owner, name, _ in terms]
-        reads += [FieldOf(plan_node.node.name, name) for name in plan_node.extra_due_fields]
-        return [read for read in reads if not self.is_known(f"{plan_node.scope.path}{read.node}", read.field)]
+        unknown = [read for read in self.plan.due_by(plan_node) if not self.is_known(read.node, read.field)]
+        return [FieldOf(read.node.removeprefix(plan_node.scope.path), read.field) for read in unknown]
 
     def certain(self, scope: Scope, guard: Expression, *, holds: bool = True) -> Expression:
         """A guard that holds only where another is known to hold: unknown parts count as false."""

@@ -3,8 +3,8 @@
 A node is one point, or several: one that runs only when its trigger is due has a way around it; one with a body is
 entered, left, and has the points of its body in between.
 
-A guard is a pure function of what it reads: until that changes, its value is the same. So an edge that needs another
-value is never taken, and a node that is entered because it is due is due.
+A guard is a pure function of what it reads: until that changes, its value stays the same. So an edge that needs the
+other value is never taken, and a node that an edge enters only if it is due is certainly due.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import Any, final
 
-from graphtrain.graph.elements import END, Node, Problem
+from graphtrain.graph.elements import END, Node, Problem, Severity
 from graphtrain.kind import Kind
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, walk
 from graphtrain.plan.plan import Plan, PlanAction, PlanNode
@@ -29,13 +29,13 @@ class FlowEdge:
     Attributes:
         guard: the condition, with the guards it names expanded; None if there is none.
         failed: the conditions evaluated before it that did not hold.
-        asks: the names of the guards that decide: its own, or, if it has none, those before it.
+        deciding: the names of the guards that decide: its own or, if it has none, those before it.
     """
 
     target: FlowPoint
     guard: Expression | None = None
     failed: tuple[Expression, ...] = ()
-    asks: tuple[str, ...] = ()
+    deciding: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)
@@ -84,7 +84,7 @@ class FlowPoint:
         hint: str = "",
         *,
         thing: str = "nodes",
-        severity: Literal["error", "warning"] = "error",
+        severity: Severity = "error",
         path: Iterable[FlowPoint | str] = (),
     ) -> Problem:
         """A problem of the node, or of its ``"edges"``, with the path that leads there."""
@@ -141,7 +141,7 @@ class Flow:
     def _lay_out(self, scope: Scope, end: FlowPoint) -> FlowPoint:
         """Make the points of a graph; returns the first."""
         # The points at which a node is entered: before and after its trigger is evaluated.
-        asked: dict[str, FlowPoint] = {}
+        entry: dict[str, FlowPoint] = {}
         certain: dict[str, FlowPoint] = {}
         left: list[FlowPoint] = []
         for plan_node in self.plan.nodes_in(scope):
@@ -155,19 +155,19 @@ class Flow:
             else:
                 certain[name] = self._point(scope, plan_node, acts=not bypassed)
                 exits.append(certain[name])
-            asked[name] = certain[name]
+            entry[name] = certain[name]
             if plan_node.can_be_skipped and not bypassed:
                 exits.append(self._point(scope, plan_node))
-                asked[name] = self._point(scope, plan_node)
-                asked[name].arrows += [FlowEdge(certain[name]), FlowEdge(exits[-1])]
-            self.entries[plan_node.path] = tuple(dict.fromkeys((asked[name], certain[name])))
+                entry[name] = self._point(scope, plan_node)
+                entry[name].arrows += [FlowEdge(certain[name]), FlowEdge(exits[-1])]
+            self.entries[plan_node.path] = tuple(dict.fromkeys((entry[name], certain[name])))
             self.exits[plan_node.path] = tuple(exits)
             left += exits
         for point in left:
-            self._leave(point, asked, end)
+            self._leave(point, entry, end)
         # Some of these arrows are never taken, and some lead to a node that is then certainly due.
-        points = list({*asked.values(), *certain.values(), *left})
-        known = KnownAnswers(self.plan, scope, points, asked[scope.graph.start])
+        points = list({*entry.values(), *certain.values(), *left})
+        known = KnownAnswers(self.plan, scope, points, entry[scope.graph.start])
         for point in left:
             point.closed = [arrow for arrow in point.arrows if not known.is_open(arrow)]
             point.arrows = [arrow for arrow in point.arrows if known.is_open(arrow)]
@@ -176,17 +176,17 @@ class Flow:
                     name = arrow.target.node.name
                     if known.is_due(arrow, name):
                         arrow.target = certain[name]
-        return asked[scope.graph.start]
+        return entry[scope.graph.start]
 
-    def _leave(self, point: FlowPoint, asked: Mapping[str, FlowPoint], end: FlowPoint) -> None:
+    def _leave(self, point: FlowPoint, entry: Mapping[str, FlowPoint], end: FlowPoint) -> None:
         """Make the arrows for the edges of a node, from one of the points at which it is left."""
         assert point.plan_node is not None
         failed: tuple[Expression, ...] = ()
         names: list[str] = []
         for way in point.plan_node.exits:
-            target = end if way.target is None else asked[way.target.node.name]
-            asks = (way.when,) if way.when is not None else tuple(names)
-            point.arrows.append(FlowEdge(target, way.guard, failed, asks))
+            target = end if way.target is None else entry[way.target.node.name]
+            deciding = (way.when,) if way.when is not None else tuple(names)
+            point.arrows.append(FlowEdge(target, way.guard, failed, deciding))
             if way.guard is not None and way.when is not None:
                 failed = (*failed, way.guard)
                 names.append(way.when)
@@ -216,7 +216,7 @@ class KnownAnswers:
         answers: dict[FlowEdge, int] = {}
         self._against: dict[FlowEdge, int] = {}
         for point in points:
-            self._ask(point, answers)
+            self._note_guards(point, answers)
         answered: dict[Expression, int] = {}
         for (expression, _), bit in self._bits.items():
             answered[expression] = answered.get(expression, 0) | bit
@@ -245,7 +245,7 @@ class KnownAnswers:
     def _bit(self, expression: Expression, holds: bool) -> int:
         return self._bits.setdefault((expression, holds), 1 << len(self._bits))
 
-    def _ask(self, point: FlowPoint, answers: dict[FlowEdge, int]) -> None:
+    def _note_guards(self, point: FlowPoint, answers: dict[FlowEdge, int]) -> None:
         """Note the guards of the arrows of a point; failures before an arrow include those before the previous one."""
         count = failed = held = 0
         for arrow in point.arrows:
@@ -307,16 +307,11 @@ def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
         return _nodes_that(scope, lambda kind: kind.has_effect("backward") or kind.has_effect("zero_grad"))
     if target.field != "due":  # nodes with `on_metrics` depend on the rows of metrics
         return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has_on_metrics else set())
-    terms = [term for trigger in plan_node.triggers for term in plan.terms(plan_node.scope, trigger)]
-    owners = [owner.path for owner, _, _ in terms if owner.path.startswith(scope.path)]
-    # For a unit counted in a body, the node with that body.
-    names = {owner.removeprefix(scope.path).partition("/")[0] for owner in owners}
-    if kind.trigger == "every":
-        names |= own
-    reads = [FieldTarget(target.node, field) for field in plan_node.extra_due_fields]
+    reads = plan.due_by(plan_node)
     if plan_node.trigger is not None and plan_node.trigger.at_end:
-        asked = [part for part in walk(plan_node.scope.ending) if isinstance(part, FieldOf)]
-        reads += [FieldTarget(f"{plan_node.scope.path}{part.node}", part.field) for part in asked]
+        ended_by = [part for part in walk(plan_node.scope.ending) if isinstance(part, FieldOf)]
+        reads += [FieldTarget(f"{plan_node.scope.path}{part.node}", part.field) for part in ended_by]
+    names = own if kind.trigger == "every" else set()
     return names.union(*(_changers_of(plan, scope, read) for read in reads))
 
 

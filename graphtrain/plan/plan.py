@@ -125,13 +125,18 @@ class PlanNode:
 
     @property
     def triggers(self) -> tuple[Trigger, ...]:
-        """The triggers that decide when it is due, as far as they are counted."""
+        """The triggers that decide when it is due: its trigger and its start, if it has them."""
         return tuple(trigger for trigger in (self.trigger, self.start) if trigger is not None)
 
     @property
     def extra_due_fields(self) -> tuple[str, ...]:
         """The fields that make it due in addition to its trigger."""
         return self.kind.due_fields(self.parameters) if self.kind is not None else ()
+
+    @property
+    def is_never_due(self) -> bool:
+        """True for a node with the trigger "never" that nothing else makes due."""
+        return self.trigger is not None and self.trigger.is_never and not self.extra_due_fields
 
     @property
     def can_be_skipped(self) -> bool:
@@ -241,8 +246,14 @@ class Plan:
             counters.append((self.by_path[f"{scope.path}{owner}"], field_name, term))
         return counters
 
+    def due_by(self, plan_node: PlanNode) -> list[FieldTarget]:
+        """The fields that make a node due, apart from the end of its graph: the counts of units, and its own fields."""
+        terms = [term for trigger in plan_node.triggers for term in self.terms(plan_node.scope, trigger)]
+        counts = [FieldTarget(owner.path, field_name) for owner, field_name, _ in terms]
+        return [*counts, *(FieldTarget(plan_node.path, field_name) for field_name in plan_node.extra_due_fields)]
+
     def _is_counted(self, scope: Scope, unit: str) -> bool:
-        """True unless a unit is the `runs` of a node which no trigger counts by: it is there if needed."""
+        """False for a unit that counts the `runs` of a node and that no trigger uses."""
         if scope.counter(unit)[1] != "runs":
             return True
         return any(
@@ -265,11 +276,11 @@ class Plan:
 
     @functools.cached_property
     def fields_read(self) -> frozenset[tuple[str, str]]:
-        """Every (path, field) that a guard, a clock or a read names: a `runs` outside it matters to nothing."""
+        """Every (path, field) that a guard, a clock or a read names; nothing depends on a `runs` that is not named."""
         return frozenset().union(*self._fields_read_in.values())
 
     def fields_read_of(self, path: str) -> frozenset[tuple[str, str]]:
-        """Those of a node, and of the nodes in its body, that are named outside of that."""
+        """Those of a node, and of the nodes in its body, that are named outside that body."""
         inside = f"{path}/"
         named = [fields for scope, fields in self._fields_read_in.items() if not scope.startswith(inside)]
         fields = frozenset[tuple[str, str]]().union(*named)
@@ -277,7 +288,7 @@ class Plan:
 
     @functools.cached_property
     def _fields_read_in(self) -> dict[str, frozenset[tuple[str, str]]]:
-        """What `fields_read` has, by the path of the graph in which it is named."""
+        """As `fields_read`, by the path of the graph that names them."""
         read = {}
         for path, scope in self.scopes.items():
             targets = [target for guard in scope.guards.values() for target in scope.read_in(guard)]

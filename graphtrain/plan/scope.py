@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin
 
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Node, Place, Problem
+from graphtrain.graph.elements import END, Node, Place, Problem, Severity
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import Parameter, is_trigger
@@ -306,7 +306,7 @@ class Scope:
         hint: str = "",
         *,
         place: Place | None = None,
-        severity: Literal["error", "warning"] = "error",
+        severity: Severity = "error",
         path: tuple[str, ...] = (),
     ) -> Problem:
         """A problem at `thing` (``"nodes.clip"``), with the file and line where they are known.
@@ -323,7 +323,7 @@ class Scope:
         return Problem(code, severity, where, message, hint, path)
 
 
-def asked_guards(scope: Scope) -> dict[str, Expression]:
+def used_guards(scope: Scope) -> dict[str, Expression]:
     """The guards that edges use, directly or through others, as written; they must be sound."""
     waiting = [edge.when for leaving in scope.graph.edges.values() for edge in leaving if edge.when is not None]
     asked: dict[str, Expression] = {}

@@ -138,8 +138,8 @@ class Slots:
         guards = [arrow.guard for arrow in arrows if arrow.guard is not None]
         return self.bits(path for guard in guards for path in slots_of(point.scope.read_in(guard)))
 
-    def guards_asked(self, point: FlowPoint) -> int:
-        """As `guards`, including those of edges that no run takes, which are evaluated nevertheless."""
+    def guards_evaluated(self, point: FlowPoint) -> int:
+        """As `guards`, with the guards of edges that no run takes, which are evaluated too."""
         return self.guards[point] | self._guards(point, point.closed)
 
 
@@ -174,7 +174,7 @@ def alive_for_a_resume(slots: Slots, *, optional: bool = True) -> Alive:
         reads[point] = use.uses if optional else use.requires
         for scope in plan.around(point.scope):
             reads[point] |= set_up[scope.path]
-    guards = {point: slots.guards_asked(point) for point in slots.flow.points}
+    guards = {point: slots.guards_evaluated(point) for point in slots.flow.points}
     return _solved(slots, reads, guards, closed=True)
 
 
@@ -207,8 +207,8 @@ def _solved(slots: Slots, reads: Mapping[FlowPoint, int], guards: Mapping[FlowPo
 class SavePoints:
     """The positions of a run, each with the slots that are alive there.
 
-    A run is before a node or, once it is over, after the last one. Before a node the value of its trigger is open,
-    since a resume may have another trigger: it counts as if it could be skipped.
+    A run is before a node or, once it is over, after the last one. A resume may give that node another trigger, so it
+    counts as one that may be skipped.
     """
 
     def __init__(self, slots: Slots) -> None:
@@ -258,7 +258,7 @@ class SavePoints:
                 yield taken.target.path, False
 
     def _within(self, at: tuple[FlowPoint, FlowEdge]) -> list[FlowEdge]:
-        """The arrows that follow on one within a visit."""
+        """The arrows after one that are taken in the same visit."""
         source, arrow = at
         is_over = arrow.target is self._flow.end or self.is_position(arrow, source)
         return [] if is_over else arrow.target.arrows
@@ -285,7 +285,7 @@ class SavePoints:
                     return point.path
                 if bit & (use.defines | use.kills):
                     continue
-            if bit & slots.guards_asked(point):
+            if bit & slots.guards_evaluated(point):
                 return point.path
         return path
 

@@ -28,10 +28,10 @@ from graphtrain.plan.scope import (
     Scope,
     SlotTarget,
     Target,
-    asked_guards,
     leaves,
     reads_of,
     resources_of,
+    used_guards,
 )
 from graphtrain.program.factories import Factory, factory_needs, with_made
 from graphtrain.program.resources import PROVIDED, STEP_FUNCTIONS, StepCall, keeps_state, with_step_functions
@@ -515,7 +515,7 @@ class Program:
         lines = []
         read: dict[str, list[Target]] = {}
         for scope in {node.scope.prefix: node.scope.names for node in self.nodes}.values():
-            for name, guard in asked_guards(scope).items():
+            for name, guard in used_guards(scope).items():
                 read[f"the guard `{scope.path}{name}`"] = list(scope.read_in(guard))
         goes_back = any(node.is_set_up_with("history") for node in self.nodes)
         for node in self.nodes:

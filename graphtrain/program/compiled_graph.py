@@ -413,10 +413,8 @@ def _may_record(node: ProgramNode) -> bool:
     """
     if node.body is not None:
         return not node.bypassed and any(_may_record(inner) for inner in node.body.nodes.values())
-    trigger = node.plan_node.trigger
-    is_never_due = trigger is not None and trigger.is_never and not node.plan_node.extra_due_fields
     is_ending = node.kind.trigger == "after"
-    return node.kind.may_record_rows and not (node.bypassed or is_never_due or is_ending)
+    return node.kind.may_record_rows and not (node.bypassed or node.plan_node.is_never_due or is_ending)
 
 
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[ProgramNode]:
