@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from graphtrain import Graph, Loader, Trainer, node, progress
+from graphtrain.kind import DECLARED
 from graphtrain.state.random import seed_everything
 from tests.resume.full_run import KINDS, Augmented, Network, losses_of
 
@@ -44,6 +45,7 @@ class Jitter:
                 parameter.add_(noise)
 
 
+OWN_KIND = DECLARED["jitter"]
 EDITS: dict[str, Callable[[Graph, random.Random], Graph]] = {
     "accumulate": lambda graph, choose: graph.set("accumulate", every=choose.randint(1, 4)),
     "clip": lambda graph, choose: graph.set("clip", max_norm=choose.choice([0.1, 1.0])),

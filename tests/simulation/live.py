@@ -19,12 +19,13 @@ from typing import Any
 
 from graphtrain import Graph, Outcome, Trainer
 from graphtrain.errors import GraphtrainError, LifeCycleError
+from graphtrain.kind import DECLARED
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.storage.run_directory import METRICS_FILE
 from graphtrain.storage.store import FolderStore
 from tests.resume.full_run import losses_of
 from tests.simulation.disk import KILLED, Disk
-from tests.simulation.draw import Event, Life
+from tests.simulation.draw import OWN_KIND, Event, Life
 from tests.simulation.rank_life import RankLife
 
 # What is reported of a process: how it has ended, and what it has come to or said.
@@ -56,6 +57,7 @@ def fails(life: Life | RankLife) -> str | None:
 
 
 def _live(life: Life, folder: Path) -> str | None:
+    DECLARED.setdefault("jitter", OWN_KIND)  # of which a test of pytest knows nothing
     how, expected = in_a_process(partial(_finish, life, folder / "whole", NOTHING, 0))
     if how != "finished":
         return f"the run that nothing happens to: {how}: {expected}"
