@@ -239,22 +239,22 @@ def tensor_of_a_class_of_its_own() -> dict[str, Any]:
     return stepped(update)
 
 
-@row("more than 20,000 objects are reachable")
+@row("more than 200,000 objects are reachable")
 def too_many_objects() -> dict[str, Any]:
-    table = [[[number] for number in range(900)] for _ in range(30)]
+    table = [[[number] for number in range(900)] for _ in range(240)]
 
     def update(step: int) -> float:
-        table[29][899][0] += 1
-        return 1 + table[29][899][0] / 1000
+        table[239][899][0] += 1
+        return 1 + table[239][899][0] / 1000
 
     return stepped(update)
 
 
-@row("is nested more than 100 deep")
+@row("is nested more than 500 deep")
 def too_deep() -> dict[str, Any]:
     innermost: list[Any] = [1]
     nested = innermost
-    for _ in range(150):
+    for _ in range(600):
         nested = [nested]
 
     def update(step: int) -> float:
