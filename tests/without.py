@@ -185,7 +185,7 @@ class Gone:
         statement = defined[name]
         parts: list[ast.AST] = [statement]
         if isinstance(statement, ast.FunctionDef):  # its decorators list the rows: each row is looked at by itself
-            parts = [*statement.body, *statement.args.args]
+            parts = [*statement.body, *statement.args.args, *statement.args.defaults]
         if any(self.imports(part) or self.names(ast.unparse(part)) for part in parts):
             return True
         used = {each.id for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)}

@@ -425,7 +425,7 @@ class Conjugated(nn.Module):
         return out * self.part.sum() + self.state.real.sum()
 
 
-@row("model.part shares memory with model.state")
+@row("model.part shares memory with model.state", bound="both are bound again before they are used")
 def lazy_conjugates() -> dict[str, Any]:
     return seeded(Conjugated)
 
