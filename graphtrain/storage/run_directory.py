@@ -91,8 +91,8 @@ def is_status(path: Path) -> bool:
     """
     try:
         content = read_regular(path, _MOST_BYTES_OF_A_STATUS)
-        return not content or {"state", "position"} <= read_status(path.parent).keys()
-    except (OSError, NotAsAgreedError, UsageError):
+        return not content or {"state", "position"} <= parsed_json(content).keys()
+    except (OSError, ValueError, AttributeError):  # no status: a link, no JSON, or no table
         return False
 
 
