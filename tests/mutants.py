@@ -10,26 +10,22 @@ import argparse
 import ast
 import copy
 import datetime
-import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
-import threading
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.entered import ENTERED, read_entered
 from tests.simulation.bugs import ROOT, copied
 from tests.tiers import FIRST
 
-ENTERED = "GRAPHTRAIN_ENTERED"  # a file that receives which test enters which functions
-SECONDS = 300
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108
+MOST_SECONDS, MOST_TESTS = 300.0, 60
 PACKAGES = ("graph", "kind", "language", "plan", "checks", "program", "state", "storage", "resume", "data", "ranks",
             "nodes", "trainer", "report", "proof", "viz", "command")  # fmt: skip
 EQUIVALENT: dict[str, str] = {}  # changes that change nothing that matters, each with why
@@ -89,61 +85,57 @@ def mutants(package: str, number: int, seed: str) -> Iterator[tuple[str, str, st
         yield str(file.relative_to(ROOT)), name, "".join(lines), function
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """With `-p tests.mutants`: write down the functions that a test enters, in threads too."""
-    entered: set[tuple[str, int]] = set()
-    for begin in (sys.setprofile, threading.setprofile):
-        begin(lambda frame, event, _: entered.add((frame.f_code.co_filename, frame.f_code.co_firstlineno)))
-    yield
-    for end in (sys.setprofile, threading.setprofile):
-        end(None)  # type: ignore[arg-type]
-    places = [[os.path.realpath(file), line] for file, line in [*entered] if file.startswith(str(ROOT))]
-    with Path(os.environ[ENTERED]).open("a") as record:
-        record.write(json.dumps([item.nodeid, places]) + "\n")
-
-
-def run_tests(root: Path, *words: str, record: Path | None = None) -> bool:
+def run_tests(root: Path, *words: str, seconds: float | None = MOST_SECONDS, folder: str = "") -> bool:
     """Whether tests pass in a copy of the checkout; False too where they take too long."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", FIRST, *words]
-    environment = {**os.environ, "PYTHONPATH": str(root), ENTERED: str(record)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", FIRST, *words]
+    environment = {**os.environ, "PYTHONPATH": str(root), ENTERED: folder}
     try:
-        return not subprocess.run(command, cwd=root, capture_output=True, timeout=SECONDS, env=environment).returncode
+        return not subprocess.run(command, cwd=root, capture_output=True, timeout=seconds, env=environment).returncode
     except subprocess.TimeoutExpired:
         return False
 
 
-def of_package(package: str, number: int, seed: str) -> tuple[str, int, int]:
-    """Print those that survive of a sample; the package, how many there were, and how many were found."""
-    sample, found = [*mutants(package, number, seed)], 0
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:  # noqa: S108
-        root, record, tests = copied(ROOT, Path(folder)), Path(folder) / "entered", defaultdict(list)
-        run_tests(root, "-p", "tests.mutants", f"tests/{package}", record=record)
-        for nodeid, entered in map(json.loads, record.read_text().splitlines()):
-            for file, line in entered:
-                tests[str(Path(file).relative_to(root)), line].append(nodeid)
+def tests_of_functions() -> dict[tuple[str, int], list[str]]:
+    """File and first line of a function -> the tests of the first tier that enter it."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        root = copied(ROOT, Path(folder))
+        run_tests(root, "-p", "tests.entered", "-n", str(os.cpu_count()), seconds=None, folder=folder)
+        return read_entered(Path(folder), root)
+
+
+def found_by(package: str, number: int, seed: str, tests: Mapping[tuple[str, int], Sequence[str]]) -> list[Any]:
+    """Print the survivors of a sample; the package, how many there were, found by its own tests, and by any."""
+    sample, own, every = [*mutants(package, number, seed)], 0, 0
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        root = copied(ROOT, Path(folder))
         for file, name, text, function in sample:
-            original, chosen = (root / file).read_text(), tests[file, function][:60]
             (root / file).write_text(text)
-            if name in EQUIVALENT or (chosen and not run_tests(root, *chosen)):
-                found += 1
+            for is_own in (True, False):
+                chosen = [
+                    test for test in tests.get((file, function), ()) if test.startswith(f"tests/{package}/") == is_own
+                ]
+                chosen = chosen[:: len(chosen) // MOST_TESTS + 1]
+                if name in EQUIVALENT or (chosen and not run_tests(root, "-x", *chosen)):
+                    own, every = own + is_own, every + 1
+                    break
             else:
                 print(f"survives: {name}", flush=True)
-            (root / file).write_text(original)
-    return package, len(sample), found
+            (root / file).write_text((ROOT / file).read_text())
+    return [package, len(sample), own, every]
 
 
 def main() -> None:
-    """Print the survivors, and a table: package, mutants, found, share."""
+    """Print the survivors, and a table: package, mutants, found by the tests of its folder, by any, share."""
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("packages", nargs="*", default=PACKAGES)
     parser.add_argument("--each", type=int, default=25, help="mutants of a package. Default: 25")
     parser.add_argument("--seed", default=f"{datetime.date.today()}", help="Default: the date")
     arguments = parser.parse_args()
+    tests = tests_of_functions()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        table = [*pool.map(lambda name: of_package(name, arguments.each, arguments.seed), arguments.packages)]
-    for package, count, found in [*table, ("together", sum(row[1] for row in table), sum(row[2] for row in table))]:
-        print(f"{package:<10}{count:>5}{found:>5}{100 * found / max(count, 1):>6.0f} %")
+        table = [*pool.map(lambda name: found_by(name, arguments.each, arguments.seed, tests), arguments.packages)]
+    for name, count, own, every in [*table, ["together", *(sum(row[1:][i] for row in table) for i in range(3))]]:
+        print(f"{name:<10}{count:>5}{own:>5}{every:>5}{100 * every / max(count, 1):>6.0f} %")
 
 
 if __name__ == "__main__":

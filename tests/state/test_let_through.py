@@ -5,36 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from graphtrain import Graph, Trainer, node
-from tests.state.setups import in_place
-from tests.state.setups.cutting import trainer_of
-from tests.state.setups.rows import ROWS, seeded, squared
+from tests.state.setups.rows import seeded, squared
 
 CUT_AT = 4  # steps, of seven in an epoch
-NAMES = [name for name, row in ROWS.items() if row.make.__module__ == in_place.__name__]
-
-
-@pytest.mark.first(1)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_resume_is_exact_or_says_why_not(name: str, tmp_path: Path) -> None:
-    """In one process: whatever a set of strings has as its order, another one is made here as well."""
-    row, lines = ROWS[name], list[str]()
-    if row.requires:
-        pytest.importorskip(row.requires)
-    whole, cut = trainer_of(row, tmp_path / "whole", []), trainer_of(row, tmp_path / "cut", [])
-    whole.run()
-    cut.run(until=f"{CUT_AT} steps")
-    resumed = trainer_of(row, tmp_path / "cut", lines)
-    resumed.run()
-    (line,) = [line for line in lines if line.startswith("resumed ")]
-    if not row.is_exact:
-        assert "not exact" in line and row.reports in line
-        return
-    weights = (each.resources["model"].parameters() for each in (whole, resumed))
-    assert all(map(torch.equal, *weights)) and line.endswith("exact") and "not exact" not in line, line
 
 
 def leaf_in_a_slot(run_dir: Path, lines: list[str]) -> Trainer:

@@ -11,8 +11,19 @@ from typing import Any
 
 import pytest
 
-from tests.state.setups.cutting import COMPARED, TRANSITIONS, forked, in_a_fresh_interpreter, resumed, whole
+from graphtrain.errors import GraphtrainError
+from tests.state.setups.cutting import (
+    COMPARED,
+    TRANSITIONS,
+    forked,
+    in_a_fresh_interpreter,
+    result_of,
+    resumed,
+    trainer_of,
+    whole,
+)
 from tests.state.setups.mutations import resumed_without
+from tests.state.setups.rows import Row
 from tests.state.setups.table import ROWS
 
 CUTS = 6
@@ -128,12 +139,64 @@ def check(name: str, expected: dict[str, Any], actual: dict[str, Any]) -> None:
         assert actual[what] == expected[what], f"{what} after {line}"
 
 
+# Rows that change what the process has once: classes, globals, hooks of all modules.
+OF_THE_PROCESS = {
+    "attributes_of_base_classes",
+    "attributes_of_members_of_an_enumeration",
+    "class_attributes",
+    "flags",
+    "globals_by_name",
+    "data_that_counts_in_a_global",
+    "own_loader_over_data_that_counts_in_a_global",
+    "function_of_another_module",
+    "global_counter",
+    "global_list",
+    "global_of_another_module",
+    "global_that_is_made_during_training",
+    "hook_for_one_step",
+    "hook_of_all_modules",
+    "import_within_a_function",
+    "method_that_is_exchanged",
+    "module_imported_within_a_function",
+}
+# Rows for what a new process has otherwise, and those that take a second or more.
+NOT_IN_THIS_PROCESS = OF_THE_PROCESS | {
+    "average_by_the_identity_of_parameters",
+    "function_of_a_library_that_is_exchanged",
+    "metric_of_torchmetrics_in_mid_validation",
+    "metrics_of_torchmetrics_in_a_model",
+    "objects_in_70_lists_of_300",
+    "own_loader_with_workers_over_a_file_that_is_opened_late",
+    "too_many_objects",
+}
 # The cut of each other row is among the six of the sweep, below; so is that of some whose workers take 10 s to start.
 SLOW = {"lazy_generator_in_two_workers", "own_loader_with_workers_over_data_that_counts_in_a_global"}
+FORKED = [*sorted(OF_THE_PROCESS), *sorted(NAMED - SLOW - OF_THE_PROCESS)]
 
 
-@pytest.mark.first(23)
-@pytest.mark.parametrize("name", [name for name in ROWS if name in NAMED - SLOW], indirect=True)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in NOT_IN_THIS_PROCESS], indirect=True)
+def test_a_resume_in_the_same_process_is_exact_where_it_says_so(name: str, tmp_path: Path) -> None:
+    """From one cut of a single epoch."""
+    row = ROWS[name]
+    try:
+        expected = _in_this_process(row, tmp_path / "whole")
+        _in_this_process(row, tmp_path / "cut", until="4 steps")
+        actual = _in_this_process(row, tmp_path / "cut")
+    except GraphtrainError as error:
+        expected = actual = {"refused": str(error)}
+    check(name, expected, actual)
+
+
+def _in_this_process(row: Row, run_dir: Path, until: str | None = None) -> dict[str, Any]:
+    lines: list[str] = []
+    trainer = trainer_of(row, run_dir, lines, epochs=1)
+    trainer.run(until=until)
+    return {} if until else result_of(trainer, run_dir) | {"lines": lines}
+
+
+@pytest.mark.first(len(OF_THE_PROCESS))
+@pytest.mark.parametrize("name", FORKED, indirect=True)
 def test_a_resume_is_exact_where_it_says_so(name: str, tmp_path: Path) -> None:
     expected = forked(whole, name, tmp_path, cuts_of(name, 1), file=tmp_path / "answer")
     is_refused = "refused" in expected

@@ -30,7 +30,6 @@ from tests.forkserver import CONTEXT
 from tests.state.setups.rows import Row
 from tests.state.setups.table import ROWS
 
-EPOCHS = 2
 # Of about 90: at the last ones nothing of the training is left.
 TRANSITIONS = range(3, 85)
 COMPARED = ("weights and optimizer", "metrics", "digest")
@@ -38,9 +37,9 @@ COMPARED = ("weights and optimizer", "metrics", "digest")
 _SECONDS = 300
 
 
-def trainer_of(row: Row, run_dir: Path, lines: list[str]) -> Trainer:
-    """A trainer of two epochs that saves only when it is asked to."""
-    graph = Graph.load("fit").set("finish", after=f"{EPOCHS} epochs").set("checkpoint", every="never")
+def trainer_of(row: Row, run_dir: Path, lines: list[str], epochs: int = 2) -> Trainer:
+    """A trainer that saves only when it is asked to."""
+    graph = Graph.load("fit").set("finish", after=f"{epochs} epochs").set("checkpoint", every="never")
     graph = graph.set("schedule", every="1 steps")
     for name, parameters in row.parameters.items():
         graph = graph.set(name, **parameters)
