@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import Subset, TensorDataset
 
 from graphtrain import Loader
+from graphtrain.data.fingerprint import _is_plain
 from tests.data.cutting import batches
 from tests.data.test_shares import Counted as Windows
 from tests.data.test_shares import share_of
@@ -116,3 +118,13 @@ def test_nothing_waits_for_the_garbage_collector_to_end_workers(begin: Callable[
         assert worker not in multiprocessing.active_children()
     finally:
         gc.enable()
+
+
+def test_samples_are_looked_at_only_where_that_has_no_effect() -> None:
+    class Counted(list[int]):
+        """Indices that may do anything when they are read."""
+
+    data = TensorDataset(torch.arange(8))
+    assert _is_plain(Subset(data, [0, 1]))
+    assert not _is_plain(Subset(data, Counted([0, 1])))
+    assert not _is_plain(Subset(Subset(data, Counted([0, 1])), [0]))

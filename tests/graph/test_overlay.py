@@ -612,3 +612,35 @@ def test_an_overlay_that_names_three_ends_of_an_edge_is_refused(tmp_path: Path) 
     )
     with pytest.raises(GraphError, match="`between` takes a source and a target, got"):
         Graph.load("fit").overlay(overlay)
+
+
+def test_what_follows_from_a_problem_is_not_reported_as_another(overlays: Overlays) -> None:
+    text = "\n".join(
+        [edit('insert = "x"', 'use = "choice"', 'after = "nowhere"'), edit('connect = "x"', 'target = "decide"')]
+    )
+    assert "nowhere" in overlays.problems(mine=text)
+    assert "\nG" not in overlays.problems(mine=text)
+    assert len(overlays.problems(mine=text).splitlines()) == 2, "the problem and its hint"
+
+
+def test_an_edit_in_a_body_leaves_the_place_of_the_node_around_it(overlays: Overlays) -> None:
+    inside = overlays.over(FIT, inside=edit('set = "validate/next_batch"', "limit = 5"))
+    around = overlays.over(FIT, around=edit('set = "validate"', "every = '2 epochs'"))
+    assert inside.nodes["validate"].place == FIT.nodes["validate"].place
+    assert "inside.toml" in str(inside.nodes["validate"].body.nodes["next_batch"].place)  # type: ignore[union-attr]
+    assert "around.toml" in str(around.nodes["validate"].place)
+
+
+def test_a_dry_run_leaves_what_a_node_is_idle_without() -> None:
+    @node(optional="strength")
+    class Damp:
+        """Idle without `strength`."""
+
+        strength: float = 1.0
+
+        def setup(self, model: Any) -> None: ...
+        def __call__(self) -> None: ...
+
+    graph = FIT.insert("damp", Damp, after="step").overlay("rollback").dry_run()
+    assert "strength" not in graph.nodes["damp"].parameters
+    assert graph.nodes["rollback"].parameters["deviations"] == float("inf"), "there is nothing to return to"

@@ -515,3 +515,34 @@ def test_a_kind_says_that_ranks_synchronise_in_it() -> None:
         "write_predictions",
     }
     assert shipped == {"agree", "divide", "exchange", *ends, *others}
+
+
+def test_the_fields_that_a_kind_may_also_be_due_by_are_listed() -> None:
+    with pytest.raises(TypeError) as caught:
+        node(extra_due_fields={"m": "every"})(
+            a_class(n=progress(False), n_type=bool, k=progress(0), k_type=int, **PERIODIC)
+        )
+    assert str(caught.value) == "thing: also due by 'm', which is not a bool field; known: n"
+
+
+def test_a_kind_knows_whether_it_reads_slots_at_the_end() -> None:
+    class Ends:
+        """Ends."""
+
+        def __call__(self, model: Any) -> None: ...
+        def at_end(self) -> None: ...
+
+    class Reads:
+        """Reads."""
+
+        def __call__(self, model: Any) -> None: ...
+        def at_end(self, model: Any) -> None: ...
+
+    ends, reads = kind_of(node(Ends)), kind_of(node(Reads))
+    assert (ends.acts_at_end, ends.reads_at_end) == (True, False)
+    assert (reads.acts_at_end, reads.reads_at_end) == (True, True)
+
+
+def test_a_tuple_of_any_members_is_taken() -> None:
+    assert coerce([1, "a"], tuple) == (1, "a")
+    assert coerce([1, 2], tuple[int, ...]) == (1, 2)

@@ -138,3 +138,9 @@ def test_a_parameter_takes_texts_lists_and_triggers(annotation: object) -> None:
 def test_a_number_without_a_unit_is_answered_with_an_example(value: object) -> None:
     with pytest.raises(ValueError, match='expected a trigger such as "100 steps", got '):
         Parameter("every", Trigger).coerce(value)
+
+
+def test_the_end_is_one_moment() -> None:
+    assert Trigger("end").terms == (Term(Fraction(1), "end"),)
+    assert Trigger(["2 steps", "end"]).at_end is True
+    assert Trigger("2 steps").at_end is False

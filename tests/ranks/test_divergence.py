@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from graphtrain import Graph, Outcome, node
-from graphtrain.errors import RankFailedError, RanksDivergedError
+from graphtrain.errors import CheckpointError, DataError, RankFailedError, RanksDivergedError, UsageError
+from graphtrain.program import agreement as agreements
 from graphtrain.program.agreement import Agreement
 from graphtrain.ranks import Ranks
 from tests.ranks.fake_ranks import KilledError, World
@@ -203,3 +204,10 @@ def test_what_ranks_have_trained_each_for_itself_does_not_keep_them_from_continu
         return trainer.run()
 
     assert raised(program) == [str(Outcome.FINISHED)] * 2
+
+
+@pytest.mark.parametrize("kind", [UsageError, DataError, CheckpointError])
+def test_an_error_of_the_leading_rank_has_its_type_on_all_ranks(kind: type[UsageError]) -> None:
+    error = agreements._raised(agreements._named(kind("what happened", "what to do")))
+    assert type(error) is kind
+    assert (error.message, error.hint) == ("what happened", "what to do")  # type: ignore[attr-defined]

@@ -17,7 +17,8 @@ from graphtrain import Graph, Loader, Trainer
 from graphtrain.errors import UsageError
 from graphtrain.program import agreement
 from graphtrain.program.resources import resolve_device
-from graphtrain.ranks import current_ranks, on_all_ranks
+from graphtrain.ranks import LostRankError, current_ranks, on_all_ranks
+from graphtrain.ranks.current import prints, using_ranks
 from graphtrain.ranks.processes import Processes
 from graphtrain.resume import equal_ranks
 from graphtrain.storage.run_files import RunFiles, RunLock
@@ -281,3 +282,21 @@ def test_every_rank_has_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(map(str, used)) == ["cuda:1"] * 3
     with pytest.raises(UsageError, match="local rank 2 has no CUDA device of its own: there are 2 here\n  hint: start"):
         resolve_device("auto", 2)
+
+
+@pytest.mark.parametrize(("rank", "prints_it"), [(1, True), (2, False)])
+def test_without_a_store_the_first_that_is_left_prints(rank: int, prints_it: bool) -> None:
+    class Left:
+        world_size = 3
+
+        def claim(self, name: str) -> bool:
+            raise LostRankError("the store is gone")
+
+        def ended(self) -> set[int]:
+            return {0}
+
+    ranks: Any = Left()
+    ranks.rank = rank
+    with using_ranks(ranks):
+        assert prints("all of them", is_of_all=True) is prints_it
+        assert prints("one of them")

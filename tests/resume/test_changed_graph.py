@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from graphtrain import Graph, Outcome, Trainer, UsageError, node, progress
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind import DECLARED
+from graphtrain.resume.restore import GraphChange
 from tests.program.small_run import small_graph, small_trainer
 
 # Inside a window, in validation (its slots alive), after validation, in the second epoch.
@@ -477,3 +479,12 @@ def test_the_progress_of_a_removed_node_is_reported_as_left_out(tmp_path: Path) 
     assert tiny(graph.remove("log", to="decide"), tmp_path, said).run() is Outcome.FINISHED
     assert "node log removed, edge decide -> log if log_due removed, guard log_due removed" in resumed_line(said)
     assert "progress of log left out" in resumed_line(said)
+
+
+def test_of_very_many_differences_the_rest_is_counted() -> None:
+    former = Graph.load("fit")
+    now = functools.reduce(lambda graph, number: graph.insert(f"n{number}", "choice"), range(35), former)
+    change = GraphChange(former, Renaming({}, former, now), former.diff(now), ())
+    assert change.words() == ["the graph (35 differences, below)"]
+    assert len(change.below()) == 31
+    assert change.below()[-1] == "  and 5 more: graphtrain diff RUN_DIR GRAPH"

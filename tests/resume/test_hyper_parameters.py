@@ -15,7 +15,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from graphtrain import Graph, Trainer, UsageError
-from graphtrain.resume.hyper_parameters import HyperParameters
+from graphtrain.resume.hyper_parameters import HyperParameters, encoded
 
 Make = Callable[[torch.optim.Optimizer], Any]
 
@@ -706,3 +706,9 @@ def test_the_name_of_several_optimizers_takes_the_settings_of_all(names: str, tm
     second = several(tmp_path, (0.3, 0.4))
     second.run(from_setup=names)
     assert [each.param_groups[0]["lr"] for each in second.resources["optimizer"]] == [0.3, 0.4]
+
+
+def test_settings_are_compared_as_plain_values() -> None:
+    assert encoded(torch.tensor([0.5, 2.0])) == [0.5, 2.0]
+    assert encoded(torch.ones(100)) == "a tensor of (100,)"
+    assert encoded({1: True, "n": 2**70}) == {"1": True, "n": str(2**70)}

@@ -662,3 +662,8 @@ def test_the_name_of_a_tensor_is_the_same_in_every_process(key: Any) -> None:
     tensors = Tensors("x")
     pack({key: {"moment": torch.ones(2)}}, "value", tensors, describer=Describer())  # type: ignore[arg-type]
     assert [*tensors.named] == ["value/moment"]
+
+
+def test_a_result_of_autograd_is_refused_with_what_to_write() -> None:
+    with pytest.raises(UnsaveableError, match=r"part of an autograd graph.*"):
+        pack(torch.ones(2, requires_grad=True) * 2, "value", Tensors("value"))

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from graphtrain import Graph, Trainer
 from graphtrain.command.runs import export
 from graphtrain.command.set_up import named_weights
-from graphtrain.errors import LifeCycleError, UsageError
-from graphtrain.storage.named import checkpoint_folder, saved_graph
+from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
+from graphtrain.storage.named import checkpoint_folder, newest_checkpoint, saved_graph
 from tests.resume.rank_runs import run, trainer_of
 
 
@@ -192,3 +192,17 @@ def test_it_is_not_called_inside_a_run(trained: Path) -> None:
     trainer = trainer_of(None, training_step=training_step)
     with pytest.raises(LifeCycleError, match="cannot be called from inside it"):
         trainer.run()
+
+
+def test_a_damaged_checkpoint_is_named_to_the_reader(trained: Path) -> None:
+    *_, newest = sorted(path for path in (trained / "checkpoints").iterdir() if path.is_dir())
+    damaged: list[Path] = []
+
+    def read(path: Path, manifest: Any) -> str:
+        if path == newest:
+            raise CheckpointError(f"{path}: its digest differs")
+        return path.name
+
+    found = newest_checkpoint(trained / "checkpoints", read, lambda line: None, damaged=damaged.append)
+    assert damaged == [newest]
+    assert found not in (None, newest.name)
