@@ -11,16 +11,20 @@ from tests.simulation.__main__ import drawn
 from tests.simulation.draw import Event, Life
 from tests.simulation.live import fails, shrunk
 
-pytestmark = pytest.mark.sweep
+LIVES_OF_ALL = 60  # a minute of processor time; the rest of them are in the sweep
 KILLED = Life((("accumulate", 0),), (), "Loader", (0,), "AdamW", "cosine", (), (Event("kill", 9), Event("stop", 3)))
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=pytest.mark.full if seed < LIVES_OF_ALL else pytest.mark.sweep) for seed in range(100)],
+)
 def test_a_life_ends_as_the_run_that_nothing_happened_to(seed: int) -> None:
     life = drawn(seed)
     assert fails(life) is None, life
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("section", ["resources", "progress", "random"])
 def test_a_section_that_is_not_restored_is_noticed_and_the_life_made_small(
     section: str, monkeypatch: pytest.MonkeyPatch
