@@ -182,6 +182,7 @@ def test_every_cut_is_exact(tmp_path: Path, combine: str, prefetch: bool) -> Non
     expect_cuts_are_exact(tmp_path, range(1, 60), FIT.set("next_batch", combine=combine, prefetch=prefetch))
 
 
+@pytest.mark.full
 def test_with_workers(tmp_path: Path) -> None:
     def with_workers() -> dict[str, Any]:
         return {
