@@ -618,6 +618,7 @@ def test_a_span_that_cannot_be_gone_through_is_one_of_several(folder: Path, comm
     assert result.out.count("the run is at the node `gone`, which this graph does not have") == 2
 
 
+@pytest.mark.full
 def test_checkpoints_by_the_clock_are_met_again(folder: Path, command: Command) -> None:
     """Their moments are others in a replay; so are those of rows of metrics."""
     slow = TINY.replace("import torch\n", "import time\nimport torch\n").replace(

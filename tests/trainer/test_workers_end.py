@@ -193,6 +193,7 @@ def test_a_node_that_is_replaced_leaves_none_behind() -> None:
     assert not workers()
 
 
+@pytest.mark.full
 def test_persistent_workers() -> None:
     """A Loader's end with the run; those of torch's DataLoader end with it, as torch has it."""
     persistent = make_trainer(loader(persistent_workers=True))
