@@ -166,12 +166,12 @@ NOT_IN_THIS_PROCESS = (
     | FILES
     | {
         "average_by_the_identity_of_parameters",
-    "compiled_model",
+        "compiled_model",
         "function_of_a_library_that_is_exchanged",
         "metric_of_torchmetrics_in_mid_validation",
         "metrics_of_torchmetrics_in_a_model",
         "objects_in_70_lists_of_300",
-    "samples_of_two_workers_of_the_own_loader",
+        "samples_of_two_workers_of_the_own_loader",
         "too_many_objects",
     }
 )
