@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from graphtrain.graph.elements import Edge as Edge
     from graphtrain.graph.elements import Node as Node
     from graphtrain.graph.elements import Problem as Problem
+    from graphtrain.graph.fit import fit as fit
     from graphtrain.nodes._optimizers import optimizers_of as optimizers_of
     from graphtrain.nodes._optimizers import parameters_of as parameters_of
     from graphtrain.nodes._training_step import CallsTrainingStep as CallsTrainingStep
@@ -76,6 +77,7 @@ _LATE = {
     "TrainBatch": "graphtrain.nodes.train_batch",
     "Trainer": "graphtrain.trainer.trainer",
     "described": "graphtrain.report.values",
+    "fit": "graphtrain.graph.fit",
     "loss_and_metrics": "graphtrain.nodes._training_step",
     "main": "graphtrain.command.program",
     "optimizers_of": "graphtrain.nodes._optimizers",

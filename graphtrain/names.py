@@ -4,10 +4,34 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+# The settings of `graphtrain.fit`, each with its edit of the graph `fit`: N stands for a number, X for any value.
+FIT: dict[str, str] = {
+    "epochs": 'finish.after = "N epochs"',
+    "steps": 'finish.after = "N steps"',
+    "accumulate": "accumulate.every = N",
+    "clip": "clip.max_norm = X",
+    "precision": 'train_batch.precision = "X"',
+    "compile": "train_batch.compile = X",
+    "train_batches": "next_batch.limit = N",
+    "validate_every": 'validate.every = "X"',
+    "validate_batches": "validate/next_batch.limit = N",
+    "schedule_every": 'schedule.every = "X"',
+    "log_every": 'log.every = "X"',
+    "save_every": 'checkpoint.every = "X"',
+    "keep": "checkpoint.keep = N",
+    "best": 'checkpoint.best = "X"',
+    "best_mode": 'checkpoint.best_mode = "X"',
+    "ema": "--overlay ema ema.decay = X",
+    "early_stop": "--overlay early_stop early_stop.patience = N",
+}
 
 # Names of Lightning, Hugging Face's TrainingArguments, Keras' `fit`, ignite and Composer, and their equivalents.
 FOREIGN: dict[str, str] = {
+    **{name: f"`{edit}`" for name, edit in FIT.items() if name != "best_mode"},
     "max_epochs": '`finish.after = "N epochs"`',
     "num_train_epochs": '`finish.after = "N epochs"`',
     "max_steps": '`finish.after = "N steps"`',
@@ -67,7 +91,6 @@ FOREIGN: dict[str, str] = {
     "dataloaders": "the resource `val_data`",
     "callbacks": "a node for each, added with `graph.insert(...)`",
     "algorithms": "a node for each, added with `graph.insert(...)`",
-    "epochs": '`finish.after = "N epochs"`',
     "n_epochs": '`finish.after = "N epochs"`',
     "num_epochs": '`finish.after = "N epochs"`',
     "max_duration": '`finish.after = "N epochs"` or `"N steps"`',
@@ -115,8 +138,52 @@ FOREIGN: dict[str, str] = {
     "dataloader_num_workers": "`num_workers` of the loader `train_data`",
     "data_collator": "`collate_fn` of the loader `train_data`",
     "compute_metrics": "a part of `validation_step(model, batch)`, which returns the metrics",
+    "gpus": "`--processes N`",
+    "devices": "`--processes N`",
+    "nproc_per_node": "`--processes N`",
+    "num_processes": "`--processes N`",
     "compute_loss": "a part of `training_step(model, batch)`, which returns the loss",
 }
+
+
+_EDIT = re.compile(r"(?:--overlay (\w+) )?([\w/]+)\.(\w+) = ([^`]+)")
+
+
+def edit_named(edit: str, value: Any) -> tuple[str, str, str, Any]:
+    """The overlay, the node, the parameter and its value of an edit in `FIT`, in which a value is put.
+
+    >>> edit_named('finish.after = "N epochs"', 3), edit_named("--overlay ema ema.decay = X", 0.99)
+    (('', 'finish', 'after', '3 epochs'), ('ema', 'ema', 'decay', 0.99))
+    """
+    match = _EDIT.fullmatch(edit)
+    assert match is not None, edit
+    overlay, node, parameter, template = match.groups(default="")
+    text = template.strip('"')
+    return overlay, node, parameter, value if text in ("N", "X") else text.replace("N", f"{value}")
+
+
+def pasted(name: str, value: Any) -> str:
+    """The words of a command line that set what another name, of `FIT` or another library, sets to a value.
+
+    Returns:
+        Empty if that takes more than an edit with a number.
+
+    >>> pasted("max_epochs", 3), pasted("accumulate", 4), pasted("ema", 0.99), pasted("gpus", 2)
+    ("finish.after='3 epochs'", 'accumulate.every=4', '--overlay ema ema.decay=0.99', '--processes 2')
+    >>> pasted("epochs", "many"), pasted("callbacks", 1)
+    ('', '')
+    """
+    there = FOREIGN.get(name, "")
+    edit = FIT.get(name) or there.strip("`")
+    if option := re.fullmatch(r"`(--[\w-]+ )N`", there):
+        return f"{option[1]}{value}"
+    template = _EDIT.fullmatch(edit)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if template is None or not ("X" in template[4] or (is_number and re.search(r"\bN\b", template[4]))):
+        return ""
+    overlay, node, parameter, new = edit_named(edit, value)
+    text = str(new).lower() if isinstance(new, bool) else f"{new}"
+    return (f"--overlay {overlay} " if overlay else "") + f"{node}.{parameter}={shlex.quote(text)}"
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -61,12 +61,11 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
         raise UsageError(f"`{function}` returned {result!r} alone", f"return the loss too: return loss, {result!r}")
     else:
         returned = described(result)
-    raise UsageError(
-        f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {returned}",
-        "set train_batch.skip_none = true if batches for which it returns None are to be skipped"
-        if result is None
-        else "",
-    )
+    given = result.get("loss") if isinstance(result, Mapping) else result
+    hint = "return the tensor itself, without `.item()` or `float()`" if isinstance(given, int | float) else ""
+    if result is None:
+        hint = "set train_batch.skip_none = true if batches for which it returns None are to be skipped"
+    raise UsageError(f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {returned}", hint)
 
 
 def count_and_metrics(result: Mapping[str, Any], name: str, samples: int, function: str) -> tuple[Any, dict[str, Any]]:

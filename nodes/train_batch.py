@@ -176,7 +176,12 @@ class TrainBatch(CallsTrainingStep):
         if window != 1 and loss_scale is None and samples != self._size and self._notify is not None:
             self._compare_sizes(model, samples)
         share = loss if window == 1 else loss / window  # a division costs 5 us with its backward
-        (share if loss_scale is None else scaled(share, loss_scale)).backward()  # type: ignore[no-untyped-call]
+        try:
+            (share if loss_scale is None else scaled(share, loss_scale)).backward()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if "a second time" in str(error):
+                error.add_note("`train_batch` runs backward itself: return the loss, without calling loss.backward()")
+            raise
         value = loss.detach()
         if metrics or self._prefix:
             self._means.add(self._named(loss, metrics), samples)

@@ -117,6 +117,8 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
             hint = ""
             if name in kind.varying and isinstance(value, str) and (is_expression(value) or field_of(value)):
                 hint = f'an expression is what it reads: reads = {{ {name} = "..." }}'
+            elif is_trigger(parameter.annotation) and isinstance(value, int | float) and not isinstance(value, bool):
+                hint = f'say of what: {name} = "{value} epochs", or "{value} steps"'
             yield scope.problem("G104", f"{thing}.{name}", f"{node.name}.{name}: {error}", hint)
             continue
         if is_trigger(parameter.annotation) and isinstance(coerced, Trigger):

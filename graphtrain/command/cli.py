@@ -12,7 +12,7 @@ import click
 
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.lazy import installed, part
-from graphtrain.names import FOREIGN, nearest, suggestion
+from graphtrain.names import FOREIGN, nearest, pasted, suggestion
 from graphtrain.version import __version__
 
 # Every command, and the module of this package that declares it, which is imported when the command is used. The
@@ -24,6 +24,7 @@ COMMANDS = {
     "show": "graphs",
     "diff": "diff",
     "copy": "graphs",
+    "new": "graphs",
     "graphs": "graphs",
     "nodes": "graphs",
     "export": "runs",
@@ -33,6 +34,22 @@ COMMANDS = {
     "predict": "evaluate",
     "verify": "prove",
     "replay": "prove",
+}
+
+# Commands of other tools, and what to write here.
+_RUN = "write graphtrain run SCRIPT NAME=VALUE ..."
+ELSEWHERE = {
+    "train": _RUN,
+    "fit": _RUN,
+    "launch": "write graphtrain run SCRIPT --processes N",
+    "resume": "the command that began a run resumes it: graphtrain run SCRIPT --run-dir RUN",
+    "validate": "write graphtrain test SCRIPT --run-dir RUN",
+    "evaluate": "write graphtrain test SCRIPT --run-dir RUN",
+    "eval": "write graphtrain test SCRIPT --run-dir RUN",
+    "init": "write graphtrain new train.py",
+    "list": "write graphtrain ls",
+    "runs": "write graphtrain ls",
+    "draw": "write graphtrain render GRAPH -o graph.svg",
 }
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -124,11 +141,12 @@ class _Helpful(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words; for an unknown option, suggest another."""
+        words = list(args)  # which parsing takes apart
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             known = [word for parameter in self.get_params(ctx) for word in parameter.opts if word[:2] == "--"]
-            hint = option_hint(error.option_name, known)
+            hint = option_hint(error.option_name, known, _value_of(error.option_name, words))
             raise click.UsageError(f"There is no option `{error.option_name}`; {hint}", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -180,7 +198,8 @@ class CommandLine(_Helpful, click.Group):
         """The command that the first word names, and the words that follow."""
         if self.get_command(ctx, args[0]) is None:
             close = nearest(args[0], self.list_commands(ctx))
-            ctx.fail(f"No such command '{args[0]}'." + (f" Did you mean '{close}'?" if close else ""))
+            hint = ELSEWHERE.get(args[0]) or (f"did you mean `{close}`?" if close else "")
+            ctx.fail(f"There is no command `{args[0]}`" + (f"; {hint}" if hint else ""))
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -199,21 +218,37 @@ class CommandLine(_Helpful, click.Group):
             formatter.write_dl([(name, " ".join(text.partition("\n\n")[0].split())) for name, text in helps.items()])
 
 
-def option_hint(option: str, known: Sequence[str]) -> str:
+def option_hint(option: str, known: Sequence[str], value: str = "") -> str:
     """What to write instead of an option that does not exist.
+
+    Arguments:
+        value: the word that follows it. Default: none.
 
     >>> option_hint("--run-dri", ["--run-dir", "--resume"]), option_hint("--max-epochs", ["--run-dir"])
     ('did you mean `--run-dir`?', 'that is `finish.after = "N epochs"` here')
-    >>> option_hint("--lr", ["--run-dir"])
-    'options: --run-dir; settings are written without dashes, as in lr=VALUE'
+    >>> option_hint("--max-epochs", ["--run-dir"], "3"), option_hint("--lr", ["--run-dir"], "1e-3")
+    ("write finish.after='3 epochs'", 'settings are written without dashes: lr=1e-3')
     """
     name = option.lstrip("-").replace("-", "_")
+    number = re.fullmatch(r"\d+(\.\d+)?", value)
+    if words := pasted(name, (float if number[1] else int)(value) if number else value) if value else "":
+        return f"write {words}"
     if name in FOREIGN:
         return suggestion(name, ())
     # Without the dashes, which all of them have.
     if match := nearest(name, [word.removeprefix("--") for word in known]):
         return f"did you mean `--{match}`?"
-    return f"options: {', '.join(known)}; settings are written without dashes, as in {name}=VALUE"
+    return f"settings are written without dashes: {name}={value or 'VALUE'}"
+
+
+def _value_of(option: str, words: Sequence[str]) -> str:
+    """The value of an option among the words of a command line; empty if it has none."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == option and not following.startswith("-"):
+            return following
+        if word.startswith(f"{option}="):
+            return word.removeprefix(f"{option}=")
+    return ""
 
 
 def command(
@@ -251,7 +286,7 @@ def launched(processes: int | None) -> int | None:
 app = CommandLine(
     "graphtrain",
     help="Train PyTorch models with an explicit graph: edit it, draw it, check it, stop it, resume it bit for bit.",
-    epilog="graphtrain render fit -o fit.svg",
+    epilog="graphtrain new train.py\npython train.py",
     context_settings=_CONTEXT,
 )
 click.version_option(

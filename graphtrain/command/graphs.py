@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -355,3 +356,27 @@ def _parameter_line(parameter: Parameter, kind: Kind) -> str:
     given = "required" if default is REQUIRED else f"default {text}"
     varies = ", or an expression in `reads`" if parameter.name in kind.varying else ""
     return f"{parameter.name}: {parameter.type_name}, {given}{varies}"
+
+
+# ---- new
+
+
+@command("graphtrain new train.py")
+def new(path: Path = Path("train.py")) -> None:
+    """Write a small training script to begin with, which runs as it is.
+
+    Exit codes: 0 written, 2 the file exists, or cannot be written.
+
+    Arguments:
+        path (FILE): The file to write, .py; it must not exist. Default: train.py.
+    """
+    if path.suffix != ".py" or not path.stem.isidentifier():
+        raise UsageError(f"`{path}` is not the name of a script", "letters, digits and underscores, and .py")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(files(__package__).joinpath("new_script.txt").read_text(encoding="utf-8"))
+    except FileExistsError:
+        raise UsageError(f"`{path}` exists", "name another file") from None
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
+    click.echo(f"wrote {path}; train with: python {path}")

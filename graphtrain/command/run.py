@@ -56,42 +56,30 @@ class RunOptions:
     """The options of a run, which are those of the command line: this is their help.
 
     Options:
-        graph: A shipped graph, a TOML file, or another script; saved: the graph in the checkpoint that is resumed.
-            Default: the graph of the script, which is what it passes to main or calls `graph`; else fit.
-        overlay: Add an overlay to the graph: a shipped one, as in ema (see graphtrain graphs), or a TOML file; can be
-            given several times.
-        run_dir: The run directory; an existing run is resumed. Default: runs/SCRIPT-001, ...
-        resume (WHAT): auto: resume from the newest checkpoint, or start a new run; never: refuse a directory that has a
-            run; or the name or path of a checkpoint: best and newest, also as RUN_DIR/best.
-        fork (RUN_DIR): Start from the newest checkpoint of another run, in a new run directory.
-        init (NAME=FILE): Load weights from a safetensors file or a checkpoint first, as in model=weights.safetensors or
-            model=runs/first/best; all names must match.
-        rename (OLD=NEW): The node OLD of the saved graph is called NEW now, as in accumulate=gather or
-            validate/next_batch=validate/fetch; can be given several times.
-        from_setup (NAMES): If setup() now sets other hyper-parameters than when the run began: take the new values of
-            these, as in optimizer.lr,scheduler.
-        from_saved: If setup() now sets other hyper-parameters: keep the saved ones.
-        until (AMOUNT): Stop early, as in '500 steps' or '2 hours'. The same command without it continues the run.
-        before (NODE): Stop when this node is the next to run, as in step or validate/eval_batch. The same command runs
-            it, and stops before it the next time.
-        dry_run: Only try it: one batch, every trigger due once, the end after one epoch; without a run directory and
-            loggers. The nodes that were not reached are listed.
-        seed (NUMBER): Seed of Python, NumPy and torch, set before setup() is called.
-        device: Where to train: auto, cpu, cuda, cuda:1, ...
-        processes (NUMBER): Train in this many processes on this host, each with its own part of the batches and, with
-            CUDA, its own device. Default: one, or those that torchrun has started.
+        graph: A graph by name, a TOML file or another script; saved: that of the resumed checkpoint. Default: that of
+            the script, else fit.
+        overlay: Add an overlay, as in ema, or a TOML file. Repeatable.
+        run_dir: The run is written here, or resumed from here. Default: a new folder in runs.
+        resume (WHAT): auto, never, or a checkpoint: best, newest, a path.
+        fork (RUN): Begin from a checkpoint of another run, in a new one.
+        init (NAME=FILE): Load weights, as in model=weights.safetensors. Repeatable.
+        rename (OLD=NEW): The node OLD of the saved graph is NEW now. Repeatable.
+        from_setup (NAMES): When resuming, take these from setup: optimizer.lr,...
+        from_saved: When resuming, keep what was saved.
+        until (AMOUNT): Stop after '500 steps', '2 hours'; to be resumed.
+        before (NODE): Stop each time when this node is next.
+        dry_run: Run everything once, and write nothing.
+        seed (NUMBER): Seed of Python, NumPy and torch.
+        device: auto, cpu, cuda, cuda:1, ...
+        processes (NUMBER): Train in so many processes on this host.
         deterministic: Ask torch for deterministic kernels.
-        log_every (AMOUNT): How often a row of metrics is recorded, as in 10 (steps) or '1 epochs': `every` of each node
-            `log`.
-        show (NAMES): The metrics to show, as in loss,val/loss. Default: all.
-        tensorboard: Also log to TensorBoard, inside the run directory.
-        time_nodes: Time the nodes of one batch in 128; graphtrain render RUN_DIR --run-dir RUN_DIR --seconds draws
-            where the time goes.
-        csv: Also write a table, metrics.csv, with one row for what one step has.
-        trace: Print a line on standard error for every transition: the node that ran, the next node, and every guard
-            that was evaluated, with the values it read. With --quiet, nothing else.
-        contained: For untrusted graphs: refuse a graph that names files outside of its folder (for a name: the
-            current folder), links that lead out of it, and another script in --graph.
+        log_every (AMOUNT): Record metrics every 10 (steps) or '1 epochs'.
+        show (NAMES): Display only loss,val/loss,...
+        tensorboard: Log to TensorBoard too.
+        time_nodes: Measure where time goes, for render --seconds.
+        csv: Write metrics.csv too, one row for each step.
+        trace: Print each transition, and the guards it asked.
+        contained: Refuse graphs that name files outside of their folder.
         quiet: Print errors only.
     """
 
@@ -162,7 +150,12 @@ class ScriptCommand(Command):
         ctx.exit()
 
     def _print_settings(
-        self, script: str | None = None, graph: str | None = None, overlay: Sequence[str] = (), **options: Any
+        self,
+        script: str | None = None,
+        settings: Sequence[str] = (),
+        graph: str | None = None,
+        overlay: Sequence[str] = (),
+        **options: Any,
     ) -> None:
         program = self.program
         if program is None and script is not None and script.partition(":")[0].endswith(".py"):
@@ -170,13 +163,12 @@ class ScriptCommand(Command):
         if program is not None:
             print_arguments(program.setup, program.function)
             named = options.get("run_dir") if graph == "saved" else graph
-            print_parameters(load_graph(named or program.own_graph(), overlays=overlay))
+            print_parameters(load_graph(named or program.own_graph(), overlays=overlay), settings)
 
 
 _SHARED = """
 Arguments:
-    settings (NAME=VALUE): NAME=VALUE sets an argument of setup, as in lr=1e-3; NODE.PARAM=VALUE a parameter of a node,
-        as in finish.after='500 steps'. Values are TOML, else strings.
+    settings (NAME=VALUE): An argument of setup, as in lr=1e-3, or a parameter of a node, as in finish.after='9 epochs'.
 """
 
 
@@ -192,7 +184,6 @@ Arguments:
 def run(script: str, settings: Sequence[str], **options: Any) -> int:
     """Train with a script: its setup() returns model, optimizer and data. A run that was interrupted is resumed.
 
-    A graph says what is done with them, in which order and when: that of the script, of --graph, or `fit`.
     With a SCRIPT, --help also lists what can be set.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
@@ -208,15 +199,13 @@ def program_command(program: Script) -> Command:
     """The command of a script that calls `graphtrain.main`."""
 
     @command(
-        f"{' '.join(program.words)} accumulate.every=4 finish.after='500 steps' --run-dir runs/first",
+        f"{' '.join(program.words)} accumulate.every=4 --run-dir runs/first",
         cls=ScriptCommand,
         shared=_SHARED,
         params=parameters_of(RunOptions),
     )
     def run(settings: Sequence[str], **options: Any) -> int:
         """Train with this script. A run that was interrupted is resumed.
-
-        A graph says what is done, in which order and when: that of the script, of --graph, or `fit`.
 
         Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
         """

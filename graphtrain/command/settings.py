@@ -18,7 +18,7 @@ from graphtrain.graph.elements import NESTED, nodes_of
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value, show_value
 from graphtrain.kind.signatures import descriptions_of, hints_of
-from graphtrain.names import suggestion
+from graphtrain.names import pasted, suggestion
 
 # The name of the argument of `setup` that receives the run.
 RUN_ARGUMENT = "run"
@@ -160,10 +160,13 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
         elif takes_any:
             checked[key] = value
         else:
+            words = pasted(key, value)
             hint = suggestion(key, known) or ("it takes others" if known else "it takes none")
             raise UsageError(
                 f"`{key}` is not an argument of {name}",
-                f"{hint.removesuffix('?')}; to set a parameter of a node, write NODE.{key}=VALUE",
+                f"write {words}"
+                if words
+                else f"{hint.removesuffix('?')}; to set a parameter of a node, write NODE.{key}=VALUE",
             )
     for key, argument in known.items():
         if argument.default is REQUIRED and key not in checked:
@@ -216,9 +219,25 @@ def print_arguments(setup: Callable[..., Any], name: str) -> None:
     _print(f"Arguments of {name}", "NAME=VALUE", [*setup_rows(setup)])
 
 
-def print_parameters(graph: Graph) -> None:
-    """Print the parameters of the nodes of a graph."""
-    _print(f"Parameters of the graph {graph.name}", "NODE.PARAM=VALUE", [*graph_rows(graph)])
+def print_parameters(graph: Graph, nodes: Sequence[str] = ()) -> None:
+    """Print which nodes of a graph have parameters, and those of some nodes.
+
+    Arguments:
+        nodes: the paths of these. Default: none.
+
+    Raises:
+        UsageError: there is no such node, or it has no parameters.
+    """
+    rows: dict[str, list[Row]] = {}
+    for row in graph_rows(graph):
+        rows.setdefault(row[0].rpartition(".")[0], []).append(row)
+    for node in (word for word in nodes if "=" not in word):
+        if node not in rows:
+            raise UsageError(f"--help: no node `{node}` of `{graph.title}` has parameters", suggestion(node, rows))
+        _print(f"Parameters of the node {node}", "NODE.PARAM=VALUE", rows[node])
+    printed = console()
+    printed.print(f"\n[bold]Nodes with parameters[/bold], as in --help {next(iter(rows), 'NODE')}")
+    printed.print(escaped("  " + ", ".join(rows)))
 
 
 def _print(title: str, heading: str, rows: Sequence[Row]) -> None:

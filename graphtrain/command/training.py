@@ -427,12 +427,12 @@ def expect_overlays(overlays: Sequence[str], run_dir: Path | None, resume: str, 
 
 
 def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> str:
-    """The checkpoint to start a fork from: the newest valid checkpoint of `source`.
+    """The checkpoint to start a fork from: the newest valid checkpoint of a run, or one of its checkpoints.
 
     If the run directory has a run already, because the same command was run before, that run is resumed instead.
 
     Raises:
-        UsageError: `source` has no checkpoint, is the run directory itself, or `resume` is given too.
+        UsageError: there is no checkpoint, is the run directory itself, or `resume` is given too.
     """
     if resume != "auto":
         raise UsageError("--fork and --resume are mutually exclusive", "--fork starts from a run's newest checkpoint")
@@ -440,4 +440,6 @@ def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: C
         raise UsageError("--fork: the run directory is the one to fork from", "name a new directory with --run-dir")
     if run_dir is not None and is_status(run_dir / STATUS_FILE):
         return resume
+    if not (source / CHECKPOINTS_FOLDER).is_dir():
+        return str(existing_checkpoint(source, None, "--fork", "name the directory of a run, or a checkpoint in it"))
     return str(newest_in(source, read_checkpoint, notify, "--fork: ", finite_first=True).path)

@@ -210,7 +210,8 @@ def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
 @functools.cache
 def _parameters(verb: str) -> list[inspect.Parameter]:
     """The parameters of a verb; ``**parameters`` is the last."""
-    return list(inspect.signature(getattr(Editable, verb)).parameters.values())[1:]
+    declared = inspect.signature(getattr(Editable, verb)).parameters.values()
+    return [each for each in declared if each.kind is not each.VAR_POSITIONAL][1:]
 
 
 def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:

@@ -216,7 +216,7 @@ class Texts:
 
     def hint(self, source: str) -> str:
         """A hint for an unknown name."""
-        match = nearest(source, self.known())
+        match = nearest(source, self.known(), cutoff=0.65)
         return f"did you mean `{match}`?" if match else f"known: {', '.join(self.known())}; a path ends in .toml"
 
 

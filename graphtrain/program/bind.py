@@ -282,9 +282,10 @@ class Program:
                 and (kind := self.plan.by_path[path].kind) is not None
                 and name in kind.fields
             )
-            further = f"; {quoted(never)} never changes" if never else ""
             self._lacking[node.path] = lacking
-            self.absent.append(f"`{node.path}` is bypassed: there is no `{lacking}`{further}")
+            if node.plan_node.body is not None or never:  # that nothing schedules the learning rate is not worth a line
+                further = f", and {quoted(never)} never changes" if never else ""
+                self.absent.append(f"no `{lacking}`, so `{node.path}` does not run{further}")
         return lacking is not None
 
     # ---- names

@@ -13,6 +13,7 @@ from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger
+from graphtrain.names import FIT, suggestion
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -186,6 +187,7 @@ class Trainer(RunView):
         rename: Mapping[str, str] | None = None,
         trace: Callable[[Explanation], Any] | None = None,
         time_nodes: bool = False,
+        **others: Any,
     ) -> Outcome:
         """Run to the end, until an amount is reached, or to a breakpoint; call it again to continue.
 
@@ -227,6 +229,11 @@ class Trainer(RunView):
                 a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
+        for name, value in others.items():
+            hint = suggestion(name, ["resume", "until", "before", "trace"])
+            if name in FIT:
+                hint = f"it is a setting of the graph: Trainer(graphtrain.fit({name}={value!r}), ...).run()"
+            raise UsageError(f"run: there is no argument `{name}`", hint)
         run = self._run
         explainer = run.tracing(trace) if trace is not None else None
         aspect = run.node_times if time_nodes and explainer is None else explainer

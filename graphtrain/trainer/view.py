@@ -31,6 +31,27 @@ if TYPE_CHECKING:
 
 _MOST_AMOUNTS = 3  # of a trigger, in a summary
 
+# Attributes of other trainers, and what to write here.
+_ALONE = 'a run validates as `validate.every` says; alone it is Trainer("evaluate", model=..., val_data=...).run()'
+ELSEWHERE = {
+    "fit": "write trainer.run()",
+    "train": "write trainer.run()",
+    "resume": "trainer.run() resumes what is in its run_dir",
+    "validate": _ALONE,
+    "evaluate": _ALONE,
+    "test": 'write Trainer("test", model=..., test_data=...).run()',
+    "predict": 'write Trainer("predict", model=..., predict_data=...).run()',
+    "set": "parameters belong to the graph: trainer.rewire(trainer.graph.set(...))",
+    "insert": "nodes belong to the graph: trainer.rewire(trainer.graph.insert(...))",
+    "save_checkpoint": "write trainer.save()",
+    "load_checkpoint": "write trainer.load() for the weights, trainer.run(resume=...) for the run",
+    "callback_metrics": "write trainer.metrics[-1]",
+    "logged_metrics": "write trainer.metrics",
+    "history": "write trainer.metrics",
+    "current_epoch": "write trainer.snapshot().epoch",
+    "global_step": "write trainer.snapshot().step",
+}
+
 
 class RunView:
     """What can be read from a run, at any time; nothing here changes it."""
@@ -41,6 +62,10 @@ class RunView:
     @property
     def _session(self) -> Session:
         return self._run.session
+
+    def __getattr__(self, name: str) -> Any:
+        hint = f": {ELSEWHERE[name]}" if name in ELSEWHERE else ""
+        raise AttributeError(f"`{type(self).__name__}` has no `{name}`{hint}", name=name, obj=self)
 
     @property
     def graph(self) -> Graph:

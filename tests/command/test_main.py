@@ -124,20 +124,32 @@ def test_a_module_is_run_by_its_name(script: Path) -> None:
     assert "resume with: python -m package.learn 'finish.after=1 steps' --run-dir runs/learn-001" in result.err
 
 
-def test_help_lists_what_can_be_set(script: Path, command: Command) -> None:
+def test_help_lists_what_can_be_set(script: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     shown = python("train.py", "--help", cwd=script)
     assert shown.code == 0, shown.err
     lines = [line.split() for line in shown.out.splitlines()]
     assert ["lr", "0.1", "number"] in lines
     assert ["batches", "4", "integer"] in lines
+    listed = shown.out.partition("Nodes with parameters, as in --help next_batch\n")[2].replace(",", " ").split()
+    assert {"accumulate", "finish", "validate/next_batch"} <= {*listed}
+    assert "Usage: python train.py" in shown.out
+    small = command("run", "train.py", "--help").out.splitlines()
+    assert len(small) <= 60
+    assert [line for line in small if len(line) > 80] == []
+    by_command = command("run", "train.py", "--help", "accumulate", "validate/next_batch")
+    lines = [line.split() for line in by_command.out.splitlines()]
     assert any(line[:4] == ["accumulate.every", "1", "integer", ">"] for line in lines)
     assert any(line[:2] == ["validate/next_batch.limit", "none"] for line in lines)
-    assert "Usage: python train.py" in shown.out
     by_command = command("run", "train.py", "--help", "--graph", "evaluate")
     assert by_command.code == 0
-    assert "Arguments of setup" in by_command.out and "Parameters of the graph evaluate" in by_command.out
-    listed = by_command.out.partition("Parameters of the graph")[2]
-    assert "next_batch.limit" in listed and "accumulate.every" not in listed
+    listed = by_command.out.partition("Nodes with parameters")[2]
+    assert "Arguments of setup" in by_command.out and "next_batch" in listed and "accumulate" not in listed
+    wrong = command("run", "train.py", "--help", "acumulate")
+    assert wrong.code == 2
+    assert wrong.err == (
+        "error: --help: no node `acumulate` of `fit` has parameters\n  hint: did you mean `accumulate`?\n"
+    )
 
 
 def test_help_without_a_script_imports_nothing(script: Path) -> None:

@@ -424,10 +424,26 @@ def test_a_fork_begins_from_another_run_and_continues_by_itself(tiny: Path, comm
     assert (again.code, "was finished before" in again.err) == (0, True)
 
 
+def test_a_fork_begins_from_a_checkpoint_of_another_run(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "finish.after=2 epochs", "--run-dir", "whole").code == 0
+    words = ["finish.after=2 epochs", "checkpoint.every=1 epochs", "checkpoint.keep=9"]
+    assert command("run", "tiny.py", *words, "--run-dir", "old").code == 0
+    (first, *_) = sorted(path for path in (tiny / "old" / "checkpoints").iterdir() if "step" in path.name)
+    forked = command("run", "tiny.py", "finish.after=2 epochs", "--fork", str(first), "--run-dir", "new")
+    assert forked.code == 0, forked.err
+    assert "resumed" in forked.err and "nothing was run" not in forked.err
+    assert status_of(tiny / "new")["digest"] == status_of(tiny / "whole")["digest"]
+    best = command("run", "tiny.py", "--fork", "old/best", "--run-dir", "other")
+    assert (best.code, "has no best checkpoint" in best.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--fork", "nowhere", "--run-dir", "new"], "there is no checkpoint in `nowhere`"),
+        (
+            ["--fork", "nowhere", "--run-dir", "new"],
+            "--fork: there is no checkpoint `nowhere`\n  hint: name the directory of a run, or a checkpoint in it",
+        ),
         (["--fork", "old", "--run-dir", "old"], "the run directory is the one to fork from"),
         (["--fork", "old", "--run-dir", "new", "--resume", "never"], "are mutually exclusive"),
     ],

@@ -244,7 +244,7 @@ def test_without_validation_data_there_is_none() -> None:
     said: list[str] = []
     trainer = trainer_of(FIT.overlay("sanity"), val_data=None, said=said)
     assert trainer.run() is Outcome.FINISHED
-    assert "`sanity` is bypassed: there is no `val_data`" in said
+    assert "no `val_data`, so `sanity` does not run" in said
 
 
 def test_data_that_cannot_be_set_back_is_reported() -> None:

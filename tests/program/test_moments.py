@@ -138,7 +138,7 @@ def test_a_bypassed_node_is_never_due_once() -> None:
     trainer = make_trainer(FIT.set("validate", every="once"), notify=lines.append)
     trainer.run()
     assert trainer.progress["validate"]["runs"] == 0
-    assert "`validate` is bypassed: there is no `val_data`" in lines
+    assert "no `val_data`, so `validate` does not run" in lines
 
 
 def test_once_is_part_of_the_digest() -> None:

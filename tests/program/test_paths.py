@@ -193,4 +193,4 @@ def test_what_is_read_in_a_body_that_is_bypassed_is_reported() -> None:
     lines: list[str] = []
     Trainer(graph, notify=lines.append, display=None, **resources())
     never = "`validate.runs`, `validate/next_batch.batches` never changes"
-    assert f"`validate` is bypassed: there is no `val_data`; {never}" in lines
+    assert f"no `val_data`, so `validate` does not run, and {never}" in lines

@@ -1,0 +1,95 @@
+"""`graphtrain.fit`: each setting is one edit of the graph `fit`, and the hints of other places name the same edit."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from typing import Any
+
+import pytest
+
+import graphtrain
+from graphtrain import Graph, UsageError
+from graphtrain.command.settings import split_settings, with_parameters
+from graphtrain.names import FIT, FOREIGN, edit_named, pasted, suggestion
+
+FIT_GRAPH = Graph.load("fit")
+
+# Setting, value, and the same as edits.
+EDITS = [
+    ({"epochs": 3}, FIT_GRAPH.set("finish", after="3 epochs")),
+    ({"epochs": 0.5}, FIT_GRAPH.set("finish", after="0.5 epochs")),
+    ({"steps": 100}, FIT_GRAPH.set("finish", after="100 steps")),
+    ({"epochs": 3, "steps": 100}, FIT_GRAPH.set("finish", after=["3 epochs", "100 steps"])),
+    ({"accumulate": 4}, FIT_GRAPH.set("accumulate", every=4)),
+    ({"clip": 1.0}, FIT_GRAPH.set("clip", max_norm=1.0)),
+    ({"precision": "bf16-mixed"}, FIT_GRAPH.set("train_batch", precision="bf16-mixed")),
+    ({"precision": "16-mixed"}, FIT_GRAPH.overlay("fp16")),
+    ({"compile": True}, FIT_GRAPH.set("train_batch", compile=True)),
+    ({"train_batches": 0.25}, FIT_GRAPH.set("next_batch", limit=0.25)),
+    ({"validate_every": "500 steps"}, FIT_GRAPH.set("validate", every="500 steps")),
+    ({"validate_batches": 5}, FIT_GRAPH.set("validate/next_batch", limit=5)),
+    ({"schedule_every": "1 epochs"}, FIT_GRAPH.set("schedule", every="1 epochs")),
+    ({"log_every": "10 steps"}, FIT_GRAPH.set("log", every="10 steps")),
+    ({"save_every": ["1 epochs", "5 minutes"]}, FIT_GRAPH.set("checkpoint", every=["1 epochs", "5 minutes"])),
+    ({"keep": 5}, FIT_GRAPH.set("checkpoint", keep=5)),
+    ({"best": "val/loss"}, FIT_GRAPH.set("checkpoint", best="val/loss")),
+    ({"best": "val/f1"}, FIT_GRAPH.set("checkpoint", best="val/f1", best_mode="max")),
+    ({"best": "accuracy/loss"}, FIT_GRAPH.set("checkpoint", best="accuracy/loss")),
+    ({"best": "val/width"}, FIT_GRAPH.set("checkpoint", best="val/width")),
+    ({"best": "val/accuracy", "best_mode": "min"}, FIT_GRAPH.set("checkpoint", best="val/accuracy", best_mode="min")),
+    ({"ema": 0.99}, FIT_GRAPH.overlay("ema").set("ema", decay=0.99)),
+    ({"early_stop": 5}, FIT_GRAPH.overlay("early_stop").set("early_stop", patience=5)),
+    ({"overlays": ["carry"], "ema": 0.9}, FIT_GRAPH.overlay("carry", "ema").set("ema", decay=0.9)),
+    ({}, FIT_GRAPH),
+]
+
+
+@pytest.mark.parametrize(("settings", "graph"), EDITS, ids=[str(settings) for settings, _ in EDITS])
+def test_a_setting_is_an_edit(settings: dict[str, Any], graph: Graph) -> None:
+    assert graphtrain.fit(**settings) == graph
+
+
+def test_every_setting_is_tried_and_no_name_is_left_out() -> None:
+    declared = {name for name, each in inspect.signature(graphtrain.fit).parameters.items() if each.kind == 3}
+    assert declared == {*FIT, "overlays"}
+    assert {name for settings, _ in EDITS for name in settings} == declared
+
+
+@pytest.mark.parametrize("name", FIT)
+def test_an_edit_names_a_parameter_that_there_is(name: str) -> None:
+    overlay, node, parameter, _ = edit_named(FIT[name], 1)
+    graph = FIT_GRAPH.overlay(overlay) if overlay else FIT_GRAPH
+    assert not [problem for problem in graph.set(node, **{parameter: "?"}).check() if problem.code == "G103"]
+
+
+@pytest.mark.parametrize("name", sorted({*FIT} - {"best_mode"}))
+def test_the_words_to_paste_make_the_same_edit(name: str) -> None:
+    value = {"epochs": 3, "steps": 7, "precision": "bf16-mixed", "compile": True, "best": "val/loss"}.get(name, 4)
+    value = "2 steps" if name.endswith("_every") else value
+    *option, word = shlex.split(pasted(name, value))
+    graph = FIT_GRAPH.overlay(*option[1:]) if option else FIT_GRAPH
+    assert with_parameters(graph, split_settings([word])[1]) == graphtrain.fit(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("max_epochs", "that is `epochs` here"),
+        ("accumulate_grad_batches", "that is `accumulate` here"),
+        ("gradient_clip_val", "that is `clip` here"),
+        ("limit_val_batches", "that is `validate_batches` here"),
+        ("epoch", "did you mean `epochs`?"),
+        ("callbacks", "that is a node for each, added with `graph.insert(...)` here"),
+    ],
+)
+def test_a_name_of_another_library_is_translated(name: str, hint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        graphtrain.fit(**{name: 1})
+    assert str(raised.value) == f"fit: there is no setting `{name}`\n  hint: {hint}"
+
+
+def test_where_a_number_is_needed_nothing_else_is_pasted() -> None:
+    assert pasted("max_epochs", "all") == pasted("epochs", True) == pasted("val_dataloader", 1) == pasted("lr", 1) == ""
+    assert pasted("val_check_interval", 3) == ""  # which of two it is, nobody knows
+    assert suggestion("max_epochs", ()) == f"that is {FOREIGN['epochs']} here"
