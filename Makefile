@@ -10,7 +10,7 @@ RESULTS := benchmarks/results
 # Else each process of the tests would compile all of the code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-lowest test-without sweep simulate bugs mutants figures lint bench bench-peers clean
+.PHONY: demo test test-all test-lowest test-newest test-without sweep simulate bugs mutants figures lint bench bench-peers clean
 
 demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new process, compare, draw the loop
 	$(BIN)/python examples/demo.py
@@ -23,6 +23,12 @@ test-all: .venv/.installed-dev  ## all tests but the long proofs: what CI runs
 
 test-lowest: .venv-lowest/.installed  ## the same tests on the lowest versions that pyproject.toml allows, but for torch
 	.venv-lowest/bin/python -m pytest --numprocesses 3 --dist worksteal -m 'not sweep'
+
+NEWEST ?= python3.13
+test-newest:  ## the same tests on the newest Python, where there is one (NEWEST=python3.13)
+	@if $(NEWEST) -c '' 2>/dev/null; then $(MAKE) --no-print-directory .venv-newest/.installed && \
+	  .venv-newest/bin/python -m pytest --numprocesses 3 --dist worksteal -m 'not sweep'; \
+	else echo "there is no $(NEWEST) here: nothing was tested"; fi
 
 sweep: .venv/.installed-dev  ## the long proofs: every cut, all data, all settings
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m sweep tests
@@ -66,7 +72,7 @@ bench-peers: .venv-peers/.installed  ## the loop beside those of other framework
 	OMP_NUM_THREADS=1 $(PEERS)/python benchmarks/loop.py --peers --rounds 11 --json $(RESULTS)/peers.json
 
 clean:  ## remove everything that was made here
-	rm -rf .venv .venv-lowest .venv-peers $(RESULTS) build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lowest .venv-newest .venv-peers $(RESULTS) build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -88,6 +94,14 @@ clean:  ## remove everything that was made here
 	rm -rf *.egg-info
 	.venv-lowest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints-lowest.txt torch==2.13.0
 	.venv-lowest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints-lowest.txt \
+	  --editable '.[dev,examples,notebook,tensorboard,torchdata,transformers]'
+	touch $@
+
+.venv-newest/.installed: pyproject.toml constraints.txt
+	$(NEWEST) -m venv .venv-newest
+	rm -rf *.egg-info
+	.venv-newest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt torch==2.13.0
+	.venv-newest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt \
 	  --editable '.[dev,examples,notebook,tensorboard,torchdata,transformers]'
 	touch $@
 
