@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 
 from graphtrain.command.cli import Command, command, launched, parameters_of
 from graphtrain.command.failure import exit_on_failure
+from graphtrain.command.output import notify_once
 from graphtrain.command.script import load_graph, script_graph, setup_function
 from graphtrain.command.settings import print_arguments, print_parameters
 from graphtrain.graph import Graph
@@ -219,6 +221,8 @@ def program_command(program: Script) -> Command:
 def _train(program: Script | str, settings: Sequence[str], options: RunOptions) -> int:
     if (code := launched(options.processes)) is not None:
         return code
+    if isinstance(program, str) and sys.stderr.isatty() and not options.quiet:
+        notify_once()(f"importing {program}")  # and torch, which takes seconds
     from graphtrain.command.training import train
 
     return train(program, settings, options, click.get_current_context().obj)
