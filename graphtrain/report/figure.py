@@ -48,15 +48,20 @@ def figure_of(curves: Sequence[Curve], x: str, title: str = "") -> Figure:
         for curve in curves:
             if curve.group == group:
                 marker = "." if len(curve.points) <= _FEW else ""
-                label = "_" if curve.name in named else curve.name.lstrip("_")
+                label = "_" if curve.name in named else _plain(curve.name.lstrip("_"))
                 axis.plot(*zip(*curve.points, strict=True), marker=marker, color=colours[curve.split], label=label)
                 named.add(curve.name)
-        axis.set_title(group, fontsize="medium")
+        axis.set_title(_plain(group), fontsize="medium")
         axis.set_xlabel(x)
         axis.grid(alpha=0.3)
         if len(named) > 1:
             axis.legend(fontsize="small", frameon=False)
     for axis in axes[len(groups) :]:
         axis.remove()
-    figure.suptitle(title)
+    figure.suptitle(_plain(title))
     return figure
+
+
+def _plain(text: str) -> str:
+    """A text that matplotlib does not read as a formula."""
+    return text.replace("$", r"\$")

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
+from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.printable import one_line
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
+from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
+from graphtrain.storage.named import graph_of
 from graphtrain.storage.run_directory import (
+    CHECKPOINTS_FOLDER,
     METRICS_FILE,
     TEXTS_FILE,
     RowsFile,
@@ -70,9 +74,12 @@ class Run(Recorded):
         """The procedure, as in the newest checkpoint.
 
         Raises:
-            CheckpointError, UsageError: there is none that can be read.
+            CheckpointError, UsageError: there is none, or it cannot be read.
         """
-        return Graph.load(self.path)
+        newest = own_checkpoint_paths(self.path / CHECKPOINTS_FOLDER)[-1:]
+        if not newest:
+            raise UsageError(f"`{self.path}` has no checkpoint yet, which would have the graph")
+        return graph_of(newest[0], read_manifest(newest[0]))
 
     @property
     def _clocks(self) -> Sequence[str]:
