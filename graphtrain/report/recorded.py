@@ -58,9 +58,8 @@ class Recorded(ABC):
         try:
             import pandas
         except ImportError as error:
-            raise UsageError(
-                f"a table needs pandas, which cannot be imported: {error}", "pip install pandas"
-            ) from error
+            why = f"a table needs pandas, which cannot be imported: {error}"
+            raise UsageError(why, "pip install pandas") from error
         return pandas.DataFrame(one_row_per_step(self.metrics, self._clocks) if joined else self.metrics)
 
     def plot(self, names: str | Iterable[str] | None = None, x: Literal["step", "epoch"] = "step") -> Figure:
@@ -89,12 +88,13 @@ class Recorded(ABC):
         curves = curves_of(rows, self._clocks, x)
         known = {curve.name for curve in curves}
         wanted = known if names is None else {names} if isinstance(names, str) else {*names}
-        for name in wanted - known:
+        for name in sorted(wanted - known):
             raise UsageError(f"there is no metric `{name}`", suggestion(name, known))
         curves = [curve for curve in curves if curve.name in wanted]
         if not curves:
             raise UsageError("there are no metrics to plot yet", "`log.every` and the end of an epoch record them")
-        return figure_of(curves, x, not_finite_since(rows))
+        drawn = ({name: value for name, value in row.items() if name in {"step", *wanted}} for row in rows)
+        return figure_of(curves, x, not_finite_since(drawn))
 
 
 def html_of(run: Recorded, counts: Mapping[str, int] | None = None) -> str:

@@ -90,7 +90,10 @@ class Run(Recorded):
         return Snapshot.from_plain(self.status)
 
     def __repr__(self) -> str:
-        status = self.status
+        try:
+            status = self.status
+        except UsageError as error:  # it was removed since
+            return f"<Run {self.path}: {error.message}>"
         place = one_line(str(status.get("place") or ""))
         return f"<Run {self.path}: {', '.join(filter(None, [one_line(str(status.get('state'))), place]))}>"
 

@@ -88,6 +88,7 @@ def test_what_is_missing_or_damaged_is_named(damage: Callable[[Path], Any], said
     damage(tmp_path / "run")
     with pytest.raises(UsageError, match=said):
         _ = (Run(run.path), run.metrics, run.texts)
+    assert repr(run).startswith(f"<Run {run.path}: ")
 
 
 @pytest.mark.parametrize("starts", ["3\n", '{"about": 3}\n', '{"about": {"arguments": [1]}}\n', '{"about": {}}\n{"ab'])
@@ -164,6 +165,7 @@ def test_some_metrics_over_epochs(tmp_path: Path) -> None:
     (axis,) = run.plot(["loss", "val/loss"], x="epoch").axes
     assert [list(line.get_xdata()) for line in axis.get_lines()] == [[0.5, 1.0], [1.0]]
     assert axis.get_xlabel() == "epoch" and [*lines_of(run.plot("lr"))] == ["lr"]
+    assert run.plot("lr").get_suptitle() == "", "the loss that is not finite is not drawn"
     with pytest.raises(UsageError, match="there is no metric `val/los`") as caught:
         run.plot(["loss", "val/los"])
     assert "val/loss" in caught.value.hint
