@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from graphtrain.alive import is_alive
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
 from graphtrain.command.output import console, notify, shown, table
@@ -23,8 +24,9 @@ from graphtrain.printable import one_line
 from graphtrain.report.numbers import duration, metric
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import checkpoint_paths
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STATUS_FILE, present_status
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, read_status
 
+ACTIVE = ("running", "stopping")
 _EXIT_CODES = {"finished": 0, "stopped": STOPPED}
 _DEPTH = 4
 _MOST_METRICS = 3
@@ -32,6 +34,26 @@ _STYLES = {"running": "cyan", "stopping": "cyan", "finished": "green", "failed":
 _WIDTH_OF_A_PIPE = 120
 _CLOCKS_DIFFER = 5.0  # seconds
 _END_OF_TIME = 1e12  # in seconds; anything beyond is a mistake
+
+
+def present_status(run_dir: Path) -> dict[str, Any]:
+    """The last status of a run; one that is running in a process that is gone is interrupted.
+
+    Raises:
+        UsageError: there is no run, or its status cannot be read.
+    """
+    status = read_status(run_dir)
+    if status.get("state") in ACTIVE and _alive(status) is False:
+        status["state"] = "interrupted"
+    return status
+
+
+def _alive(status: dict[str, Any]) -> bool | None:
+    """True if the process that wrote the status is alive; None if it runs on another host."""
+    if status.get("host") not in (None, socket.gethostname()):
+        return None
+    process = status.get("process")
+    return isinstance(process, int) and not isinstance(process, bool) and is_alive(process)
 
 
 def _age(status: dict[str, Any]) -> str:

@@ -114,7 +114,7 @@ def html_of(run: Recorded, counts: Mapping[str, int] | None = None) -> str:
         + f'<span style="{_FAINT}">{escape(name)}</span> {escape(metric(value))}'
         for name, value in shown[:_MOST_METRICS]
     ]
-    is_over = snapshot.position == "end" or snapshot.state == "finished"
+    is_over = snapshot.position in ("end", "", "?") or snapshot.state == "finished"
     next_node = "" if is_over else f"; next node {snapshot.position}"
     try:
         picture = svg_of(run.graph, counts, None if is_over else snapshot.position)

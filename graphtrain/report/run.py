@@ -17,8 +17,7 @@ from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
     TEXTS_FILE,
-    RowsFile,
-    as_text,
+    MetricsFile,
     present_status,
     read_starts,
 )
@@ -55,12 +54,12 @@ class Run(Recorded):
     @property
     def metrics(self) -> list[dict[str, float]]:
         """The rows recorded so far, oldest first."""
-        return RowsFile(self.path / METRICS_FILE).complete_rows()
+        return MetricsFile(self.path / METRICS_FILE).complete_rows()
 
     @property
     def texts(self) -> list[dict[str, Any]]:
         """The texts that ``recorder.show`` has kept, oldest first, with step and epoch."""
-        return RowsFile(self.path / TEXTS_FILE, as_text).complete_rows()
+        return MetricsFile(self.path / TEXTS_FILE, are_texts=True).complete_rows()
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +73,21 @@ def read_status(path: str | Path) -> dict[str, Any]:
     return status
 
 
+def last_rows(path: Path, length: int) -> list[dict[str, Any]]:
+    """The last metric rows of the run in a directory: those in the last 256 KiB of its first `length` bytes.
+
+    NaN and infinities are strings. Rows that cannot be read are left out.
+    """
+    try:
+        with open(open_regular(path / METRICS_FILE), "rb") as file:
+            start = max(length - _MOST_BYTES_OF_LAST_ROWS, 0)
+            file.seek(start)
+            lines = file.read(length - start).split(b"\n")
+    except (OSError, NotAsAgreedError):
+        return []
+    return _tables(lines[1 if start else 0 :])
+
+
 def present_status(run_dir: str | Path) -> dict[str, Any]:
     """The last status of a run; one that is running in a process that is gone is interrupted.
 
@@ -91,26 +106,6 @@ def _is_alive(status: Mapping[str, Any]) -> bool | None:
         return None
     process = status.get("process")
     return isinstance(process, int) and not isinstance(process, bool) and is_alive(process)
-
-
-def as_text(value: Any) -> Any:
-    """A value of a row of texts: the text, or a number of its position."""
-    return value if isinstance(value, str) else _number(value)
-
-
-def last_rows(path: Path, length: int) -> list[dict[str, Any]]:
-    """The last metric rows of the run in a directory: those in the last 256 KiB of its first `length` bytes.
-
-    NaN and infinities are strings. Rows that cannot be read are left out.
-    """
-    try:
-        with open(open_regular(path / METRICS_FILE), "rb") as file:
-            start = max(length - _MOST_BYTES_OF_LAST_ROWS, 0)
-            file.seek(start)
-            lines = file.read(length - start).split(b"\n")
-    except (OSError, NotAsAgreedError):
-        return []
-    return _tables(lines[1 if start else 0 :])
 
 
 def is_status(path: Path) -> bool:
@@ -134,24 +129,18 @@ def are_starts(path: Path) -> bool:
         return False
 
 
-def _number(value: Any) -> float:
-    if not isinstance(value, str | int | float):
-        raise ValueError("a value is not a number")
-    return float(value) if isinstance(value, str) else value
-
-
-class RowsFile:
-    """Rows of metrics, or of texts, one JSON object per line, without times: equal runs have equal files.
+class MetricsFile:
+    """Metric rows, or rows of texts, one JSON object per line, without times: equal runs have equal files.
 
     Rows are written immediately. What a full disk did not take is kept, and written first when there is room again.
 
     Arguments:
         path: the file; created with the first row.
-        value: reads a value, or raises a ValueError. Default: a number.
+        are_texts: True for rows of texts. Default: False.
     """
 
-    def __init__(self, path: Path, value: Callable[[Any], Any] = _number) -> None:
-        self._path, self._value = path, value
+    def __init__(self, path: Path, *, are_texts: bool = False) -> None:
+        self._path, self._are_texts = path, are_texts
         self._descriptor: int | None = None
         self._waiting = b""
 
@@ -250,7 +239,8 @@ class RowsFile:
         return rows
 
     def _row(self, line: bytes) -> dict[str, Any]:
-        return {name: self._value(value) for name, value in parsed_json(line).items()}
+        values = parsed_json(line).items()
+        return {name: value if self._are_texts and isinstance(value, str) else _number(value) for name, value in values}
 
     def _size(self) -> int:
         if not os.path.lexists(self._path):
@@ -290,6 +280,12 @@ def readable_failure(path: Path) -> Iterator[None]:
     except OSError as error:
         hint = "make it writable, then resume" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else ""
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}", hint) from error
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, str | int | float):
+        raise ValueError("a value is not a number")
+    return float(value) if isinstance(value, str) else value
 
 
 # ---- the ranking

@@ -35,10 +35,9 @@ from graphtrain.storage.run_directory import (
     STARTS_FILE,
     STATUS_FILE,
     TEXTS_FILE,
+    MetricsFile,
     Retention,
-    RowsFile,
     are_starts,
-    as_text,
     is_ranking,
     is_status,
     read_starts,
@@ -218,8 +217,8 @@ class RunFiles:
                 "change to a folder that does, or name the run directory by its absolute path",
             ) from None
         self._store = FolderStore(self.folder / CHECKPOINTS_FOLDER, notify)
-        self._metrics = RowsFile(self.folder / METRICS_FILE)
-        self._texts = RowsFile(self.folder / TEXTS_FILE, as_text)
+        self._metrics = MetricsFile(self.folder / METRICS_FILE)
+        self._texts = MetricsFile(self.folder / TEXTS_FILE, are_texts=True)
         self._lock = RunLock(self.folder, notify)
         self._notify = notify
         self._run = ""

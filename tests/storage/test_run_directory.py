@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.storage.run_directory import RowsFile, read_status
+from graphtrain.storage.run_directory import MetricsFile, read_status
 from graphtrain.storage.run_files import RunFiles
 
 
@@ -22,7 +22,7 @@ from graphtrain.storage.run_files import RunFiles
 def test_numbers_of_other_libraries_are_numbers(number: Callable[[float], Any], tmp_path: Path) -> None:
     values = {"loss": 0.5, "none": float("nan"), "large": float("-inf")}
     row: dict[str, Any] = {"step": 3, **{name: number(value) for name, value in values.items()}}
-    metrics = RowsFile(tmp_path / "metrics.jsonl")
+    metrics = MetricsFile(tmp_path / "metrics.jsonl")
     metrics.append(row)
     metrics.close()
     expected = '{"step": 3, "loss": 0.5, "none": "nan", "large": "-inf"}\n'
@@ -69,11 +69,11 @@ def test_a_status_that_cannot_be_read_is_reported(make: Callable[[Path], None], 
 def test_a_row_that_is_damaged_is_named_by_its_line(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(content)
     with pytest.raises(UsageError, match=said):
-        RowsFile(tmp_path / "metrics.jsonl").complete_rows()
+        MetricsFile(tmp_path / "metrics.jsonl").complete_rows()
 
 
 def test_a_row_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
-    file = RowsFile(tmp_path / "metrics.jsonl")
+    file = MetricsFile(tmp_path / "metrics.jsonl")
     assert file.complete_rows() == []
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": "nan"}\n{"step": 2, "lo')
     (row,) = file.complete_rows()
@@ -84,4 +84,4 @@ def test_a_row_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
 def test_rows_are_in_a_regular_file(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / "metrics.jsonl")
     with pytest.raises(UsageError, match=r"metrics.jsonl cannot be read: it is"):
-        RowsFile(tmp_path / "metrics.jsonl").complete_rows()
+        MetricsFile(tmp_path / "metrics.jsonl").complete_rows()
