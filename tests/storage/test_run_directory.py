@@ -31,32 +31,6 @@ def test_numbers_of_other_libraries_are_numbers(number: Callable[[float], Any], 
     assert read_status(tmp_path)["metrics"] == json.loads(expected)
 
 
-def test_a_text_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
-    RunFiles(tmp_path, print).started({}, {"source.diff": "caf\udce9"})
-    assert (tmp_path / "source.diff").read_text() == "caf\\udce9"
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (os.mkfifo, "is not a regular file"),
-        (lambda file: file.symlink_to("/dev/zero"), "is a link; in a run directory only `checkpoints` may be one"),
-        (Path.mkdir, "cannot be read"),
-        (lambda file: file.write_text(" " * 2_000_000), "has 2000000 bytes instead of at most 1048576"),
-        (lambda file: file.write_text("[" * 100_000), "nested more than 100 deep"),
-        (lambda file: file.write_text('{"step": ' + "9" * 5000 + "}"), "cannot be read"),
-        (lambda file: file.write_bytes(b'{"a": "\xff"}'), "cannot be read"),
-        (lambda file: file.write_text("[]"), "it is not a table"),
-    ],
-)
-def test_a_status_that_cannot_be_read_is_reported(make: Callable[[Path], None], said: str, tmp_path: Path) -> None:
-    make(tmp_path / "status.json")
-    begun = time.process_time()
-    with pytest.raises(UsageError, match=said):
-        read_status(tmp_path)
-    assert time.process_time() - begun < 5
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -85,3 +59,29 @@ def test_rows_are_in_a_regular_file(make: Callable[[Path], None], tmp_path: Path
     make(tmp_path / "metrics.jsonl")
     with pytest.raises(UsageError, match=r"metrics.jsonl cannot be read: it is"):
         MetricsFile(tmp_path / "metrics.jsonl").complete_rows()
+
+
+def test_a_text_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
+    RunFiles(tmp_path, print).started({}, {"source.diff": "caf\udce9"})
+    assert (tmp_path / "source.diff").read_text() == "caf\\udce9"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "is not a regular file"),
+        (lambda file: file.symlink_to("/dev/zero"), "is a link; in a run directory only `checkpoints` may be one"),
+        (Path.mkdir, "cannot be read"),
+        (lambda file: file.write_text(" " * 2_000_000), "has 2000000 bytes instead of at most 1048576"),
+        (lambda file: file.write_text("[" * 100_000), "nested more than 100 deep"),
+        (lambda file: file.write_text('{"step": ' + "9" * 5000 + "}"), "cannot be read"),
+        (lambda file: file.write_bytes(b'{"a": "\xff"}'), "cannot be read"),
+        (lambda file: file.write_text("[]"), "it is not a table"),
+    ],
+)
+def test_a_status_that_cannot_be_read_is_reported(make: Callable[[Path], None], said: str, tmp_path: Path) -> None:
+    make(tmp_path / "status.json")
+    begun = time.process_time()
+    with pytest.raises(UsageError, match=said):
+        read_status(tmp_path)
+    assert time.process_time() - begun < 5
