@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from graphtrain.report.logger import Image as Image
     from graphtrain.report.logger import RunLogger as RunLogger
     from graphtrain.report.logger import Text as Text
+    from graphtrain.report.rows import joined as joined
+    from graphtrain.report.run import Run as Run
     from graphtrain.report.snapshot import Display as Display
     from graphtrain.report.snapshot import Snapshot as Snapshot
     from graphtrain.report.tensorboard import TensorBoard as TensorBoard
@@ -69,6 +71,7 @@ _LATE = {
     "Node": "graphtrain.graph.elements",
     "PlannedRun": "graphtrain.program.whole_run",
     "Problem": "graphtrain.graph.elements",
+    "Run": "graphtrain.report.run",
     "RunLogger": "graphtrain.report.logger",
     "Snapshot": "graphtrain.report.snapshot",
     "Sum": "graphtrain.report.values",
@@ -78,6 +81,7 @@ _LATE = {
     "Trainer": "graphtrain.trainer.trainer",
     "described": "graphtrain.report.values",
     "fit": "graphtrain.graph.fit",
+    "joined": "graphtrain.report.rows",
     "loss_and_metrics": "graphtrain.nodes._training_step",
     "main": "graphtrain.command.program",
     "optimizers_of": "graphtrain.nodes._optimizers",

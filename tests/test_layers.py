@@ -44,7 +44,7 @@ LATE = {
     ("graph.graph", "storage.named"): "`Graph.load` takes a run directory",
     ("graph.elements", "viz.render"): "graphs and differences draw themselves: `render` and `_repr_svg_` are methods",
     (
-        "trainer.view",
+        "report.recorded",
         "viz.render",
     ): "a trainer draws itself in a notebook; without one, a run imports nothing that draws",
 }

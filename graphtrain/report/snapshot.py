@@ -35,6 +35,7 @@ class Snapshot:
         evaluation_batch, evaluation_batches: batches fetched in it, and its total, if known.
         window: backward passes in the open window, and its size; None between two windows.
         metrics: the latest value of each metric, by name, the latest row's last.
+        texts: the beginning of the latest text of each name that was shown, the latest last.
         rates: for each unit of things trained on (`batches`, `samples`, `tokens`): the recent number per second.
         elapsed_seconds: the running time, summed over interruptions, without pauses.
         earlier_seconds: the part of it before this process resumed the run.
@@ -61,6 +62,7 @@ class Snapshot:
     evaluation_batches: int | None = None
     window: tuple[int, int] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     elapsed_seconds: float = 0.0
     earlier_seconds: float = 0.0
@@ -101,7 +103,7 @@ class Snapshot:
     def from_plain(mapping: Mapping[str, Any]) -> Snapshot:
         """A snapshot from the data of `as_plain`, or from any other: entries that do not fit are left out.
 
-        At most the last 200 entries of a mapping are taken, and 200 characters of a text.
+        At most the last 200 entries of a mapping are taken, and 200 characters of a text (1,000 of `texts`).
 
         >>> Snapshot.from_plain({"state": "running", "step": "many", "metrics": {"loss": "nan"}, "x": 1}).metrics
         {'loss': nan}
@@ -135,6 +137,7 @@ class Display(ABC):
 
 
 _UNKNOWN = "?"
+MOST_OF_A_TEXT = 1000  # characters
 _MOST_ENTRIES = 200
 _MOST_CHARACTERS = 200
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -174,6 +177,9 @@ def _read(entry: Field[Any], value: Any) -> Any:
         case "tuple[int, int]", [done, whole]:
             window = _whole(done), _whole(whole)
             return None if None in window else window
+        case "Mapping[str, str]", Mapping():
+            texts = [(name, text) for name, text in value.items() if isinstance(text, str)][-_MOST_ENTRIES:]
+            return {str(name)[:_MOST_CHARACTERS]: text[:MOST_OF_A_TEXT] for name, text in texts}
         case "Mapping[str, float]", Mapping():
             read = _number if entry.name == "metrics" else _amount
             entries = [*value.items()][-_MOST_ENTRIES:]

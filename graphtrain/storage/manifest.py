@@ -137,7 +137,7 @@ class Manifest:
         position: the path of the next node; of the last node if the run has `ended`.
         digest: of the state; with several ranks, of all their `digests`.
         clock_of: the path of the body that trains, if it is not the main graph; `clocks` are those around it.
-        metrics_bytes: the length of the metrics file.
+        metrics_bytes, texts_bytes: the lengths of the files of metrics and of texts.
         about: plain data from the caller; this, `origin`, `data` and `environment` are a `RunEnvironment`.
         seconds: the time that the run has taken so far, by activity.
         metrics: the last recorded values.
@@ -193,6 +193,7 @@ class Manifest:
     own_drift: bool = _field(_is_flag, False, omitted=True)
     saved_by: Mapping[str, str] = _field(_table_of(_is_text), {}, omitted=True)
     returns: int = _field(_is_count, 0, omitted=True)
+    texts_bytes: int = _field(_is_count, 0, omitted=True)
 
     @classmethod
     def of(cls, table: Any) -> Manifest:

@@ -6,21 +6,25 @@ import errno
 import json
 import math
 import os
+import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from graphtrain.alive import is_alive
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.plain import json_value
 from graphtrain.storage.regular import NotAsAgreedError, open_regular, parsed_json, read_regular, replace_file
 
 METRICS_FILE = "metrics.jsonl"
+TEXTS_FILE = "texts.jsonl"
 STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
 BEST_FILE = "best.json"
 CHECKPOINTS_FOLDER = "checkpoints"
+ACTIVE = ("running", "stopping")
 # The most seconds between two writes of the status while a run is active.
 STATUS_SECONDS = 2.0
 _MOST_BYTES_OF_A_STATUS = 1 << 20
@@ -84,6 +88,26 @@ def last_rows(path: Path, length: int) -> list[dict[str, Any]]:
     return _tables(lines[1 if start else 0 :])
 
 
+def present_status(run_dir: str | Path) -> dict[str, Any]:
+    """The last status of a run; one that is running in a process that is gone is interrupted.
+
+    Raises:
+        UsageError: there is no run, or its status cannot be read.
+    """
+    status = read_status(run_dir)
+    if status.get("state") in ACTIVE and _is_alive(status) is False:
+        status["state"] = "interrupted"
+    return status
+
+
+def _is_alive(status: Mapping[str, Any]) -> bool | None:
+    """True if the process that wrote the status is alive; None if it runs on another host."""
+    if status.get("host") not in (None, socket.gethostname()):
+        return None
+    process = status.get("process")
+    return isinstance(process, int) and not isinstance(process, bool) and is_alive(process)
+
+
 def is_status(path: Path) -> bool:
     """True for a status file that a run has written.
 
@@ -106,20 +130,21 @@ def are_starts(path: Path) -> bool:
 
 
 class MetricsFile:
-    """Metric rows, one JSON object per line, without times: equal runs have equal files.
+    """Metric rows, or rows of texts, one JSON object per line, without times: equal runs have equal files.
 
     Rows are written immediately. What a full disk did not take is kept, and written first when there is room again.
 
     Arguments:
         path: the file; created with the first row.
+        are_texts: True for rows of texts. Default: False.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, are_texts: bool = False) -> None:
+        self._path, self._are_texts = path, are_texts
         self._descriptor: int | None = None
         self._waiting = b""
 
-    def append(self, row: Mapping[str, float]) -> None:
+    def append(self, row: Mapping[str, Any]) -> None:
         """Add a row. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
         self._waiting += (json.dumps(json_value(row), separators=(", ", ": ")) + "\n").encode()
         with suppress(OSError, NotAsAgreedError):  # reported by `length`, where something depends on it
@@ -157,7 +182,7 @@ class MetricsFile:
             with readable_failure(self._path):
                 os.fsync(self._descriptor)
 
-    def cut(self, length: int) -> list[dict[str, float]]:
+    def cut(self, length: int) -> list[dict[str, Any]]:
         """Truncate the file to `length` bytes; returns the rows that remain.
 
         Raises:
@@ -178,7 +203,7 @@ class MetricsFile:
                 file.truncate(length)
         return rows
 
-    def first_rows(self, length: int) -> list[dict[str, float]]:
+    def first_rows(self, length: int) -> list[dict[str, Any]]:
         """The rows in the first `length` bytes.
 
         Raises:
@@ -192,6 +217,31 @@ class MetricsFile:
                 "it was changed since; resume into another run directory, with --fork",
             ) from None
 
+    def complete_rows(self) -> list[dict[str, Any]]:
+        """All rows but a last one that is still being written, or that a kill has cut; none where there is no file.
+
+        Raises:
+            UsageError: the file cannot be read, or a line is not a row.
+        """
+        rows: list[dict[str, Any]] = []
+        try:
+            with open(open_regular(self._path), "rb") as file:
+                while (line := file.readline(_MOST_BYTES_OF_A_ROW)).endswith(b"\n"):
+                    rows.append(self._row(line))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UsageError(f"{self._path} cannot be read: {error.strerror or error}") from None
+        except NotAsAgreedError as error:
+            raise UsageError(f"{self._path} cannot be read: it {error}") from None
+        except (ValueError, AttributeError, TypeError) as error:
+            raise UsageError(f"{self._path}:{len(rows) + 1} is not a row that a run has written ({error})") from None
+        return rows
+
+    def _row(self, line: bytes) -> dict[str, Any]:
+        values = parsed_json(line).items()
+        return {name: value if self._are_texts and isinstance(value, str) else _number(value) for name, value in values}
+
     def _size(self) -> int:
         if not os.path.lexists(self._path):
             return 0
@@ -201,7 +251,7 @@ class MetricsFile:
         finally:
             os.close(descriptor)
 
-    def _rows(self, length: int) -> Iterator[dict[str, float]]:
+    def _rows(self, length: int) -> Iterator[dict[str, Any]]:
         """The rows in the first bytes of the file, which may have any size, so they are read one by one."""
         if not length:
             return
@@ -211,7 +261,7 @@ class MetricsFile:
                 length -= len(line)
                 if not line.endswith(b"\n"):
                     raise ValueError("the last row is cut" if not length else "a row is too long")
-                yield {name: _number(value) for name, value in parsed_json(line).items()}
+                yield self._row(line)
 
     def close(self) -> None:
         """Close the file; a later row opens it again."""

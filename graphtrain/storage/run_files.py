@@ -34,6 +34,7 @@ from graphtrain.storage.run_directory import (
     METRICS_FILE,
     STARTS_FILE,
     STATUS_FILE,
+    TEXTS_FILE,
     MetricsFile,
     Retention,
     are_starts,
@@ -217,6 +218,7 @@ class RunFiles:
             ) from None
         self._store = FolderStore(self.folder / CHECKPOINTS_FOLDER, notify)
         self._metrics = MetricsFile(self.folder / METRICS_FILE)
+        self._texts = MetricsFile(self.folder / TEXTS_FILE, are_texts=True)
         self._lock = RunLock(self.folder, notify)
         self._notify = notify
         self._run = ""
@@ -260,6 +262,7 @@ class RunFiles:
             yield
         finally:
             self._metrics.close()
+            self._texts.close()
             self._lock.release()
 
     def _acquire(self) -> None:
@@ -374,7 +377,7 @@ class RunFiles:
         return bool(self._lead(is_newest))
 
     def cut_back_to(self, checkpoint: Checkpoint | None, retention: Retention) -> list[dict[str, float]]:
-        """Truncate the metrics and the ranking to those of a checkpoint, or to nothing.
+        """Truncate the metrics, the texts and the ranking to those of a checkpoint, or to nothing.
 
         Returns:
             The rows that remain.
@@ -386,9 +389,11 @@ class RunFiles:
 
         def cut_back() -> str:
             if not is_own and not any("run" in start for start in read_starts(self.folder)):
-                self._refuse_foreign(METRICS_FILE)
+                for name in (METRICS_FILE, TEXTS_FILE):
+                    self._refuse_foreign(name)
             self._store.resumed_from(checkpoint.path if checkpoint is not None and is_own else None, retention)
             rows.extend(self._metrics.cut(manifest.metrics_bytes))
+            self._texts.cut(manifest.texts_bytes)
             return manifest.run or uuid.uuid4().hex
 
         self._run = self._lead(cut_back)
@@ -450,13 +455,19 @@ class RunFiles:
         if self.writes:
             self._metrics.append(metrics)
 
+    def texts(self, row: Mapping[str, Any]) -> None:
+        """Append a row of texts to their file."""
+        if self.writes:
+            self._texts.append(row)
+
     def noted(self, facts: Manifest) -> Manifest:
         """Add what a checkpoint made now has to know about these files.
 
         Raises:
             CheckpointError: the disk refuses the metrics that were recorded so far.
         """
-        return replace(facts, metrics_bytes=self._metrics.length(), run=self._run)
+        lengths = self._metrics.length(), self._texts.length()
+        return replace(facts, metrics_bytes=lengths[0], texts_bytes=lengths[1], run=self._run)
 
     def save(
         self,
@@ -477,7 +488,8 @@ class RunFiles:
         Raises:
             CheckpointError: it cannot be written, or was given up.
         """
-        self._metrics.flush()  # first, so that the checkpoint counts only rows that are on the disk
+        for file in (self._metrics, self._texts):
+            file.flush()  # first, so that the checkpoint counts only rows that are on the disk
         return Written(*self._store.save(state, facts, retention, value, replaced, write))
 
     def saved(self, written: Written) -> None:

@@ -17,6 +17,7 @@ from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
 from graphtrain.report.logger import Beginning, Logger
+from graphtrain.report.recorded import picture_of
 from graphtrain.report.recorder import Recorder
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.resume.equal_ranks import require_equal_weights
@@ -25,7 +26,6 @@ from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer.observer import Observer
-from graphtrain.trainer.view import picture_of
 from graphtrain.trainer.watchers import Monitors, OfLosses, OnDisplay, StatusFile, ToLoggers, Watchers
 
 Event = Literal["start", "recover", "ask_to_stop", "stop", "finish", "fail"]
@@ -96,6 +96,7 @@ class LiveRun:
         rows = session.recorder.loggers
         if files is not None:
             rows.append(files.row)
+            session.recorder.keep_texts = files.texts
         rows += [*loggers, self.watchers.row]
 
     def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:

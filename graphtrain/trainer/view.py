@@ -1,9 +1,8 @@
-"""What can be read from a run, and the picture of its graph for notebooks and loggers."""
+"""What can be read from a run that is in this process."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from graphtrain.lazy import part
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import slots_of
 from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.report.values import not_finite_since
 from graphtrain.storage.checkpoint import read_manifest
@@ -53,7 +53,7 @@ ELSEWHERE = {
 }
 
 
-class RunView:
+class RunView(Recorded):
     """What can be read from a run, at any time; nothing here changes it."""
 
     _run: LiveRun
@@ -107,12 +107,16 @@ class RunView:
 
     @property
     def metrics(self) -> list[dict[str, float]]:
-        """The rows recorded so far, oldest first; `pandas.DataFrame` takes them as they are.
+        """The rows recorded so far, oldest first; `frame` makes a table of them, and `plot` draws them.
 
         `step` and `epoch` are those of the innermost graph that trains; graphs around it have a column for each unit of
         their clocks.
         """
         return list(self._session.recorder.rows)
+
+    @property
+    def _clocks(self) -> Sequence[str]:
+        return self._session.compiled.run_clock.columns
 
     def read(self, name: str) -> Any:
         """The value of ``"node.field"`` (``"validate/next_batch.last"``), of a slot (``"batch"``), or of a resource.
@@ -256,55 +260,7 @@ class RunView:
         return f"<Trainer of {self.graph.name}: {self.state}, {self._session.compiled.run_clock.describe()}>"
 
     def _repr_html_(self) -> str:
-        counts = {path: fields["runs"] for path, fields in self.progress.items()}
-        lines = [f"{self.state}: {self._session.compiled.run_clock.describe()}; next: {self.position}"]
-        lines += [f"{name} {value:.4g}" for name, value in self._session.recorder.latest.items()]
-        return html_of(self.graph, counts, None if self._session.loop.ended else self.position, lines)
-
-
-# Drawing can fail in any way: no layout program, one that hangs, an unexpected graph. A run is worth more than its
-# picture, so every error counts as "no picture".
-
-
-def html_of(graph: Graph, counts: Mapping[str, int] | None, position: str | None, lines: Iterable[str]) -> str:
-    """A run as HTML: the picture of its graph and lines of text below; the lines alone where it cannot be drawn.
-
-    Arguments:
-        graph: the procedure.
-        counts: path of a node -> how often it ran. None: not shown.
-        position: path of the node that runs next, which is marked. None: not marked.
-        lines: plain text, one line each; escaped here.
-
-    >>> html_of(Graph.load("evaluate"), None, None, ["loss < 1"]).endswith("<pre>loss &lt; 1</pre></div>")
-    True
-    """
-    try:
-        from graphtrain.viz.render import svg
-
-        # A notebook may be narrow.
-        picture = svg(graph, counts, position).replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1)
-    except Exception:
-        picture = ""
-    text = html.escape("\n".join(lines))
-    return f"<div>{picture}<pre>{text}</pre></div>"
-
-
-def picture_of(graph: Graph, format: str) -> bytes | None:
-    """The picture of a graph as the content of a file, or None where it cannot be drawn.
-
-    Arguments:
-        graph: the procedure.
-        format: ``"svg"`` or ``"png"``.
-
-    >>> picture_of(Graph.load("evaluate"), "png")[1:4], picture_of(Graph.load("evaluate"), "cave painting")
-    (b'PNG', None)
-    """
-    try:
-        from graphtrain.viz.render import drawing
-
-        return drawing(graph, format) if format in ("svg", "png") else None
-    except Exception:
-        return None
+        return html_of(self, {path: fields["runs"] for path, fields in self.progress.items()})
 
 
 def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> list[str]:

@@ -200,7 +200,7 @@ def test_the_run_is_displayed_while_it_runs(rewire: Any) -> None:
 
 
 def test_metrics_are_a_table(rewire: Any) -> None:
-    data = shown(cell_with(rewire, "pandas.DataFrame(trainer.metrics)"))
+    data = shown(cell_with(rewire, "trainer.frame()"))
     assert "<table" in data["text/html"]
     for name in ("loss", "accuracy", "epoch/loss", "val/accuracy"):
         assert f"<th>{name}</th>" in data["text/html"]
@@ -323,7 +323,7 @@ def test_a_cell_that_declares_a_node_can_be_run_again(cells: dict[str, Any]) -> 
 def test_a_notebook_without_pictures(cells: dict[str, Any]) -> None:
     for name in ("layout fails", "no such module"):
         html = shown(cells[name])["text/html"]
-        assert html.startswith("<div><pre>stopped: step 5, epoch 1") and "<svg" not in html
+        assert "Trainer of fit: stopped, step 5, epoch 1" in html and "<details" not in html
     for name in ("graph, layout fails", "graph, no such module"):
         assert set(shown(cells[name])) == {"text/plain"}
     assert set(shown(cells["graph, layout works"])) == {"text/plain", "image/svg+xml"}

@@ -17,7 +17,7 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.report.logger import Beginning, Image
-from graphtrain.trainer.view import picture_of
+from graphtrain.report.recorded import picture_of
 
 pytest.importorskip("tensorboard")
 

@@ -31,6 +31,36 @@ def test_numbers_of_other_libraries_are_numbers(number: Callable[[float], Any], 
     assert read_status(tmp_path)["metrics"] == json.loads(expected)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"step": 1}\n[]\n', r"metrics.jsonl:2 is not a row"),
+        (b'{"step": 1}\n\xff\n', r"metrics.jsonl:2 is not a row"),
+        (b'{"step": 1, "loss": null}\n', r"metrics.jsonl:1 is not a row that a run has written \(a value is not"),
+        (b'{"step": 1, "loss": "low"}\n', r"metrics.jsonl:1 is not a row"),
+    ],
+)
+def test_a_row_that_is_damaged_is_named_by_its_line(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(UsageError, match=said):
+        MetricsFile(tmp_path / "metrics.jsonl").complete_rows()
+
+
+def test_a_row_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    assert file.complete_rows() == []
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": "nan"}\n{"step": 2, "lo')
+    (row,) = file.complete_rows()
+    assert row["step"] == 1 and row["loss"] != row["loss"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.symlink_to("/dev/zero"), Path.mkdir])
+def test_rows_are_in_a_regular_file(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "metrics.jsonl")
+    with pytest.raises(UsageError, match=r"metrics.jsonl cannot be read: it is"):
+        MetricsFile(tmp_path / "metrics.jsonl").complete_rows()
+
+
 def test_a_text_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
     RunFiles(tmp_path, print).started({}, {"source.diff": "caf\udce9"})
     assert (tmp_path / "source.diff").read_text() == "caf\\udce9"

@@ -21,6 +21,7 @@ from graphtrain.storage.run_directory import (
     METRICS_FILE,
     STARTS_FILE,
     STATUS_FILE,
+    TEXTS_FILE,
     last_rows,
     read_starts,
     read_status,
@@ -130,7 +131,7 @@ def identity(path: Path) -> tuple[int, str]:
     return path.lstat().st_ino, os.readlink(path) if path.is_symlink() else ""
 
 
-NAMES = [METRICS_FILE, STATUS_FILE, STARTS_FILE, BEST_FILE]
+NAMES = [METRICS_FILE, TEXTS_FILE, STATUS_FILE, STARTS_FILE, BEST_FILE]
 
 
 @pytest.mark.parametrize("put", PUTS)
@@ -149,7 +150,7 @@ def test_what_stands_where_a_new_run_writes_is_refused(
 
 @pytest.mark.first(4)
 @pytest.mark.parametrize("put", PUTS)
-@pytest.mark.parametrize("name", [METRICS_FILE, STATUS_FILE, STARTS_FILE, BEST_FILE, LOCK_FILE])
+@pytest.mark.parametrize("name", [METRICS_FILE, TEXTS_FILE, STATUS_FILE, STARTS_FILE, BEST_FILE, LOCK_FILE])
 def test_what_stands_where_a_run_is_resumed(
     put: Callable[[Path, Path], None], name: str, part: Path, theirs: Path, whole: tuple[str, bytes]
 ) -> None:
@@ -157,7 +158,7 @@ def test_what_stands_where_a_run_is_resumed(
     remove(part / name)
     put(part / name, theirs)
     was = identity(part / name)
-    is_opened = name in (METRICS_FILE, LOCK_FILE)
+    is_opened = name in (METRICS_FILE, TEXTS_FILE, LOCK_FILE)
     foreign = "is (a link; in a run|not a regular file)" if is_opened else "not written by a run"
     with pytest.raises(GraphtrainError, match=f"{name}.* {foreign}"):
         trainer_of(part).run()

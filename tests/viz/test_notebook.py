@@ -13,7 +13,7 @@ import pytest
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Edge, Node
-from graphtrain.trainer.view import html_of, picture_of
+from graphtrain.report.recorded import picture_of, svg_of
 from graphtrain.viz.render import RenderError
 
 RENDER = importlib.import_module("graphtrain.viz.render")  # `graphtrain.viz.render` is the function of that name
@@ -79,7 +79,7 @@ def test_a_graph_with_problems_is_drawn_too(fit: Graph) -> None:
 @pytest.mark.first(2)
 def test_hostile_text_is_only_text(attacked: Graph) -> None:
     assert only_element(attacked._repr_svg_()).tag == f"{SVG}svg"
-    html = html_of(attacked, {attacked.start: 3}, attacked.start, [attacked.name])
+    html = svg_of(attacked, {attacked.start: 3}, attacked.start)
     assert "<script" not in html and "<img" not in html
 
 
@@ -91,31 +91,20 @@ def test_a_graph_without_its_picture(fit: Graph, undrawable: str) -> None:
     assert fit._repr_svg_() is None
 
 
-def test_a_run_is_its_picture_and_its_lines(fit: Graph) -> None:
-    html = html_of(fit, {"step": 46_000}, "validate/eval_batch", ["step 46000", "loss 0.25"])
-    assert html.startswith("<div><svg ") and html.endswith("</svg>\n<pre>step 46000\nloss 0.25</pre></div>")
-    root = only_element(html[len("<div>") : html.index("<pre>")])
+def test_a_run_is_drawn_with_its_counts_and_its_place(fit: Graph) -> None:
+    root = only_element(svg_of(fit, {"step": 46_000}, "validate/eval_batch"))
     assert "46,000 runs" in "".join(root.itertext()).replace("\xa0", " ")
     (current,) = (group for group in root.iter(f"{SVG}g") if "current" in group.get("class", "").split())
     assert "eval_batch" in "".join(current.itertext())
 
 
 def test_a_run_before_its_first_visit(fit: Graph) -> None:
-    html = html_of(fit, None, None, [])
-    assert "current" not in [
-        name
-        for group in only_element(html[len("<div>") : html.index("<pre>")]).iter(f"{SVG}g")
-        for name in group.get("class", "").split()
-    ]
-
-
-def test_lines_are_text(fit: Graph) -> None:
-    html = html_of(fit, None, None, ['<script>alert("1")</script> & so on'])
-    assert html.endswith("<pre>&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt; &amp; so on</pre></div>")
+    groups = only_element(svg_of(fit)).iter(f"{SVG}g")
+    assert "current" not in [name for group in groups for name in group.get("class", "").split()]
 
 
 def test_a_run_without_its_picture(fit: Graph, undrawable: str) -> None:
-    assert html_of(fit, {"step": 3}, "step", ["a < b", "c"]) == "<div><pre>a &lt; b\nc</pre></div>"
+    assert svg_of(fit, {"step": 3}, "step") == ""
 
 
 def test_a_picture_as_a_file(fit: Graph) -> None:

@@ -20,6 +20,7 @@ from graphtrain.report.numbers import counted
 from graphtrain.report.snapshot import Display, Snapshot
 
 _SILENCE_SECONDS = 60.0
+_MOST_OF_A_TEXT = 300  # characters
 
 
 @final
@@ -27,7 +28,8 @@ class PlainLines(Display):
     """Writes new metrics as a line, where there is no terminal to draw on.
 
     A line begins with the step and the epoch of its metrics, after the clocks of enclosing graphs, and ends with the
-    progress and the pace of the run. After a minute without new metrics there is a line without any.
+    progress and the pace of the run. After a minute without new metrics there is a line without any. The latest text
+    that was shown is a line of its own.
 
     Arguments:
         write: takes a line.
@@ -55,6 +57,7 @@ class PlainLines(Display):
         self._clock = clock
         self._metrics = metrics
         self._written: Mapping[str, float] = {}
+        self._text = ""
         self._last = -float("inf")
         self._begun = False
 
@@ -63,6 +66,7 @@ class PlainLines(Display):
         self._begun = True
         if snapshot is not None:
             self._written = dict(snapshot.metrics)
+            self._text = parts(snapshot).text
         self._last = max(self._last, self._clock() - self.interval_seconds)
 
     def show(self, snapshot: Snapshot) -> None:
@@ -71,9 +75,8 @@ class PlainLines(Display):
             return
         silent = self._clock() - self._last
         # A caller that waits for the interval calls a little too early by this clock half of the time.
-        if silent >= 0.9 * self.interval_seconds and (new := self._new(snapshot)):
-            self._write_line(snapshot, new)
-        elif silent >= max(_SILENCE_SECONDS, self.interval_seconds):
+        is_written = silent >= 0.9 * self.interval_seconds and self._write_new(snapshot)
+        if not is_written and silent >= max(_SILENCE_SECONDS, self.interval_seconds):
             self._write_line(snapshot, {})
 
     def end(self, snapshot: Snapshot) -> None:
@@ -81,10 +84,19 @@ class PlainLines(Display):
         if not self._begun:
             return
         self._begun = False
-        if new := self._new(snapshot):
-            self._write_line(snapshot, new)
+        self._write_new(snapshot)
         if shares := parts(snapshot).host_time:
             self._write("host time: " + "  ".join(shares))
+
+    def _write_new(self, snapshot: Snapshot) -> bool:
+        """Write new metrics, and a new text; False if there is neither."""
+        new, text = self._new(snapshot), parts(snapshot).text
+        if new:
+            self._write_line(snapshot, new)
+        if is_new_text := text not in ("", self._text):
+            self._text, self._last = text, self._clock()
+            self._write(one_line(text, _MOST_OF_A_TEXT))
+        return bool(new) or is_new_text
 
     def _new(self, snapshot: Snapshot) -> dict[str, float]:
         """The metrics from the first one on that has changed: the latest row is at the end."""

@@ -82,7 +82,8 @@ def as_html(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> str:
         first = f"{bar} {escape(share(words.done))} &nbsp; {first}"
     shown = words.metrics if metrics is not None else in_reading_order(words.metrics)
     named = (f'<span style="{_FAINT}">{escape(name)}</span> {escape(value)}' for name, value in shown)
-    rows = [first, _spaced(named), _spaced(map(escape, words.pace))]
+    text = f'<div style="white-space: pre-wrap; {_FAINT}">{escape(words.text)}</div>' if words.text else ""
+    rows = [text, first, _spaced(named), _spaced(map(escape, words.pace))]
     if words.host_time:
         rows.append(f'<span style="{_FAINT}">host time: {_spaced(map(escape, words.host_time))}</span>')
     return "\n".join([f'<div style="{_STYLE}">', *(f"<div>{row}</div>" for row in rows if row), "</div>"])

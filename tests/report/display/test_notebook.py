@@ -101,15 +101,15 @@ def test_the_html_says_what_the_panel_says() -> None:
 
 def test_html_of_others_stays_text() -> None:
     nasty = "<script>alert('x')</script>&amp;\"\x1b"
-    plain = Words(
-        as_html(snapshot(end=("x",), state="a", metrics={"a": 1.0}, device="a", rates={"a": 1}, seconds={"a": 1}))
-    )
-    one = snapshot(
-        end=(nasty,), state=nasty, metrics={nasty: 1.0}, device=nasty, rates={nasty: 1.0}, seconds={nasty: 1.0}
-    )
-    words = Words(as_html(one))
+
+    def html(text: str) -> str:
+        tables: dict[str, Any] = {"metrics": {text: 1.0}, "rates": {text: 1.0}, "seconds": {text: 1.0}}
+        return as_html(snapshot(end=(text,), state=text, device=text, texts={text: text}, **tables))
+
+    plain = Words(html("a"))
+    words = Words(html(nasty))
     assert words.tags == plain.tags
-    assert words.text.count("<script>alert('x')</script>&amp;\"\\x1b") == 6 and "\x1b" not in words.text
+    assert words.text.count("<script>alert('x')</script>&amp;\"\\x1b") == 8 and "\x1b" not in words.text
 
 
 def test_no_colours_of_its_own() -> None:

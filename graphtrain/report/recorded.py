@@ -1,0 +1,171 @@
+"""A run that is looked at: its metrics as a table and as curves, and its page in a notebook."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Literal
+
+from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
+from graphtrain.names import suggestion
+from graphtrain.report.numbers import metric
+from graphtrain.report.rows import joined as one_row_per_step
+from graphtrain.report.snapshot import Snapshot
+from graphtrain.report.values import not_finite_since
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+_FAINT = "opacity: 0.65"
+_MOST_METRICS = 12
+
+
+class Recorded(ABC):
+    """A run with rows of metrics: a `Trainer`, or a `Run` on the disk."""
+
+    @property
+    @abstractmethod
+    def metrics(self) -> list[dict[str, float]]:
+        """The rows recorded so far, oldest first."""
+
+    @property
+    @abstractmethod
+    def graph(self) -> Graph:
+        """The procedure."""
+
+    @property
+    @abstractmethod
+    def _clocks(self) -> Sequence[str]:
+        """The columns of rows for graphs around the training."""
+
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """The state and progress of the run."""
+
+    def frame(self, joined: bool = True) -> pandas.DataFrame:
+        """The metrics as a DataFrame of pandas, with a column for each metric.
+
+        Arguments:
+            joined: True for one row per step, with all of its metrics, as `graphtrain.joined` makes them. False for the
+                rows as they were recorded: `epoch/loss` and `val/loss` of a step are two. Default: True.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            why = f"a table needs pandas, which cannot be imported: {error}"
+            raise UsageError(why, "pip install pandas") from error
+        return pandas.DataFrame(one_row_per_step(self.metrics, self._clocks) if joined else self.metrics)
+
+    def plot(self, names: str | Iterable[str] | None = None, x: Literal["step", "epoch"] = "step") -> Figure:
+        """The metrics as curves, with one axis for all losses, one for all accuracies, and so on.
+
+        Arguments:
+            names: the metrics to draw, such as ``["loss", "val/loss"]``. Default: all.
+            x: the axis across. Default: the step.
+
+        Returns:
+            A figure of matplotlib, which a notebook shows; ``figure.savefig("loss.png")`` writes it.
+
+        Raises:
+            UsageError: matplotlib is not installed, there are no such metrics, or none yet.
+        """
+        try:
+            from graphtrain.report.figure import figure_of
+        except ImportError as error:
+            why = f"a plot needs matplotlib, which cannot be imported: {error}"
+            raise UsageError(why, "pip install matplotlib") from error
+        from graphtrain.report.curves import curves_of
+
+        if x not in ("step", "epoch"):
+            raise UsageError(f'plot: x: expected "step" or "epoch"; got {x!r}')
+        rows = self.metrics
+        curves = curves_of(rows, self._clocks, x)
+        known = {curve.name for curve in curves}
+        wanted = known if names is None else {names} if isinstance(names, str) else {*names}
+        for name in sorted(wanted - known):
+            raise UsageError(f"there is no metric `{name}`", suggestion(name, known))
+        curves = [curve for curve in curves if curve.name in wanted]
+        if not curves:
+            raise UsageError("there are no metrics to plot yet", "`log.every` and the end of an epoch record them")
+        drawn = ({name: value for name, value in row.items() if name in {"step", *wanted}} for row in rows)
+        return figure_of(curves, x, not_finite_since(drawn))
+
+
+def html_of(run: Recorded, counts: Mapping[str, int] | None = None) -> str:
+    """A run as a small page: its state, latest metrics, the curves of its losses, and its graph, folded.
+
+    Arguments:
+        counts: path of a node -> how often it ran, for the picture of the graph. Default: not shown.
+    """
+    from graphtrain.report.curves import colours_of, curves_of, small_svg
+
+    snapshot, losses = run.snapshot(), [each for each in curves_of(run.metrics, run._clocks) if each.group == "loss"]
+    colours, names = colours_of(losses), {curve.name: curve.split for curve in losses}
+    shown = sorted(snapshot.measured.items(), key=lambda item: item[0] not in names)
+    more = f"+{len(shown) - _MOST_METRICS} more" if len(shown) > _MOST_METRICS else ""
+    cells = [
+        (f'<span style="color: {colours[names[name]]}">●</span> ' if name in names else "")
+        + f'<span style="{_FAINT}">{escape(name)}</span> {escape(metric(value))}'
+        for name, value in shown[:_MOST_METRICS]
+    ]
+    is_over = snapshot.position in ("end", "", "?") or snapshot.state == "finished"
+    next_node = "" if is_over else f"; next node {snapshot.position}"
+    try:
+        picture = svg_of(run.graph, counts, None if is_over else snapshot.position)
+    except Exception:  # of a run on the disk, whose graph may be damaged
+        picture = ""
+    pieces = [
+        f"<div><b>{escape(repr(run)[1:-1])}</b>{escape(next_node)}</div>",
+        f"<div>{' &nbsp; '.join([*cells, more])}</div>" if cells else "",
+        f"<div>{small_svg(losses)}</div>" if losses else "",
+        f"<details><summary>graph {escape(snapshot.graph)}</summary>{picture}</details>" if picture else "",
+    ]
+    return f'<div style="font-size: 90%; line-height: 1.6">{"".join(pieces)}</div>'
+
+
+# Drawing can fail in any way: no layout program, one that hangs, an unexpected graph. A run is worth more than its
+# picture, so every error counts as "no picture".
+
+
+def svg_of(graph: Graph, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
+    """The picture of a graph for a page; empty where it cannot be drawn.
+
+    Arguments:
+        graph: the procedure.
+        counts: path of a node -> how often it ran. Default: not shown.
+        position: path of the node that runs next, which is marked. Default: none is.
+
+    >>> svg_of(Graph.load("evaluate"))
+    '<svg style="max-width: 100%; height: auto" ...</svg>\\n'
+    """
+    try:
+        from graphtrain.viz.render import svg
+
+        # A notebook may be narrow.
+        return str(svg(graph, counts, position).replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1))
+    except Exception:
+        return ""
+
+
+def picture_of(graph: Graph, format: str) -> bytes | None:
+    """The picture of a graph as the content of a file, or None where it cannot be drawn.
+
+    Arguments:
+        graph: the procedure.
+        format: ``"svg"`` or ``"png"``.
+
+    >>> picture_of(Graph.load("evaluate"), "png")[1:4], picture_of(Graph.load("evaluate"), "cave painting")
+    (b'PNG', None)
+    """
+    try:
+        from graphtrain.viz.render import drawing
+
+        return drawing(graph, format) if format in ("svg", "png") else None
+    except Exception:
+        return None

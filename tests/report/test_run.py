@@ -1,0 +1,254 @@
+"""Runs on the disk and in this process, looked at: status, rows, table, curves, and the page in a notebook."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphtrain import Graph, Run, Trainer, UsageError, joined
+from graphtrain.report.curves import Curve, curves_of, small_svg
+from tests.resume.rank_runs import trainer_of
+
+ROWS = [
+    {"step": 1, "epoch": 0.5, "loss": 2.0, "lr": 0.1, "accuracy": 0.25},
+    {"step": 2, "epoch": 1.0, "loss": math.nan, "lr": 0.2},
+    {"step": 2, "epoch": 1.0, "epoch/loss": 1.5},
+    {"step": 2, "epoch": 1.0, "val/loss": 1.0, "val/accuracy": 0.5},
+]
+STATUS = {"state": "stopped", "graph": "fit", "position": "decide", "place": "step 2, epoch 1", "metrics": ROWS[-1]}
+
+pytest.importorskip("pandas")
+pytest.importorskip("matplotlib.figure")  # here, because the first row that draws would take the time of the import
+
+
+def on_disk(folder: Path, rows: list[dict[str, float]] = ROWS, **status: Any) -> Run:
+    """A run directory that no run has written."""
+    (folder / "status.json").write_text(json.dumps({**STATUS, **status}))
+    lines = (json.dumps({name: str(value) if value != value else value for name, value in row.items()}) for row in rows)
+    (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return Run(folder)
+
+
+def quick(graph: Graph) -> Graph:
+    return graph.set("log", every="2 steps").set("finish", after="2 epochs")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Run]:
+    """A run in this process, and the same on the disk."""
+    run_dir = tmp_path_factory.mktemp("run")
+    trainer = trainer_of(run_dir, graph=quick, about={"arguments": {"lr": 0.1}})
+    trainer.run()
+    return trainer, Run(str(run_dir))
+
+
+# ---- what is read
+
+
+def test_the_files_say_what_the_trainer_says(trained: tuple[Trainer, Run]) -> None:
+    trainer, run = trained
+    assert run.metrics == trainer.metrics and run.graph == trainer.graph
+    assert run.snapshot().step == trainer.snapshot().step == trainer.metrics[-1]["step"]
+    assert (run.status["state"], run.arguments, run.texts) == ("finished", {"lr": 0.1}, [])
+    assert repr(run).removeprefix(f"<Run {run.path}") == repr(trainer).removeprefix("<Trainer of fit")
+    assert run.frame().equals(trainer.frame()) and run.frame(joined=False).equals(trainer.frame(joined=False))
+
+
+def test_it_is_read_again_each_time(tmp_path: Path) -> None:
+    run = on_disk(tmp_path, ROWS[:1], state="running", process=os.getpid())
+    assert (run.status["state"], len(run.metrics), run.arguments) == ("running", 1, {})
+    on_disk(tmp_path, process=2**22 + 1, state="running")
+    assert (run.status["state"], len(run.metrics)) == ("interrupted", 4)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.rename(path.with_name("elsewhere")), "there is no run in"),
+        (lambda path: (path / "status.json").unlink(), "there is no run in"),
+        (lambda path: (path / "status.json").write_text("{"), "the status of .* cannot be read"),
+        (lambda path: (path / "metrics.jsonl").write_text("loss 1\n"), r"metrics.jsonl:1 is not a row"),
+        (lambda path: (path / "texts.jsonl").write_text('{"sample": []}\n'), r"texts.jsonl:1 is not a row"),
+    ],
+)
+def test_what_is_missing_or_damaged_is_named(damage: Callable[[Path], Any], said: str, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    run = on_disk(tmp_path / "run")
+    damage(tmp_path / "run")
+    with pytest.raises(UsageError, match=said):
+        _ = (Run(run.path), run.metrics, run.texts)
+    assert repr(run).startswith(f"<Run {run.path}: ")
+
+
+@pytest.mark.parametrize("starts", ["3\n", '{"about": 3}\n', '{"about": {"arguments": [1]}}\n', '{"about": {}}\n{"ab'])
+def test_arguments_that_are_not_there(starts: str, tmp_path: Path) -> None:
+    run = on_disk(tmp_path)
+    (tmp_path / "starts.jsonl").write_text(starts)
+    assert run.arguments == {}
+
+
+def test_the_graph_is_that_of_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no checkpoint yet"):
+        _ = on_disk(tmp_path).graph
+
+
+# ---- as a table
+
+
+def test_a_step_is_one_row_of_the_table(tmp_path: Path) -> None:
+    frame = on_disk(tmp_path).frame()
+    assert list(frame["step"]) == [1, 2] and list(frame.columns)[:2] == ["step", "epoch"]
+    assert frame.iloc[1][["epoch/loss", "val/loss", "val/accuracy"]].tolist() == [1.5, 1.0, 0.5]
+    assert len(Run(tmp_path).frame(joined=False)) == len(ROWS)
+    assert on_disk(tmp_path, []).frame().empty
+
+
+def test_rounds_of_nested_graphs_are_not_joined(tmp_path: Path) -> None:
+    from tests.gallery.procedures.kfold import PROCEDURE
+
+    trainer = Trainer(PROCEDURE.graph(), seed=0, run_dir=tmp_path, display=None, **PROCEDURE.resources())
+    trainer.run()
+    frame, table = Run(tmp_path).frame(), joined(trainer.metrics, ("fold",))
+    assert "fold" in frame and len(frame) == len(table) < len(trainer.metrics)
+    assert frame.equals(trainer.frame())
+
+
+@pytest.mark.parametrize(("module", "call"), [("pandas", "frame"), ("matplotlib.figure", "plot")])
+def test_what_is_not_installed_is_said(
+    module: str, call: str, trained: tuple[Trainer, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "graphtrain.report.figure", raising=False)
+    with pytest.raises(UsageError, match=rf"needs {module.partition('.')[0]}, which cannot be imported") as caught:
+        getattr(trained[0], call)()
+    assert caught.value.hint == f"pip install {module.partition('.')[0]}"
+
+
+# ---- as curves
+
+
+def lines_of(figure: Any) -> dict[str, dict[str, list[float]]]:
+    """The lines of a figure: title of an axis -> label -> values."""
+    return {
+        axis.get_title(): {line.get_label(): list(line.get_ydata()) for line in axis.get_lines()}
+        for axis in figure.axes
+    }
+
+
+def test_what_is_measured_alike_has_one_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # which has a state of its own
+    figure = on_disk(tmp_path).plot()
+    drawn = lines_of(figure)
+    assert {title: [*lines] for title, lines in drawn.items()} == {
+        "loss": ["loss", "epoch/loss", "val/loss"], "accuracy": ["accuracy", "val/accuracy"], "lr": ["lr"],
+    }  # fmt: skip
+    assert drawn["loss"]["loss"][0] == 2.0 and math.isnan(drawn["loss"]["loss"][1])
+    assert figure.get_suptitle() == "`loss` is not finite since step 2"
+    colours = {line.get_label(): line.get_color() for axis in figure.axes for line in axis.get_lines()}
+    assert colours["val/loss"] == colours["val/accuracy"] != colours["loss"] == colours["accuracy"]
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_some_metrics_over_epochs(tmp_path: Path) -> None:
+    run = on_disk(tmp_path)
+    (axis,) = run.plot(["loss", "val/loss"], x="epoch").axes
+    assert [list(line.get_xdata()) for line in axis.get_lines()] == [[0.5, 1.0], [1.0]]
+    assert axis.get_xlabel() == "epoch" and [*lines_of(run.plot("lr"))] == ["lr"]
+    assert run.plot("lr").get_suptitle() == "", "the loss that is not finite is not drawn"
+    with pytest.raises(UsageError, match="there is no metric `val/los`") as caught:
+        run.plot(["loss", "val/los"])
+    assert "val/loss" in caught.value.hint
+    with pytest.raises(UsageError, match='x: expected "step" or "epoch"; got \'batch\''):
+        run.plot(x="batch")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="there are no metrics to plot yet"):
+        on_disk(tmp_path, []).plot()
+
+
+def test_many_groups_are_on_several_lines(tmp_path: Path) -> None:
+    row = {"step": 1, "epoch": 1.0, **{f"_$\\no${number}": 1.0 for number in range(4)}}
+    figure = on_disk(tmp_path, [row]).plot()
+    assert len(figure.axes) == 4 and figure.get_size_inches().tolist() == pytest.approx([13.5, 6.4])
+    assert figure._repr_png_(), "a name is no formula"
+
+
+def test_rounds_are_curves_of_one_colour() -> None:
+    from graphtrain.report.figure import figure_of
+
+    rows = [{"step": step, "epoch": step, "fold": fold, "loss": fold + step} for fold in (1, 2) for step in (1, 2)]
+    curves = curves_of(rows, ("fold",))
+    assert [curve.points for curve in curves] == [[(1, 2), (2, 3)], [(1, 3), (2, 4)]]
+    (axis,) = figure_of(curves, "step").axes
+    assert len({line.get_color() for line in axis.get_lines()}) == 1 and axis.get_legend() is None
+
+
+# ---- as a page
+
+
+def words(html: str) -> str:
+    return unescape(re.sub(r"<[^>]*>", "", html)).replace("\xa0", " ")
+
+
+def test_the_page_of_a_trainer(trained: tuple[Trainer, Run]) -> None:
+    html = trained[0]._repr_html_()
+    before, _, picture = html.partition("<details>")
+    assert words(before).startswith("Trainer of fit: finished, step 12, epoch 2, batch 11/11● loss ")
+    assert len(before) < 4_000 and before.count("<path") == 2
+    assert picture.startswith("<summary>graph fit</summary><svg ") and "12 runs" in words(picture)
+    page = trained[1]._repr_html_()
+    assert page.partition("<details>")[0].partition("</b>")[2] == before.partition("</b>")[2]
+    assert words(page).startswith(f"Run {trained[1].path}: finished, step 12") and page.count("<details>") == 1
+
+
+def test_a_page_without_rows_and_without_a_checkpoint(tmp_path: Path) -> None:
+    html = on_disk(tmp_path, [], metrics={})._repr_html_()
+    assert words(html) == f"Run {tmp_path}: stopped, step 2, epoch 1; next node decide"
+    assert "<svg" not in html and "<details" not in html
+
+
+def test_text_of_others_stays_text(tmp_path: Path) -> None:
+    nasty = "<script>alert('x')</script>&amp;/loss"
+    row = {"step": 1, "epoch": 1.0, nasty: 1.0}
+    status = {"state": nasty, "place": nasty, "position": nasty, "graph": nasty, "metrics": row}
+    html = on_disk(tmp_path, [row], **status)._repr_html_()
+    assert "<script" not in html and words(html).count(nasty) == 4
+
+
+def test_of_many_metrics_the_losses_are_shown(tmp_path: Path) -> None:
+    latest = {**{f"m{number}": 1.0 for number in range(20)}, "val/loss": 0.5}
+    shown = words(on_disk(tmp_path, metrics=latest)._repr_html_())
+    assert "● val/loss 0.5" in shown and "m10 " in shown and "m11 " not in shown and "+9 more" in shown
+
+
+points = st.lists(st.tuples(st.integers(0, 10**9), st.floats()), min_size=1, max_size=12)
+
+
+@given(st.lists(points, max_size=3))
+def test_any_curve_stays_in_its_picture(drawn: list[list[tuple[float, float]]]) -> None:
+    svg = small_svg([Curve("loss", each) for each in drawn])
+    if not any(math.isfinite(y) for each in drawn for _, y in each):
+        assert svg == ""
+        return
+    paths = [part.partition('"')[0] for part in svg.split('<path d="')[1:]]
+    places = [place.removesuffix("h0").split(",") for path in paths for place in path.replace("L", "M").split("M")[1:]]
+    assert places and all(0 <= float(x) <= 360 and 0 <= float(y) <= 100 for x, y in places)
+
+
+def test_a_long_curve_is_thinned_to_its_last_point() -> None:
+    svg = small_svg([Curve("loss", [(step, 1.0 / step) for step in range(1, 100_000)])])
+    assert len(svg) < 8_000 and "L356.0,84.0" in svg
+
+
+def test_a_gap_is_a_gap() -> None:
+    svg = small_svg([Curve("loss", [(1, 1.0), (2, 2.0), (3, math.inf), (4, 1.0)])])
+    assert svg.count("M") == 2 and svg.count("L") == 1
