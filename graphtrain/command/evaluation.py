@@ -18,9 +18,9 @@ from typing import Any
 import click
 
 from graphtrain.command.failure import STOPPED
+from graphtrain.command.listing import ACTIVE, present_status
 from graphtrain.command.output import ignore, notify, notify_once
 from graphtrain.command.rebuild import TrainerFactory
-from graphtrain.command.runs import ACTIVE, present_status
 from graphtrain.command.script import load_graph
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph

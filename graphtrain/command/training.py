@@ -22,7 +22,7 @@ from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up
 from graphtrain.command.settings import logged_every, renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
-from graphtrain.errors import UsageError
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.read_toml import overlay_name
@@ -39,9 +39,10 @@ from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint, holds_a_graph, newest_in, saved_graph
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, is_status
-from graphtrain.storage.run_files import Lead
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, has_begun
+from graphtrain.storage.run_files import Lead, write_failed_start
 from graphtrain.trainer.breakpoints import parse_amount, refuse_unknown_node
+from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.trainer import Trainer
 from graphtrain.trainer.watchers import display_for
 
@@ -64,10 +65,25 @@ def train(program: Script | str, settings: Sequence[str], options: RunOptions, d
     # Errors of the command line are reported before the script is imported, which may take long.
     arguments, parameters = split_settings(settings)
     _check(options)
-    with on_all_ranks(f"in {program if isinstance(program, str) else program.name}"):
+    name = program if isinstance(program, str) else program.name
+    with _failed_start(options, {"arguments": arguments, "parameters": parameters}), on_all_ranks(f"in {name}"):
         if isinstance(program, str):
             program = Script.of_script(program)
         return _Training(program, options, drive).run(arguments, parameters)
+
+
+@contextlib.contextmanager
+def _failed_start(options: RunOptions, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Let `graphtrain ls` list a run that the block fails to begin; a mistake in the command line leaves nothing."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        if options.run_dir is not None and not options.dry_run and not current_ranks().rank:
+            with contextlib.suppress(CheckpointError):  # there is a worse one
+                write_failed_start(options.run_dir, {**settings, "error": error_line(error)})
+        raise
 
 
 def _check(options: RunOptions) -> None:
@@ -381,7 +397,7 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
         UsageError: `resume` is "never" and the directory has a run, or names a checkpoint that does not exist.
     """
     if resume == "never":
-        if run_dir is not None and is_status(run_dir / STATUS_FILE):
+        if run_dir is not None and has_begun(run_dir):
             raise UsageError(
                 f"--resume never: `{run_dir}` holds a run already", "choose another run directory, or resume the run"
             )
@@ -438,6 +454,6 @@ def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: C
         raise UsageError("--fork and --resume are mutually exclusive", "--fork starts from a run's newest checkpoint")
     if run_dir is not None and run_dir.resolve() == source.resolve():
         raise UsageError("--fork: the run directory is the one to fork from", "name a new directory with --run-dir")
-    if run_dir is not None and is_status(run_dir / STATUS_FILE):
+    if run_dir is not None and has_begun(run_dir):
         return resume
     return str(newest_in(source, read_checkpoint, notify, "--fork: ", finite_first=True).path)
