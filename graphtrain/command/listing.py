@@ -39,12 +39,12 @@ def present_status(run_dir: Path) -> dict[str, Any]:
         UsageError: there is no run, or its status cannot be read.
     """
     status = read_status(run_dir)
-    if status.get("state") in ACTIVE and _alive(status) is False:
+    if status.get("state") in ACTIVE and is_alive_here(status) is False:
         status["state"] = "interrupted"
     return status
 
 
-def _alive(status: Mapping[str, Any]) -> bool | None:
+def is_alive_here(status: Mapping[str, Any]) -> bool | None:
     """True if the process that wrote the status is alive; None if it runs on another host."""
     if status.get("host") not in (None, socket.gethostname()):
         return None
@@ -55,8 +55,9 @@ def _alive(status: Mapping[str, Any]) -> bool | None:
 def written_at(status: Mapping[str, Any]) -> float | None:
     """When a status was written, in Unix seconds; None if that cannot be."""
     written = status.get("written_at_unix_seconds")
-    is_number = isinstance(written, int | float) and not isinstance(written, bool)
-    return written if is_number and abs(written) < _END_OF_TIME else None
+    if isinstance(written, bool) or not isinstance(written, int | float) or not abs(written) < _END_OF_TIME:
+        return None
+    return written
 
 
 def age(status: Mapping[str, Any]) -> str:

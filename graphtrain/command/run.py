@@ -12,7 +12,7 @@ import click
 from graphtrain.command.cli import Command, command, launched, parameters_of
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.script import load_graph, script_graph, setup_function
-from graphtrain.command.settings import print_arguments, print_parameters
+from graphtrain.command.settings import print_arguments, print_parameters, values_in
 from graphtrain.graph import Graph
 
 
@@ -61,6 +61,8 @@ class RunOptions:
         overlay: Add an overlay to the graph: a shipped one, as in ema (see graphtrain graphs), or a TOML file; can be
             given several times.
         run_dir: The run directory; an existing run is resumed. Default: runs/SCRIPT-001, ...
+        config (FILE): A TOML file of settings: arguments of setup at its top level, as in lr = 1e-3, and a table for
+            each node, as in [accumulate] with every = 4. Settings of the command line win.
         resume (WHAT): auto: resume from the newest checkpoint, or start a new run; never: refuse a directory that has a
             run; or the name or path of a checkpoint: best and newest, also as RUN_DIR/best.
         fork (RUN_DIR): Start from the newest checkpoint of another run, in a new run directory.
@@ -80,6 +82,7 @@ class RunOptions:
         device: Where to train: auto, cpu, cuda, cuda:1, ...
         processes (NUMBER): Train in this many processes on this host, each with its own part of the batches and, with
             CUDA, its own device. Default: one, or those that torchrun has started.
+        parallel (NUMBER): If a setting has a list of values: how many runs at a time. Default: 1.
         deterministic: Ask torch for deterministic kernels.
         log_every (AMOUNT): How often a row of metrics is recorded, as in 10 (steps) or '1 epochs': `every` of each node
             `log`.
@@ -98,6 +101,7 @@ class RunOptions:
     graph: str | None = None
     overlay: Sequence[str] = ()
     run_dir: Path | None = None
+    config: Path | None = None
     resume: str = "auto"
     fork: Path | None = None
     init: Sequence[str] = ()
@@ -110,6 +114,7 @@ class RunOptions:
     seed: int = 0
     device: str = "auto"
     processes: int | None = None
+    parallel: int | None = None
     deterministic: bool = False
     log_every: str | None = None
     show: str = ""
@@ -176,7 +181,8 @@ class ScriptCommand(Command):
 _SHARED = """
 Arguments:
     settings (NAME=VALUE): NAME=VALUE sets an argument of setup, as in lr=1e-3; NODE.PARAM=VALUE a parameter of a node,
-        as in finish.after='500 steps'. Values are TOML, else strings.
+        as in finish.after='500 steps'. Values are TOML, else strings. A list of values, as in lr=1e-3,1e-4, makes a run
+        of each, or of each combination, in directories below --run-dir; quote a text with a comma: tag='"a,b"'.
 """
 
 
@@ -184,6 +190,7 @@ Arguments:
     "graphtrain run examples/digits.py accumulate.every=4 --run-dir runs/first",
     "graphtrain run train.py:setup lr=1e-3 finish.after='500 steps' --graph my_fit.toml",
     "graphtrain run train.py --overlay ema --overlay early_stop early_stop.patience=2",
+    "graphtrain run train.py lr=1e-3,1e-4 width=64,128 --run-dir runs/sweep --parallel 2",
     "graphtrain run train.py --help",
     cls=ScriptCommand,
     shared=_SHARED,
@@ -195,7 +202,8 @@ def run(script: str, settings: Sequence[str], **options: Any) -> int:
     A graph says what is done with them, in which order and when: that of the script, of --graph, or `fit`.
     With a SCRIPT, --help also lists what can be set.
 
-    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
+    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable. Of several runs: 0 all
+    done, 75 some stopped and resumable, else 1 some failed.
 
     Arguments:
         script (SCRIPT[:FUNCTION]): A Python file, and its function that returns the model, the optimizer, the data, ...
@@ -218,7 +226,8 @@ def program_command(program: Script) -> Command:
 
         A graph says what is done, in which order and when: that of the script, of --graph, or `fit`.
 
-        Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
+        Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable. Of several runs: 0 all
+        done, 75 some stopped and resumable, else 1 some failed.
         """
         return _train(program, settings, RunOptions(**options))
 
@@ -228,6 +237,10 @@ def program_command(program: Script) -> Command:
 
 
 def _train(program: Script | str, settings: Sequence[str], options: RunOptions) -> int:
+    if options.parallel is not None or any(len(values_in(text.partition("=")[2])) > 1 for text in settings):
+        from graphtrain.command.sweep import sweep
+
+        return sweep(program, settings, options)
     if (code := launched(options.processes)) is not None:
         return code
     from graphtrain.command.training import train

@@ -8,18 +8,19 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, final
 
 from graphtrain.checks import checked_graph
+from graphtrain.command.config import Settings
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import notify_once
 from graphtrain.command.run import RunOptions, Script, without
 from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
-from graphtrain.command.settings import logged_every, renamings, setup_arguments, split_settings, with_parameters
+from graphtrain.command.settings import logged_every, renamings, setup_arguments, with_parameters
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import CheckpointError, UsageError
@@ -63,17 +64,34 @@ def train(program: Script | str, settings: Sequence[str], options: RunOptions, d
         drive: runs the trainer. Default: `Trainer.run`, with the options.
     """
     # Errors of the command line are reported before the script is imported, which may take long.
-    arguments, parameters = split_settings(settings)
+    read = Settings.of(settings, options.config)
     _check(options)
     name = program if isinstance(program, str) else program.name
-    with _failed_start(options, {"arguments": arguments, "parameters": parameters}), on_all_ranks(f"in {name}"):
+    with _failed_start(options, read), on_all_ranks(f"in {name}"):
         if isinstance(program, str):
             program = Script.of_script(program)
-        return _Training(program, options, drive).run(arguments, parameters)
+        return _Training(program, options, drive).run(read)
+
+
+def check_settings(program: Script, runs: Iterable[tuple[Sequence[str], RunOptions]]) -> None:
+    """Refuse what one of several runs, each with its settings and options, would refuse before it calls `setup`.
+
+    Raises:
+        UsageError, GraphError: an option, an argument, a parameter or the graph is wrong.
+    """
+    checked: list[Mapping[str, Any]] = []
+    for settings, options in runs:
+        read = Settings.of(settings, options.config)
+        _check(options)
+        with read.named():
+            setup_arguments(program.setup, read.arguments, program.name)
+            if read.parameters not in checked:  # runs that differ in arguments alone have one graph
+                checked.append(read.parameters)
+                _Training(program, options, None).graph(options.resume, read.parameters)
 
 
 @contextlib.contextmanager
-def _failed_start(options: RunOptions, settings: Mapping[str, Any]) -> Iterator[None]:
+def _failed_start(options: RunOptions, settings: Settings) -> Iterator[None]:
     """Let `graphtrain ls` list a run that the block fails to begin; a mistake in the command line leaves nothing."""
     try:
         yield
@@ -82,7 +100,8 @@ def _failed_start(options: RunOptions, settings: Mapping[str, Any]) -> Iterator[
     except Exception as error:
         if options.run_dir is not None and not options.dry_run and not current_ranks().rank:
             with contextlib.suppress(CheckpointError):  # there is a worse one
-                write_failed_start(options.run_dir, {**settings, "error": error_line(error)})
+                known = {"arguments": settings.arguments, "parameters": settings.parameters}
+                write_failed_start(options.run_dir, {**known, "error": error_line(error)})
         raise
 
 
@@ -106,14 +125,15 @@ class _Training:
         self._ranks = current_ranks()
         self._trace, self._report = notify_once(), notify_once(quiet=options.quiet)
 
-    def run(self, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
+    def run(self, settings: Settings) -> int:
         """Set the program up, and train; the exit code."""
         options, program, report = self._options, self._program, self._report
         resume = options.resume
         if options.fork is not None:
             resume = forked_checkpoint(options.fork, options.run_dir, resume, report)
-        arguments = setup_arguments(program.setup, arguments, program.name)
-        graph, is_own = self._graph(resume, parameters)
+        with settings.named():
+            arguments = setup_arguments(program.setup, settings.arguments, program.name)
+            graph, is_own = self.graph(resume, settings.parameters)
         made = set_up(program.setup, arguments, program.name, graph, options.seed)
         loggers = self._loggers(made.loggers)
         self._check_names(made.resources)
@@ -146,7 +166,7 @@ class _Training:
 
     # ---- the graph and the resources
 
-    def _graph(self, resume: str, parameters: Mapping[str, Any]) -> tuple[Graph, bool]:
+    def graph(self, resume: str, parameters: Mapping[str, Any]) -> tuple[Graph, bool]:
         """The graph to run, with the parameters of the command line; and whether it is the program's own."""
         options = self._options
         own: Graph | str | Path | None = None

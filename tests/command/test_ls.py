@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.command.conftest import Command
-from tests.command.running import forget
 from tests.command.test_others import gone, write_status
 
 
@@ -145,7 +145,7 @@ def test_a_run_that_fails_before_it_begins_is_listed(place: str, tiny: Path, com
     assert status["state"] == "failed" and status["error"].startswith(error) and status["arguments"] == {"lr": 0.2}
     assert rows(command("ls").out)[1][-2:] == ["no checkpoint", status["error"]]
     assert command("status", "runs/r").out.startswith("runs/r: failed, graph ?, before it began\n")
-    forget("tiny")
+    sys.modules.pop("tiny", None)
     (tiny / "tiny.py").write_text(script)
     result = command(*run, "--resume", "never")
     assert (result.code, result.err) == (0, "")
