@@ -237,9 +237,9 @@ class _Sweep:
         if not self._options.quiet:
             folder = self._options.run_dir or Path()
             print_runs([run.run_dir for run in self._runs if run.run_dir.exists()], folder)
-        counts = {"done": done, "failed": failed, "stopped or not begun": stopped}
-        words = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-        self._report(words + (f"; resume with: {self._command}" if done < len(codes) else ""))
+        counts = {"failed": failed, "stopped or not begun": stopped}
+        words = [f"{done} of {counted(len(codes), 'run')} done", *(f"{n} {what}" for what, n in counts.items() if n)]
+        self._report(", ".join(words) + (f"; resume with: {self._command}" if done < len(codes) else ""))
         return STOPPED if stopped else FAILED if failed else 0
 
 
