@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,6 +144,25 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
         elif word not in options and not equals:
             next(remaining, None)
     return kept
+
+
+# Options for the start of a run, which a resume does not repeat; and limits that have been reached.
+_OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
+_OF_THE_END = ("--until=", "--before=")
+
+
+def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> str:
+    """The command that resumes a run: the one that was typed, without options that no longer apply.
+
+    Arguments:
+        is_reached: True if the run has come to its --until or --before.
+
+    >>> resume_command(["graphtrain", "run", "a.py", "--fork", "r", "--until", "2 steps"], Path("s"), is_reached=True)
+    'graphtrain run a.py --run-dir s'
+    """
+    kept = without(words, [*_OF_THE_START, *(_OF_THE_END if is_reached else ())])
+    is_named = any(word.partition("=")[0] == "--run-dir" for word in kept)
+    return shlex.join([*kept, *([] if is_named else ["--run-dir", str(run_dir)])])
 
 
 class ScriptCommand(Command):

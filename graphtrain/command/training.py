@@ -17,7 +17,7 @@ from graphtrain.checks import checked_graph
 from graphtrain.command.config import Settings
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import notify_once
-from graphtrain.command.run import RunOptions, Script, without
+from graphtrain.command.run import RunOptions, Script, resume_command
 from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
 from graphtrain.command.settings import logged_every, renamings, setup_arguments, with_parameters
@@ -50,10 +50,6 @@ from graphtrain.trainer.watchers import display_for
 # Runs a trainer in another way than `Trainer.run`.
 Drive = Callable[[Trainer, RunOptions], Outcome]
 
-# Options for the start of a run, which a resume does not repeat; and limits that have been reached.
-_OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
-_OF_THE_END = ("--until=", "--before=")
-
 
 def train(program: Script | str, settings: Sequence[str], options: RunOptions, drive: Drive | None = None) -> int:
     """Train a script; returns the exit code.
@@ -66,8 +62,8 @@ def train(program: Script | str, settings: Sequence[str], options: RunOptions, d
     # Errors of the command line are reported before the script is imported, which may take long.
     read = Settings.of(settings, options.config)
     _check(options)
-    name = program if isinstance(program, str) else program.name
-    with _failed_start(options, read), on_all_ranks(f"in {name}"):
+    name, words = (program, ["graphtrain"]) if isinstance(program, str) else (program.name, program.words)
+    with _failed_start(options, read, shlex.join([*words, *sys.argv[1:]])), on_all_ranks(f"in {name}"):
         if isinstance(program, str):
             program = Script.of_script(program)
         return _Training(program, options, drive).run(read)
@@ -91,7 +87,7 @@ def check_settings(program: Script, runs: Iterable[tuple[Sequence[str], RunOptio
 
 
 @contextlib.contextmanager
-def _failed_start(options: RunOptions, settings: Settings) -> Iterator[None]:
+def _failed_start(options: RunOptions, settings: Settings, command: str) -> Iterator[None]:
     """Let `graphtrain ls` list a run that the block fails to begin; a mistake in the command line leaves nothing."""
     try:
         yield
@@ -100,7 +96,7 @@ def _failed_start(options: RunOptions, settings: Settings) -> Iterator[None]:
     except Exception as error:
         if options.run_dir is not None and not options.dry_run and not current_ranks().rank:
             with contextlib.suppress(CheckpointError):  # there is a worse one
-                known = {"arguments": settings.arguments, "parameters": settings.parameters}
+                known = {"arguments": settings.arguments, "parameters": settings.parameters, "command": command}
                 write_failed_start(options.run_dir, {**known, "error": error_line(error)})
         raise
 
@@ -278,7 +274,7 @@ class _Training:
         diverged = f", and {trainer.not_finite}" if trainer.not_finite else ""
         report(f"{outcome}{diverged}{further}: {run_dir}  digest {trainer.digest()[:16]}")
         if outcome.resumable:
-            report(self._resume_with(run_dir, *(() if outcome is Outcome.STOPPED else _OF_THE_END)))
+            report(self._resume_with(run_dir, is_reached=outcome is not Outcome.STOPPED))
         return self._code_of_a_stop(run_dir) if outcome is Outcome.STOPPED else 0
 
     def _driven(self, trainer: Trainer, resume: str) -> Outcome:
@@ -309,11 +305,8 @@ class _Training:
         """The command line as it was typed."""
         return [*self._program.words, *sys.argv[1:]]
 
-    def _resume_with(self, run_dir: Path, *reached: str) -> str:
-        """The command that resumes the run: the one that was typed, without options that no longer apply."""
-        words = without(self._words, [*_OF_THE_START, *reached])
-        words += ["--run-dir", str(run_dir)] if self._options.run_dir is None else []
-        return f"resume with: {shlex.join(words)}"
+    def _resume_with(self, run_dir: Path, *, is_reached: bool = False) -> str:
+        return f"resume with: {resume_command(self._words, run_dir, is_reached=is_reached)}"
 
     def _code_of_a_stop(self, run_dir: Path) -> int:
         if self._ranks.world_size == 1 or not _restarts_left():
