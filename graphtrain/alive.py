@@ -1,9 +1,14 @@
-"""Whether a process of this host is alive."""
+"""Whether a process of this host is alive; and processes that end with their parent."""
 
 from __future__ import annotations
 
 import os
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
+
+_SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 
 
 def is_alive(process: int) -> bool:
@@ -29,3 +34,19 @@ def _is_zombie(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (OSError, IndexError, UnicodeDecodeError):
         return False
+
+
+def end_with_parent(parent: int) -> Callable[[], None] | None:
+    """A first call of the process that requests SIGTERM when its parent ends; None where that is not possible."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+
+    def ask() -> None:
+        prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+        if os.getppid() != parent:  # it has already ended
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return ask

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
+
+from graphtrain.printable import shorten
+
+_MOST_CHARACTERS = 200
 
 
 def is_scalar(value: Any) -> bool:
@@ -27,6 +33,18 @@ def json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return repr(float(value))
     return value
+
+
+def brief(value: Any) -> Any:
+    """An argument as a status has it: the value that a text of Python stands for; of a long one its beginning.
+
+    >>> brief("0.001"), brief("'adam'"), brief("PosixPath('data')"), brief("10 epochs"), brief([1, 2])
+    (0.001, 'adam', "PosixPath('data')", '10 epochs', [1, 2])
+    """
+    if isinstance(value, str):
+        with suppress(SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+            value = ast.literal_eval(value)
+    return value if len(str(value)) <= _MOST_CHARACTERS else shorten(str(value), _MOST_CHARACTERS)
 
 
 def is_equal(value: Any, other: Any) -> bool:

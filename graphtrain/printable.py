@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import final
+
+_MOST_LINES, _MOST_CHARACTERS = 20, 300  # of notices, in a status
 
 
 def printable(text: str) -> str:
@@ -52,6 +56,9 @@ class Notices:
     Arguments:
         write: receives each line. Default: standard error.
 
+    Attributes:
+        last: the last lines, each with its time in Unix seconds.
+
     >>> notices = Notices(print)
     >>> notices.once("memory grows"); notices.once("memory grows"); notices("memory grows")
     memory grows
@@ -61,15 +68,17 @@ class Notices:
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = write or _print_to_stderr
         self._written: set[str] = set()
+        self.last: deque[tuple[float, str]] = deque(maxlen=_MOST_LINES)
 
     def __call__(self, line: str) -> None:
+        self.last.append((round(time.time()), one_line(line, _MOST_CHARACTERS)))
         self._write(line)
 
     def once(self, line: str) -> None:
         """Write a line, unless it was written by this before."""
         if line not in self._written:
             self._written.add(line)
-            self._write(line)
+            self(line)
 
 
 def _print_to_stderr(line: str) -> None:

@@ -30,6 +30,7 @@ COMMANDS = {
     "export": "runs",
     "ls": "runs",
     "status": "runs",
+    "explain": "explain",
     "test": "evaluate",
     "predict": "evaluate",
     "verify": "prove",

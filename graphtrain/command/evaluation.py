@@ -20,7 +20,6 @@ import click
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import ignore, notify, notify_once
 from graphtrain.command.rebuild import TrainerFactory
-from graphtrain.command.runs import ACTIVE, present_status
 from graphtrain.command.script import load_graph
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
@@ -33,7 +32,14 @@ from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
 from graphtrain.storage.named import BEST, NEWEST, checkpoint_folder, existing_checkpoint, graph_of
 from graphtrain.storage.regular import NotAsAgreedError, parsed_json, read_regular, replace_file
-from graphtrain.storage.run_directory import BEST_FILE, CHECKPOINTS_FOLDER, STATUS_FILE, readable_failure
+from graphtrain.storage.run_directory import (
+    ACTIVE,
+    BEST_FILE,
+    CHECKPOINTS_FOLDER,
+    STATUS_FILE,
+    present_status,
+    readable_failure,
+)
 from graphtrain.trainer.trainer import Trainer
 from graphtrain.trainer.watchers import display_for
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.printable import one_line, printable, shorten
@@ -75,6 +75,21 @@ def table(
     for row in rows:
         drawn.add_row(*map(escaped, row), style=next(given, None))
     return drawn
+
+
+def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Rows as lines of text: cells are separated by at least two spaces, and have one at most; an empty one is ``-``.
+
+    >>> for line in aligned(["run", "lr"], [["runs/a", "0.1"], ["runs/b", ""]]):
+    ...     print(line)
+    run     lr
+    runs/a  0.1
+    runs/b  -
+    """
+    lines = [[" ".join(one_line(cell).split()) or "-" for cell in row] for row in (columns, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
 def shown(value: Any, most: int = _MOST_CHARACTERS) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from graphtrain.command.cli import Command, command, launched, parameters_of
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.output import notify_once
 from graphtrain.command.script import load_graph, script_graph, setup_function
-from graphtrain.command.settings import print_arguments, print_parameters
+from graphtrain.command.settings import print_arguments, print_parameters, values_in
 from graphtrain.graph import Graph
 
 
@@ -62,6 +63,7 @@ class RunOptions:
             the script, else fit.
         overlay: Add an overlay, as in ema, or a TOML file. Repeatable.
         run_dir: The run is written here, or resumed from here. Default: a new folder in runs.
+        config (FILE): Take settings from a TOML file, with a table for each node.
         resume (WHAT): auto, never, or a checkpoint: best, newest, a path.
         fork (RUN): Begin from a checkpoint of another run, in a new one.
         init (NAME=FILE): Load weights, as in model=weights.safetensors. Repeatable.
@@ -74,6 +76,7 @@ class RunOptions:
         seed (NUMBER): Seed of Python, NumPy and torch.
         device: auto, cpu, cuda, cuda:1, ...
         processes (NUMBER): Train in so many processes on this host.
+        parallel (NUMBER): Of several runs, make so many at a time.
         deterministic: Ask torch for deterministic kernels.
         log_every (AMOUNT): Record metrics every 10 (steps) or '1 epochs'.
         show (NAMES): Display only loss,val/loss,...
@@ -88,6 +91,7 @@ class RunOptions:
     graph: str | None = None
     overlay: Sequence[str] = ()
     run_dir: Path | None = None
+    config: Path | None = None
     resume: str = "auto"
     fork: Path | None = None
     init: Sequence[str] = ()
@@ -100,6 +104,7 @@ class RunOptions:
     seed: int = 0
     device: str = "auto"
     processes: int | None = None
+    parallel: int | None = None
     deterministic: bool = False
     log_every: str | None = None
     show: str = ""
@@ -128,6 +133,25 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
         elif word not in options and not equals:
             next(remaining, None)
     return kept
+
+
+# Options for the start of a run, which a resume does not repeat; and limits that have been reached.
+_OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
+_OF_THE_END = ("--until=", "--before=")
+
+
+def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> str:
+    """The command that resumes a run: the one that was typed, without options that no longer apply.
+
+    Arguments:
+        is_reached: True if the run has come to its --until or --before.
+
+    >>> resume_command(["graphtrain", "run", "a.py", "--fork", "r", "--until", "2 steps"], Path("s"), is_reached=True)
+    'graphtrain run a.py --run-dir s'
+    """
+    kept = without(words, [*_OF_THE_START, *(_OF_THE_END if is_reached else ())])
+    is_named = any(word.partition("=")[0] == "--run-dir" for word in kept)
+    return shlex.join([*kept, *([] if is_named else ["--run-dir", str(run_dir)])])
 
 
 class ScriptCommand(Command):
@@ -170,7 +194,8 @@ class ScriptCommand(Command):
 
 _SHARED = """
 Arguments:
-    settings (NAME=VALUE): An argument of setup, as in lr=1e-3, or a parameter of a node, as in finish.after='9 epochs'.
+    settings (NAME=VALUE): An argument of setup, as in lr=1e-3, or a parameter of a node, as in finish.after='9 epochs';
+        lr=1e-3,1e-4 makes a run of each value.
 """
 
 
@@ -178,6 +203,7 @@ Arguments:
     "graphtrain run examples/digits.py accumulate.every=4 --run-dir runs/first",
     "graphtrain run train.py:setup lr=1e-3 finish.after='500 steps' --graph my_fit.toml",
     "graphtrain run train.py --overlay ema --overlay early_stop early_stop.patience=2",
+    "graphtrain run train.py lr=1e-3,1e-4 width=64,128 --run-dir runs/sweep --parallel 2",
     "graphtrain run train.py --help",
     cls=ScriptCommand,
     shared=_SHARED,
@@ -188,7 +214,7 @@ def run(script: str, settings: Sequence[str], **options: Any) -> int:
 
     With a SCRIPT, --help also lists what can be set.
 
-    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
+    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable; of several runs, 75 before 1.
 
     Arguments:
         script (SCRIPT[:FUNCTION]): A Python file, and its function that returns the model, the optimizer, the data, ...
@@ -209,7 +235,7 @@ def program_command(program: Script) -> Command:
     def run(settings: Sequence[str], **options: Any) -> int:
         """Train with this script. A run that was interrupted is resumed.
 
-        Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
+        Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable; of several runs, 75 before 1.
         """
         return _train(program, settings, RunOptions(**options))
 
@@ -219,6 +245,10 @@ def program_command(program: Script) -> Command:
 
 
 def _train(program: Script | str, settings: Sequence[str], options: RunOptions) -> int:
+    if options.parallel is not None or any(len(values_in(text.partition("=")[2])) > 1 for text in settings):
+        from graphtrain.command.sweep import sweep
+
+        return sweep(program, settings, options)
     if (code := launched(options.processes)) is not None:
         return code
     if isinstance(program, str) and sys.stderr.isatty() and not options.quiet:

@@ -3,77 +3,43 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from graphtrain.alive import is_alive
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
-from graphtrain.command.output import console, notify, shown, table
+from graphtrain.command.listing import age, print_runs, run_directories
+from graphtrain.command.output import console, notify, shown
 from graphtrain.errors import UsageError
 from graphtrain.lazy import PARTS, installed
-from graphtrain.names import in_natural_order
 from graphtrain.printable import one_line
-from graphtrain.report.numbers import duration, metric
+from graphtrain.report.numbers import metric
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.manifest import checkpoint_paths
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, read_status
+from graphtrain.storage.run_directory import ACTIVE, STATUS_FILE, present_status
 
-ACTIVE = ("running", "stopping")
 _EXIT_CODES = {"finished": 0, "stopped": STOPPED}
-_DEPTH = 4
-_MOST_METRICS = 3
-_STYLES = {"running": "cyan", "stopping": "cyan", "finished": "green", "failed": "red", "unreadable": "red"}
 _WIDTH_OF_A_PIPE = 120
-_CLOCKS_DIFFER = 5.0  # seconds
-_END_OF_TIME = 1e12  # in seconds; anything beyond is a mistake
-
-
-def present_status(run_dir: Path) -> dict[str, Any]:
-    """The last status of a run; one that is running in a process that is gone is interrupted.
-
-    Raises:
-        UsageError: there is no run, or its status cannot be read.
-    """
-    status = read_status(run_dir)
-    if status.get("state") in ACTIVE and _alive(status) is False:
-        status["state"] = "interrupted"
-    return status
-
-
-def _alive(status: dict[str, Any]) -> bool | None:
-    """True if the process that wrote the status is alive; None if it runs on another host."""
-    if status.get("host") not in (None, socket.gethostname()):
-        return None
-    process = status.get("process")
-    return isinstance(process, int) and not isinstance(process, bool) and is_alive(process)
-
-
-def _age(status: dict[str, Any]) -> str:
-    """How long ago a status was written."""
-    written = status.get("written_at_unix_seconds")
-    if isinstance(written, bool) or not isinstance(written, int | float) or not abs(written) < _END_OF_TIME:
-        return "at an unknown time"
-    age = time.time() - written
-    # The clocks of two machines may differ by a little; a clock that was set back differs by more.
-    return f"{duration(age)} ago" if age > -_CLOCKS_DIFFER else f"{duration(-age)} ahead of the clock here"
 
 
 # ---- ls
 
 
-@command("graphtrain ls runs", "graphtrain ls runs --json")
-def ls(folder: Path = Path("runs"), *, as_json: bool = False) -> None:
+@command(
+    "graphtrain ls runs",
+    "graphtrain ls runs --columns lr,width,val/accuracy,best --sort -val/accuracy",
+    "graphtrain ls runs --json",
+)
+def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_json: bool = False) -> None:
     """List the runs in a folder: state, place, graph, last metrics, age, and whether they can be resumed.
 
-    Only status files are read. A run whose process is gone is `interrupted`.
+    Only status files are read. A run whose process is gone is `interrupted`; one that failed before it began is listed
+    too, if it was given a --run-dir. Where standard output is no terminal, every run is one line, its cells are
+    separated by at least two spaces, and an empty cell is `-`.
 
     Exit codes: 0 listed, 2 there is no such folder.
 
@@ -81,85 +47,16 @@ def ls(folder: Path = Path("runs"), *, as_json: bool = False) -> None:
         folder: The folder that holds the run directories, at most 4 levels below it. Default: runs.
 
     Options:
+        columns (NAMES): What to show after the run and its state, as in lr,accumulate.every,val/loss,best: arguments of
+            setup, metrics (their last values), parameters that the graph sets, and place, graph, last metrics, best
+            (the metric of the best checkpoint), age, resumable, error. An argument goes before a metric of its name.
+        sort (NAME): Sort by a column, shown or not; -NAME begins with the largest. Runs without a value are last.
         as_json: Print the status of each run, as JSON.
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder `{folder}`", "name the folder that holds your run directories")
-    _list([*run_directories(folder)], folder, as_json=as_json)
-
-
-def _list(paths: list[Path], folder: Path, *, as_json: bool) -> None:
-    runs = [(path, _listed_status(path)) for path in paths]
-    if as_json:
-        click.echo(json.dumps([{"run_dir": str(path), **status} for path, status in runs], indent=2, allow_nan=False))
-        return
-    if not runs:
-        click.echo(f"no run in {folder}, nor in the folders below it", err=True)
-        return
-    snapshots = [Snapshot.from_plain(status) for _, status in runs]
-    rows = [
-        (
-            str(path),
-            snapshot.state,
-            str(status.get("place") or ""),
-            snapshot.graph,
-            _last_metrics(snapshot),
-            _age(status),
-            _resumable(path, snapshot.state),
-        )
-        for (path, status), snapshot in zip(runs, snapshots, strict=True)
-    ]
-    columns = ["run", "state", "place", "graph", "last metrics", "age", "resumable"]
-    console().print(table(columns, rows, styles=[_STYLES.get(snapshot.state) for snapshot in snapshots]))
-
-
-def run_directories(folder: Path) -> Iterator[Path]:
-    """The run directories at a folder and below it, by name; links and hidden folders are not followed."""
-    if (folder / STATUS_FILE).is_file() or (folder / CHECKPOINTS_FOLDER).is_dir():
-        if _is_run(folder):
-            yield folder
-        return
-    start = len(folder.parts)
-    for path, folders, _ in os.walk(folder):
-        outer = Path(path)
-        inner = [outer / name for name in sorted(folders, key=in_natural_order) if not name.startswith(".")]
-        runs = [inner_path for inner_path in inner if not inner_path.is_symlink() and _is_run(inner_path)]
-        yield from runs
-        # Folders inside a run directory are not runs.
-        is_deep = len(outer.parts) - start >= _DEPTH - 1
-        folders[:] = [] if is_deep else [path.name for path in inner if path not in runs]
-
-
-def _is_run(path: Path) -> bool:
-    """True for a folder that a run has written to; a file with the name of a status may be anybody's."""
-    try:
-        if not (path / STATUS_FILE).is_file():
-            return bool(checkpoint_paths(path / CHECKPOINTS_FOLDER))
-        return (path / CHECKPOINTS_FOLDER).is_dir() or {"state", "position"} <= present_status(path).keys()
-    except (OSError, UsageError):
-        return False
-
-
-def _listed_status(path: Path) -> dict[str, Any]:
-    try:
-        return present_status(path)
-    except UsageError:
-        return {"state": "unreadable" if (path / STATUS_FILE).exists() else "no status"}
-
-
-def _last_metrics(snapshot: Snapshot) -> str:
-    """The first of the latest metrics, losses before the others."""
-    names = sorted(snapshot.measured, key=lambda name: not name.endswith("loss"))
-    latest = [f"{name} {metric(snapshot.metrics[name])}" for name in names[:_MOST_METRICS]]
-    more = [f"+{len(names) - _MOST_METRICS} more"] if len(names) > _MOST_METRICS else []
-    return "  ".join(latest + more)
-
-
-def _resumable(path: Path, state: str) -> str:
-    """Whether there is a checkpoint to resume from; empty for a run that is running, or done."""
-    if state in (*ACTIVE, "finished"):
-        return ""
-    return "yes" if checkpoint_paths(path / CHECKPOINTS_FOLDER) else "no checkpoint"
+    names = [name.strip() for name in columns.split(",") if name.strip()]
+    print_runs(run_directories(folder), folder, sort=sort, columns=names, as_json=as_json)
 
 
 # ---- status
@@ -186,7 +83,7 @@ def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> 
     if run_dir.is_dir() and not (run_dir / STATUS_FILE).exists() and (inner := [*run_directories(run_dir)]):
         if exit_code:
             raise UsageError(f"--exit-code: `{run_dir}` is a folder of runs", "name the directory of one run")
-        _list(inner, run_dir, as_json=as_json)
+        print_runs(inner, run_dir, as_json=as_json)
         return 0
     present = present_status(run_dir)
     text = json.dumps(present, indent=2, allow_nan=False) if as_json else "\n".join(_lines(run_dir, present))
@@ -197,10 +94,13 @@ def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> 
 
 def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
     snapshot = Snapshot.from_plain(status)
-    places = {"finished": "", "failed": f", in node {snapshot.position}"}
+    failed = f", in node {snapshot.position}" if snapshot.position else ", before it began"
+    places = {"finished": "", "failed": failed}
     place = places.get(snapshot.state, f", next node {snapshot.position}")
     yield one_line(f"{run_dir}: {snapshot.state}, graph {snapshot.graph}{place}")
     yield from (f"  {line}" for line in _panel(snapshot))
+    if status.get("error"):
+        yield f"  {shown(status['error'])}"
     if status.get("not_finite"):
         yield f"  {shown(status['not_finite'])}"
     yield f"  newest checkpoint {shown(status.get('checkpoint') or 'none yet')}"
@@ -210,7 +110,7 @@ def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
         yield f"  best checkpoint {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {number}"
     if status.get("digest"):
         yield f"  digest {shown(status['digest'])}"
-    yield f"  written {_age(status)} by process {shown(status.get('process'))}{_process(status)}"
+    yield f"  written {age(status)} by process {shown(status.get('process'))}{_process(status)}"
 
 
 def _panel(snapshot: Snapshot) -> list[str]:

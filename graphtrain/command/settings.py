@@ -23,6 +23,7 @@ from graphtrain.names import pasted, suggestion
 # The name of the argument of `setup` that receives the run.
 RUN_ARGUMENT = "run"
 
+_WORD = re.compile(r"[A-Za-z_][\w./+-]*")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -65,6 +66,30 @@ def toml_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     return parsed["value"] if len(parsed) == 1 else text
+
+
+def values_in(text: str) -> list[str]:
+    """The values in a text such as ``1e-3,1e-4``: several where it is no TOML value and commas separate values.
+
+    Each of them has to be a TOML value or a word, such as ``bf16-mixed``; else the text is one value.
+
+    >>> values_in("1e-3, 1e-4"), values_in("[1,2],[3]"), values_in("sgd,adamw"), values_in('"a,b",c')
+    (['1e-3', '1e-4'], ['[1,2]', '[3]'], ['sgd', 'adamw'], ['"a,b"', 'c'])
+    >>> values_in("[1,2]"), values_in('"a,b"'), values_in("a, b or c"), values_in("1,")
+    (['[1,2]'], ['"a,b"'], ['a, b or c'], ['1,'])
+    """
+    values: list[str] = []
+    waiting: str | None = None  # the beginning of a value that has a comma
+    for part in [text] if _is_value(text) else text.split(","):
+        waiting = part if waiting is None else f"{waiting},{part}"
+        if _is_value(waiting.strip()):
+            values.append(waiting.strip())
+            waiting = None
+    return values if waiting is None else [text]
+
+
+def _is_value(text: str) -> bool:
+    return _WORD.fullmatch(text) is not None or toml_value(text) != text
 
 
 def with_parameters(graph: Graph, parameters: Mapping[str, Any]) -> Graph:

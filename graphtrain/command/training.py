@@ -8,21 +8,22 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, final
 
 from graphtrain.checks import checked_graph
+from graphtrain.command.config import Settings
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import notify_once
-from graphtrain.command.run import RunOptions, Script, without
+from graphtrain.command.run import RunOptions, Script, resume_command
 from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
-from graphtrain.command.settings import logged_every, renamings, setup_arguments, split_settings, with_parameters
+from graphtrain.command.settings import logged_every, renamings, setup_arguments, with_parameters
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
-from graphtrain.errors import UsageError
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.read_toml import overlay_name
@@ -39,18 +40,15 @@ from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint, holds_a_graph, newest_in, saved_graph
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STATUS_FILE, is_status
-from graphtrain.storage.run_files import Lead
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, has_begun
+from graphtrain.storage.run_files import Lead, write_failed_start
 from graphtrain.trainer.breakpoints import parse_amount, refuse_unknown_node
+from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.trainer import Trainer
 from graphtrain.trainer.watchers import display_for
 
 # Runs a trainer in another way than `Trainer.run`.
 Drive = Callable[[Trainer, RunOptions], Outcome]
-
-# Options for the start of a run, which a resume does not repeat; and limits that have been reached.
-_OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
-_OF_THE_END = ("--until=", "--before=")
 
 
 def train(program: Script | str, settings: Sequence[str], options: RunOptions, drive: Drive | None = None) -> int:
@@ -62,12 +60,45 @@ def train(program: Script | str, settings: Sequence[str], options: RunOptions, d
         drive: runs the trainer. Default: `Trainer.run`, with the options.
     """
     # Errors of the command line are reported before the script is imported, which may take long.
-    arguments, parameters = split_settings(settings)
+    read = Settings.of(settings, options.config)
     _check(options)
-    with on_all_ranks(f"in {program if isinstance(program, str) else program.name}"):
+    name, words = (program, ["graphtrain"]) if isinstance(program, str) else (program.name, program.words)
+    with _failed_start(options, read, shlex.join([*words, *sys.argv[1:]])), on_all_ranks(f"in {name}"):
         if isinstance(program, str):
             program = Script.of_script(program)
-        return _Training(program, options, drive).run(arguments, parameters)
+        return _Training(program, options, drive).run(read)
+
+
+def check_settings(program: Script, runs: Iterable[tuple[Sequence[str], RunOptions]]) -> None:
+    """Refuse what one of several runs, each with its settings and options, would refuse before it calls `setup`.
+
+    Raises:
+        UsageError, GraphError: an option, an argument, a parameter or the graph is wrong.
+    """
+    checked: list[Mapping[str, Any]] = []
+    for settings, options in runs:
+        read = Settings.of(settings, options.config)
+        _check(options)
+        with read.named():
+            setup_arguments(program.setup, read.arguments, program.name)
+            if read.parameters not in checked:  # runs that differ in arguments alone have one graph
+                checked.append(read.parameters)
+                _Training(program, options, None).graph(options.resume, read.parameters)
+
+
+@contextlib.contextmanager
+def _failed_start(options: RunOptions, settings: Settings, command: str) -> Iterator[None]:
+    """Let `graphtrain ls` list a run that the block fails to begin; a mistake in the command line leaves nothing."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        if options.run_dir is not None and not options.dry_run and not current_ranks().rank:
+            with contextlib.suppress(CheckpointError):  # there is a worse one
+                known = {"arguments": settings.arguments, "parameters": settings.parameters, "command": command}
+                write_failed_start(options.run_dir, {**known, "error": error_line(error)})
+        raise
 
 
 def _check(options: RunOptions) -> None:
@@ -90,14 +121,15 @@ class _Training:
         self._ranks = current_ranks()
         self._trace, self._report = notify_once(), notify_once(quiet=options.quiet)
 
-    def run(self, arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
+    def run(self, settings: Settings) -> int:
         """Set the program up, and train; the exit code."""
         options, program, report = self._options, self._program, self._report
         resume = options.resume
         if options.fork is not None:
             resume = forked_checkpoint(options.fork, options.run_dir, resume, report)
-        arguments = setup_arguments(program.setup, arguments, program.name)
-        graph, is_own = self._graph(resume, parameters)
+        with settings.named():
+            arguments = setup_arguments(program.setup, settings.arguments, program.name)
+            graph, is_own = self.graph(resume, settings.parameters)
         made = set_up(program.setup, arguments, program.name, graph, options.seed)
         loggers = self._loggers(made.loggers)
         self._check_names(made.resources)
@@ -130,7 +162,7 @@ class _Training:
 
     # ---- the graph and the resources
 
-    def _graph(self, resume: str, parameters: Mapping[str, Any]) -> tuple[Graph, bool]:
+    def graph(self, resume: str, parameters: Mapping[str, Any]) -> tuple[Graph, bool]:
         """The graph to run, with the parameters of the command line; and whether it is the program's own."""
         options = self._options
         own: Graph | str | Path | None = None
@@ -242,7 +274,7 @@ class _Training:
         diverged = f", and {trainer.not_finite}" if trainer.not_finite else ""
         report(f"{outcome}{diverged}{further}: {run_dir}  digest {trainer.digest()[:16]}")
         if outcome.resumable:
-            report(self._resume_with(run_dir, *(() if outcome is Outcome.STOPPED else _OF_THE_END)))
+            report(self._resume_with(run_dir, is_reached=outcome is not Outcome.STOPPED))
         return self._code_of_a_stop(run_dir) if outcome is Outcome.STOPPED else 0
 
     def _driven(self, trainer: Trainer, resume: str) -> Outcome:
@@ -273,11 +305,8 @@ class _Training:
         """The command line as it was typed."""
         return [*self._program.words, *sys.argv[1:]]
 
-    def _resume_with(self, run_dir: Path, *reached: str) -> str:
-        """The command that resumes the run: the one that was typed, without options that no longer apply."""
-        words = without(self._words, [*_OF_THE_START, *reached])
-        words += ["--run-dir", str(run_dir)] if self._options.run_dir is None else []
-        return f"resume with: {shlex.join(words)}"
+    def _resume_with(self, run_dir: Path, *, is_reached: bool = False) -> str:
+        return f"resume with: {resume_command(self._words, run_dir, is_reached=is_reached)}"
 
     def _code_of_a_stop(self, run_dir: Path) -> int:
         if self._ranks.world_size == 1 or not _restarts_left():
@@ -381,7 +410,7 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
         UsageError: `resume` is "never" and the directory has a run, or names a checkpoint that does not exist.
     """
     if resume == "never":
-        if run_dir is not None and is_status(run_dir / STATUS_FILE):
+        if run_dir is not None and has_begun(run_dir):
             raise UsageError(
                 f"--resume never: `{run_dir}` holds a run already", "choose another run directory, or resume the run"
             )
@@ -438,7 +467,7 @@ def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: C
         raise UsageError("--fork and --resume are mutually exclusive", "--fork starts from a run's newest checkpoint")
     if run_dir is not None and run_dir.resolve() == source.resolve():
         raise UsageError("--fork: the run directory is the one to fork from", "name a new directory with --run-dir")
-    if run_dir is not None and is_status(run_dir / STATUS_FILE):
+    if run_dir is not None and has_begun(run_dir):
         return resume
     if not (source / CHECKPOINTS_FOLDER).is_dir():
         return str(existing_checkpoint(source, None, "--fork", "name the directory of a run, or a checkpoint in it"))

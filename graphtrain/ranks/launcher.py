@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, final
 
+from graphtrain.alive import end_with_parent
 from graphtrain.errors import UsageError
 from graphtrain.outcome import STOPPED
 from graphtrain.ranks.current import is_one_of_several
@@ -25,7 +25,6 @@ _GRACE_SECONDS = 30.0
 _POLLING_SECONDS = 0.05
 _FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 _FAILED, _BAD_USAGE, _INTERRUPTED = 1, 2, 130
-_SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 
 
 def launched(count: int | None) -> int | None:
@@ -109,7 +108,7 @@ class _Processes:
                 stdin=subprocess.DEVNULL,
                 # Ctrl-C would reach a process of the terminal twice: from the terminal, and from here.
                 start_new_session=True,
-                preexec_fn=_end_with_parent(os.getpid()),
+                preexec_fn=end_with_parent(os.getpid()),
             )
             self._processes.append(process)
         for number in list(self._asked):  # those that arrived before all had started
@@ -165,20 +164,6 @@ class _Processes:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-
-
-def _end_with_parent(parent: int) -> Any:
-    """A first call of the process that requests SIGTERM when its parent ends; None where that is not possible."""
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl
-
-    def ask() -> None:
-        prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-        if os.getppid() != parent:  # it has already ended
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return ask
 
 
 def _free_port() -> int:

@@ -73,6 +73,13 @@ def read_status(path: str | Path) -> dict[str, Any]:
     return status
 
 
+def noted(status: Mapping[str, Any]) -> list[tuple[float, str]]:
+    """What a run has reported last, as its status has it: times in Unix seconds, and lines."""
+    notices = status.get("notices")
+    pairs = [pair for pair in notices if isinstance(pair, list) and len(pair) == 2] if isinstance(notices, list) else []
+    return [(at, line) for at, line in pairs if type(at) in (int, float) and isinstance(line, str)]
+
+
 def last_rows(path: Path, length: int) -> list[dict[str, Any]]:
     """The last metric rows of the run in a directory: those in the last 256 KiB of its first `length` bytes.
 
@@ -95,12 +102,12 @@ def present_status(run_dir: str | Path) -> dict[str, Any]:
         UsageError: there is no run, or its status cannot be read.
     """
     status = read_status(run_dir)
-    if status.get("state") in ACTIVE and _is_alive(status) is False:
+    if status.get("state") in ACTIVE and is_alive_here(status) is False:
         status["state"] = "interrupted"
     return status
 
 
-def _is_alive(status: Mapping[str, Any]) -> bool | None:
+def is_alive_here(status: Mapping[str, Any]) -> bool | None:
     """True if the process that wrote the status is alive; None if it runs on another host."""
     if status.get("host") not in (None, socket.gethostname()):
         return None
@@ -118,6 +125,19 @@ def is_status(path: Path) -> bool:
         return not content or {"state", "position"} <= parsed_json(content).keys()
     except (OSError, ValueError, AttributeError):  # no status: a link, no JSON, or no table
         return False
+
+
+def has_begun(run_dir: Path) -> bool:
+    """True for a directory with the status of a run that began; a run that failed before has a status without a place.
+
+    An empty file counts, as above.
+    """
+    if not is_status(run_dir / STATUS_FILE):
+        return False
+    try:
+        return bool(read_status(run_dir)["position"])
+    except UsageError:
+        return True
 
 
 def are_starts(path: Path) -> bool:

@@ -38,6 +38,7 @@ from graphtrain.storage.run_directory import (
     MetricsFile,
     Retention,
     are_starts,
+    has_begun,
     is_ranking,
     is_status,
     read_starts,
@@ -287,7 +288,7 @@ class RunFiles:
             if not is_ours(self.folder / name):
                 self._refuse_foreign(name)
         checkpoints = self._store.own_paths()
-        holds_a_run = bool(checkpoints) or (self.folder / STATUS_FILE).exists()
+        holds_a_run = bool(checkpoints) or has_begun(self.folder)
         if resume == "never":
             if holds_a_run:
                 raise UsageError(
@@ -519,10 +520,28 @@ class RunFiles:
         path, digest = self.latest if self.latest is not None else (None, None)
         name = path.name if path is not None else None
         checkpoint = {"checkpoint": name, "digest": digest, "best": self._store.ranking.best}
-        plain = json_value({**status, **checkpoint, **_process("written_at_unix_seconds")})
-        target = self.folder / STATUS_FILE
-        with readable_failure(target):
-            replace_file(target, (json.dumps(plain, indent=2) + "\n").encode())
+        _replace_status(self.folder, {**status, **checkpoint})
+
+
+def write_failed_start(run_dir: Path, status: Mapping[str, Any]) -> None:
+    """Write the status of a run that failed before it began, unless the directory has that of one that did.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
+    target = run_dir / STATUS_FILE
+    if has_begun(run_dir) or (os.path.lexists(target) and not is_status(target)):
+        return
+    with readable_failure(target):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        _replace_status(run_dir, {"state": "failed", "position": "", **status})
+
+
+def _replace_status(folder: Path, status: Mapping[str, Any]) -> None:
+    plain = json_value({**status, **_process("written_at_unix_seconds")})
+    target = folder / STATUS_FILE
+    with readable_failure(target):
+        replace_file(target, (json.dumps(plain, indent=2, default=str) + "\n").encode())
 
 
 def _process(time_field: str) -> dict[str, Any]:

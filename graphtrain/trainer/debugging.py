@@ -11,9 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from graphtrain.errors import GraphtrainError
+from graphtrain.printable import one_line
+
 _PACKAGE = Path(__file__).parent.parent
 # By the name of the module, not by its file: a user's own folder may well be called `click`.
 _MACHINERY = frozenset({"click", "rich", "importlib", "contextlib", "runpy"})
+_MOST_CHARACTERS = 300
 
 
 @contextmanager
@@ -47,6 +51,17 @@ def untimed_breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> I
     finally:
         if sys.breakpointhook is open_debugger:
             sys.breakpointhook = sys.__breakpointhook__
+
+
+def error_line(error: BaseException) -> str:
+    """An exception on one line, with the line of the user's code that raised it.
+
+    >>> error_line(ValueError("no\\nlabel"))
+    'ValueError: no label'
+    """
+    frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
+    where = f" ({Path(frames.tb_frame.f_code.co_filename).name}:{frames.tb_lineno})" if frames is not None else ""
+    return one_line(f"{type(error).__name__}: {' '.join(str(error).split())}", _MOST_CHARACTERS) + where
 
 
 def users_frames(frames: TracebackType | None) -> TracebackType | None:

@@ -23,6 +23,7 @@ from graphtrain.state.weights import misfits
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Lineage, read_manifest
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
+from graphtrain.storage.run_directory import noted
 from graphtrain.trainer.live_run import LiveRun
 
 _OTHER_MODEL = "build the model as in the saved run, or name a checkpoint of this run"
@@ -50,6 +51,9 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
             "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
         )
     checkpoint = choose(files, options, run.rank_saves)
+    status = files.last_status() if files is not None and checkpoint is not None else {}
+    run.notices.last.clear()
+    run.notices.last.extend(noted(status))  # those of the process before
     session.set_up(checkpoint, holder)
     program = session.compiled.program
     for line in [*(lines_about_steps(program) if checkpoint is None else ()), *other_horizons(program)]:
@@ -57,7 +61,6 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     is_as_saved = False
     changes: tuple[str, ...] = ()
     if checkpoint is not None:
-        status = files.last_status() if files is not None else {}
         is_as_saved, changes = _resume(run, checkpoint, options, status)
     else:
         session.begin(random)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import signal
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, final
 
@@ -13,6 +14,7 @@ from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import PARTS, installed, part
 from graphtrain.names import suggestion
+from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
@@ -64,6 +66,9 @@ class LiveRun:
         tracer: the explainer of the transitions that ran last; None if they were not traced.
         failure: the exception by which a node failed; None if none did.
         is_rewired: True after `rewire`, until a transition runs in the new graph.
+        reason: why it has stopped, in words: a signal, `until` or `before`; empty for any other reason.
+        error: the exception that has ended it, on one line; empty if none did.
+        replay: the options of ``graphtrain replay`` that lead to the node that failed.
     """
 
     def __init__(
@@ -84,9 +89,12 @@ class LiveRun:
         self.monitors = Monitors(session)
         self.is_replay, self.is_end_saved = False, True
         self.has_run = self.is_rewired = False
+        self._signal = 0
         self.tracer: Any = None
         self._explainer: Any = None
         self.failure: BaseException | None = None
+        self.reason = self.error = ""
+        self.replay: list[str] = []
         self._observer = Observer(session)
         self.status = StatusFile(self)
         loggers = list(loggers)
@@ -121,8 +129,24 @@ class LiveRun:
     def drives(self, tracer: Any = None) -> None:
         """Note that transitions run from now on, traced or not."""
         self.tracer, self.failure, self.has_run, self.is_rewired = tracer, None, True, False
+        self.reason, self.error, self.replay = "", "", []
         if tracer is not None:
             tracer.last = None
+
+    def stop(self, number: int) -> None:
+        """Request a stop at the next save point, as a signal does."""
+        self._signal = number
+        self.requests.ask("stop")
+
+    def ends(self, outcome: Outcome) -> Outcome:
+        """Note why the run stops."""
+        if outcome is Outcome.STOPPED:
+            self.reason = signal.Signals(self._signal).name if self._signal else "a request"
+        elif outcome is Outcome.BREAKPOINT:
+            self.reason = f"--before {self.position}"
+        elif outcome is Outcome.REACHED and (until := self.snapshot().until):
+            self.reason = f"--until {' or '.join(until)}"
+        return outcome
 
     def snapshot(self) -> Snapshot:
         """The state and progress of the run."""

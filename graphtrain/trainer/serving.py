@@ -49,7 +49,7 @@ def serve(run: LiveRun) -> Answer:
         if not pending.isdisjoint(requests):
             answer = handle(run) or answer
             if isinstance(answer, Outcome):
-                break
+                return run.ends(answer)
     return answer
 
 

@@ -57,13 +57,13 @@ class StopSignals:
 
     Attributes:
         acknowledgement: what the first SIGINT prints on standard error; empty for nothing.
-        received: True once a signal came.
+        received: the number of the last signal; 0 if none came.
     """
 
     def __init__(self, stop: Callable[[int], None]) -> None:
         self.stop = stop
         self.acknowledgement = ""
-        self.received = False
+        self.received = 0
         self.process = os.getpid()
         self._was_interrupted = False
         self._raised_at = -math.inf
@@ -96,7 +96,7 @@ class StopSignals:
         if number == _HANG_UP:
             self._replace_terminals()
         is_second = self._was_interrupted and number == signal.SIGINT
-        self.received = True
+        self.received = number
         self._was_interrupted |= number == signal.SIGINT
         if is_second:
             if time.monotonic() - self._raised_at > _SECONDS_OF_ONE_INTERRUPT:
@@ -137,8 +137,8 @@ def handle_until_exit() -> None:
 
 
 @contextlib.contextmanager
-def stop_signals(stop: Callable[[], None], acknowledgement: str) -> Iterator[Callable[[], None]]:
-    """While the block runs, signals call `stop`, which must only set a flag.
+def stop_signals(stop: Callable[[int], None], acknowledgement: str) -> Iterator[Callable[[], None]]:
+    """While the block runs, signals call `stop` with their number; it must only set a flag.
 
     In a command, signals end the process until the block calls the function it is given, and do nothing after the
     block. Elsewhere the previous handlers are restored. Outside the main thread nothing is handled.
@@ -147,15 +147,15 @@ def stop_signals(stop: Callable[[], None], acknowledgement: str) -> Iterator[Cal
         acknowledgement: what the first SIGINT prints at once.
     """
     of_process = _of_process if _of_process is not None and _of_process.process == os.getpid() else None
-    handlers = of_process or StopSignals(lambda number: stop())
+    handlers = of_process or StopSignals(stop)
     is_main = threading.current_thread() is threading.main_thread()
 
     def take_over() -> None:
         if of_process is None or not is_main:
             return
-        of_process.stop, of_process.acknowledgement = (lambda number: stop()), acknowledgement
+        of_process.stop, of_process.acknowledgement = stop, acknowledgement
         if of_process.received:  # user code has caught the SystemExit; or an earlier run was stopped
-            stop()
+            stop(of_process.received)
 
     try:
         if of_process is None and is_main:

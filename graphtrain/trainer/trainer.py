@@ -29,7 +29,7 @@ from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer import entry
 from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
-from graphtrain.trainer.debugging import untimed_breakpoints
+from graphtrain.trainer.debugging import error_line, untimed_breakpoints
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
@@ -252,7 +252,7 @@ class Trainer(RunView):
 
         list(breakpoints())  # refused before anything is done
         begins = not self._has_begun
-        signals = stop_signals(lambda: run.requests.ask("stop"), _STOPPING_UNSAVED if run.files is None else _STOPPING)
+        signals = stop_signals(run.stop, _STOPPING_UNSAVED if run.files is None else _STOPPING)
         with signals as take_over, self._running(ResumeOptions.of(resume, from_setup, from_saved, rename), limit):
             take_over()
             run.session.world.synchronise("start")  # signals received so far reach all ranks here
@@ -445,9 +445,7 @@ class Trainer(RunView):
                         yield
                 except BaseException as error:
                     failure = error
-                    is_of_rank = isinstance(error, Exception) and not isinstance(error, RanksError)
-                    if life.state == "failed" and is_of_rank and (note := entry.way_back(run)):
-                        error.add_note(note)  # any checkpoint under way is on the disk now
+                    self._note_failure(error)
                     raise
                 finally:
                     self._stop(failure)
@@ -459,6 +457,19 @@ class Trainer(RunView):
             if life.is_active:  # it never began
                 life.go("fail" if has_failed else "stop")
             raise
+
+    def _note_failure(self, error: BaseException) -> None:
+        """Add where the run resumes to an error, and write both into the status."""
+        run = self._run
+        if not isinstance(error, Exception):
+            return
+        run.error = error_line(error)
+        if run.life.state == "failed":
+            # Any checkpoint under way is on the disk now.
+            if not isinstance(error, RanksError) and (note := entry.way_back(run)):
+                error.add_note(note)
+            run.replay = self.replay_options()
+            run.status.write()
 
     def _paused(self) -> AbstractContextManager[None]:
         """A span that does not count as time of the run, inside the node that is running."""

@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphtrain.errors import CheckpointError, UnknownMetricError
+from graphtrain.graph.elements import nodes_of
 from graphtrain.lazy import PARTS, installed
 from graphtrain.names import suggestion
+from graphtrain.plain import brief
 from graphtrain.printable import Notices
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.report.logger import Beginning, Logger, RunLogger
@@ -218,6 +220,16 @@ class StatusFile(Watcher):
         snapshot = run.snapshot()
         status = {
             **replace(snapshot, state=state or snapshot.state).as_plain(),
+            "arguments": {name: brief(value) for name, value in run.given.items()},
+            "parameters": {
+                f"{path}.{name}": value
+                for path, node in nodes_of(session.graph).items()
+                for name, value in node.parameters.items()
+            },
+            "reason": run.reason,
+            "error": run.error,
+            "replay": run.replay,
+            "notices": list(run.notices.last),
             "place": session.compiled.run_clock.describe(),
             **session.trained,
             "not_finite": not_finite_since(session.recorder.rows),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,11 +45,10 @@ def test_every_run_has_a_row(words: list[str], runs: Path, command: Command) -> 
     assert heading == ["run", "state", "place", "graph", "last metrics", "age", "resumable"]
     assert broken[:2] == ["runs/broken", "unreadable"]
     assert first[:4] == ["runs/first-9", "finished", "step 8, epoch 2, batch 4/4", "fit"]
-    assert [cell.split()[0] for cell in first[4:-1]] == ["epoch/loss", "loss", "lr"] and re.fullmatch(
-        r"\d+ s ago", first[-1]
-    )
+    assert [metric.split()[0] for metric in first[4].split(", ")] == ["epoch/loss", "loss", "lr"]
+    assert re.fullmatch(r"\d+ s ago", first[5]) and first[6] == "-"
     assert killed[:4] == ["runs/first-10", "interrupted", "step 40, epoch 2.50, batch 5/10", "fit"]
-    assert killed[4:] == ["loss 0.25", "val/loss nan", "1 min 01 s ago", "no checkpoint"]
+    assert killed[4:] == ["loss 0.25, val/loss nan", "1 min 01 s ago", "no checkpoint"]
     assert deep[:3] == ["runs/more/deep/first-10", "stopped", "step 6, epoch 1.50, batch 2/4"]
     assert deep[-1] == "yes"
 
@@ -59,6 +59,113 @@ def test_as_json(runs: Path, command: Command) -> None:
         ("runs/first-9", "finished"),
         ("runs/first-10", "interrupted"),
     ]
+
+
+def test_a_status_has_the_arguments_and_the_parameters(runs: Path, command: Command) -> None:
+    finished = json.loads(command("ls", "runs", "--json").out)[1]
+    assert finished["arguments"] == {"lr": 0.1, "batches": 4, "name": "tiny"}
+    assert finished["parameters"]["finish.after"] == "2 epochs" and finished["parameters"]["accumulate.every"] == 1
+    assert finished["error"] == finished["reason"] == ""
+
+
+@pytest.fixture
+def sweep(folder: Path) -> Path:
+    """Four runs as their status files have them: one diverged, and one failed before it began."""
+    for name, status in {
+        "a": {
+            "arguments": {"lr": 0.01, "width": 64},
+            "metrics": {"val/loss": 0.5, "lr": 0.001},
+            "best": {"value": 0.4},
+        },
+        "b": {"arguments": {"lr": 0.001, "width": 128}, "metrics": {"val/loss": 0.25}, "parameters": {"clip.by": 2}},
+        "c": {"arguments": {"lr": 1e-05, "tag": "a  b"}, "metrics": {"val/loss": "nan"}, "best": {"value": 2}},
+        "d": {"state": "failed", "error": "OSError: no\tdata (train.py:7)", "arguments": {"lr": 0.1, "width": True}},
+    }.items():
+        (folder / "runs" / name).mkdir(parents=True)
+        whole = {"state": "finished", "position": "end", "written_at_unix_seconds": 1000 + ord(name), **status}
+        (folder / "runs" / name / "status.json").write_text(json.dumps(whole))
+    return folder
+
+
+def test_columns_are_arguments_metrics_and_parameters(sweep: Path, command: Command) -> None:
+    result = command("ls", "--columns", "lr,width, val/loss,clip.by,best,tag")
+    assert result.err == "" and result.out == (
+        "run     state     lr     width  val/loss  clip.by  best  tag\n"
+        "runs/a  finished  0.01   64     0.5       -        0.4   -\n"
+        "runs/b  finished  0.001  128    0.25      2        -     -\n"
+        "runs/c  finished  1e-05  -      nan       -        2     a b\n"
+        "runs/d  failed    0.1    true   -         -        -     -\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("by", "order"),
+    [
+        *(("lr", "cbad"), ("-lr", "dabc"), ("val/loss", "bacd"), ("-val/loss", "abcd"), ("width", "dabc")),
+        *(("age", "dcba"), ("state", "dabc"), ("-run", "dcba"), ("best", "acbd"), ("tag", "cabd")),
+    ],
+)
+def test_rows_are_sorted_by_numbers_those_without_last(by: str, order: str, sweep: Path, command: Command) -> None:
+    listed = rows(command("ls", "--sort", by).out)[1:]
+    assert [row[0] for row in listed] == [f"runs/{name}" for name in order]
+    by_json = json.loads(command("ls", "--sort", by, "--json").out)
+    assert [run["run_dir"] for run in by_json] == [row[0] for row in listed]
+
+
+def test_an_error_is_a_column_where_there_is_one(sweep: Path, command: Command) -> None:
+    heading, *listed = rows(command("ls").out)
+    assert heading[-1] == "error" and [row[-1] for row in listed] == ["-", "-", "-", r"OSError: no\tdata (train.py:7)"]
+    assert "  OSError: no\\tdata (train.py:7)\n" in command("status", "runs/d").out
+
+
+def test_a_column_that_no_run_has_is_reported(sweep: Path, command: Command) -> None:
+    result = command("ls", "--columns", "widht", "--sort", "val/acc")
+    assert (result.code, rows(result.out)[1]) == (0, ["runs/a", "finished", "-"])
+    assert result.err == "no run in runs has `val/acc`\nno run in runs has `widht`; did you mean `width`?\n"
+
+
+# What keeps a run from its beginning, and the error that is listed.
+FAILED_STARTS = {
+    "setup": ('raise OSError("no\\ndata")', [], r"OSError: no data (tiny.py:"),
+    "graph": ("pass", ["accumulate.every=0"], "GraphError: "),
+    "import": ("import nowhere", [], "ModuleNotFoundError: No module named 'nowhere' (tiny.py:"),
+    "resources": ("return {'training_step': training_step}", [], "GraphError: "),
+}
+
+
+@pytest.mark.parametrize("place", FAILED_STARTS)
+def test_a_run_that_fails_before_it_begins_is_listed(place: str, tiny: Path, command: Command) -> None:
+    line, words, error = FAILED_STARTS[place]
+    script = tiny.joinpath("tiny.py").read_text()
+    broken = script.replace("    model = torch", f"    {line}\n    model = torch")
+    (tiny / "tiny.py").write_text(f"{line}\n{script}" if place == "import" else broken)
+    run = ["run", "tiny.py", "lr=0.2", "finish.after=1 steps", "--quiet", "--run-dir", "runs/r"]
+    assert command(*run, *words).code in (1, 2)
+    (status,) = json.loads(command("ls", "--json").out)
+    assert status["state"] == "failed" and status["error"].startswith(error) and status["arguments"] == {"lr": 0.2}
+    assert rows(command("ls").out)[1][-2:] == ["no checkpoint", status["error"]]
+    assert command("status", "runs/r").out.startswith("runs/r: failed, graph ?, before it began\n")
+    sys.modules.pop("tiny", None)
+    (tiny / "tiny.py").write_text(script)
+    result = command(*run, "--resume", "never")
+    assert (result.code, result.err) == (0, "")
+    assert rows(command("ls").out)[1][1:3] == ["finished", "step 1, epoch 0.25, batch 1/4"]
+
+
+def test_a_start_that_fails_leaves_the_status_of_a_run_and_of_strangers(tiny: Path, command: Command) -> None:
+    run = ["run", "tiny.py", "--quiet", "--run-dir", "r"]
+    (tiny / "tiny.py").write_text("raise ValueError")
+    (tiny / "r").mkdir()
+    for text in ('{"colour": "red"}', '{"state": "stopped", "position": "step"}', ""):
+        (tiny / "r" / "status.json").write_text(text)
+        assert command(*run).code == 1
+        assert (tiny / "r" / "status.json").read_text() == text
+
+
+def test_a_mistake_in_the_command_leaves_nothing(tiny: Path, command: Command) -> None:
+    for words in (["lrr=1"], ["finsh.after=3"], ["--overlay", "nothing"]):
+        assert command("run", "tiny.py", *words, "--run-dir", "r").code == 2
+    assert not (tiny / "r").exists()
 
 
 def test_a_run_directory_is_its_only_row(runs: Path, command: Command) -> None:

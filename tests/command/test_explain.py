@@ -1,0 +1,152 @@
+"""`graphtrain explain`: why a run ended, and what to do next, from its run directory alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.command.conftest import Command
+from tests.command.running import TINY, forget
+from tests.command.test_others import gone, write_status
+
+RUN = ["run", "tiny.py", "lr=0.2", "checkpoint.every=2 steps", "log.every=1 steps", "--quiet", "--run-dir", "r"]
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+
+
+def fails_at(step: int, statement: str) -> str:
+    """A script whose step function does something once."""
+    text = TINY.replace("def training_step(model, batch):", "def training_step(model, batch, step):")
+    return text.replace(
+        "    return model(batch)", f"    if step == {step}:\n        {statement}\n    return model(batch)"
+    )
+
+
+def sections(out: str) -> dict[str, list[str]]:
+    """Title -> the lines below it."""
+    parts = [part.splitlines() for part in out.split("\n\n")]
+    return {"": parts[0], **{part[0].rstrip(":"): [line.strip() for line in part[1:]] for part in parts[1:]}}
+
+
+def test_a_run_that_failed(folder: Path, command: Command) -> None:
+    (folder / "tiny.py").write_text(fails_at(3, 'raise OSError("no\\ndata")'))
+    assert command(*RUN).code == 1
+    result = command("explain", "r")
+    assert (result.code, result.err) == (0, "")
+    told = sections(result.out)
+    assert re.fullmatch(r"r: failed, step 3, epoch 1, batch 4/4, \d+ s ago", told[""][0])
+    assert told[""][1:] == ["  it failed in node `train_batch`: OSError: no data (tiny.py:7)"]
+    assert re.fullmatch(rf"{TIME}  begun on \S+ by process \d+", *told["starts"])
+    assert [row.split()[:2] for row in told["last rows of metrics"]] == [["step", "1"], ["step", "2"], ["step", "3"]]
+    assert told["checkpoints"][0] == "newest 000001-step-2, step 2"
+    assert told["next"] == [
+        "graphtrain replay tiny.py --run-dir r --to '4 batches' --node train_batch --runs 3",
+        "repeats it up to the node that failed; --pdb opens a debugger there",
+        "graphtrain run tiny.py lr=0.2 'checkpoint.every=2 steps' 'log.every=1 steps' --quiet --run-dir r",
+        "resumes it; remove the cause of the error first",
+    ]
+    forget("tiny")
+    (folder / "tiny.py").write_text(TINY)
+    assert command(*RUN, "finish.after=2 epochs").code == 0
+    told = sections(command("explain", "r").out)
+    assert told[""][1:] == [
+        "  it reached its end, 2 epochs",
+        "  by the edge finish -> end if finished, where finished = "
+        '"(ending or next_batch.empty) and accumulate.count == 0"',
+    ]
+    assert told["starts"][1].partition("  ")[2].startswith("resumed from 000001-step-2 on ")
+    assert told["reported"][-1].partition("  ")[2].startswith("resumed r: step 2, epoch 0.50, batch 2/4; repeating")
+    assert told["next"] == ["nothing; a later end, such as a larger finish.after, trains it further"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_run_that_a_signal_stopped(number: signal.Signals, folder: Path, command: Command) -> None:
+    script = fails_at(1, f"signal.raise_signal({int(number)})").replace(
+        "import torch\n", "import signal\nimport torch\n"
+    )
+    (folder / "tiny.py").write_text(script)
+    assert command(*RUN, "--resume", "never").code == 75
+    told = sections(command("explain", "r").out)
+    assert told[""][1] == f"  it was stopped by {number.name}; next is node `accumulate`"
+    assert told["next"][1] == "resumes it" and "--resume" not in told["next"][0]
+
+
+def test_a_run_that_reached_its_limit(tiny: Path, command: Command) -> None:
+    assert command(*RUN, "--until", "3 steps").code == 0
+    told = sections(command("explain", "r").out)
+    assert (
+        told[""][1] == "  it was stopped at --until 3 steps; next is node `next_batch`"
+        and "--until" not in told["next"][0]
+    )
+    assert command(*RUN, "--before", "step").code == 0
+    told = sections(command("explain", "r").out)
+    assert told[""][1] == "  it was stopped at --before step; next is node `step`" and "--before" not in told["next"][0]
+
+
+def test_a_run_that_ended_early(folder: Path, command: Command) -> None:
+    (folder / "tiny.py").write_text(
+        fails_at(1, "from graphtrain import STOP; return model(batch).square().mean(), STOP")
+    )
+    result = command(*RUN)
+    assert result.code == 0, result
+    assert sections(command("explain", "r").out)[""][1] == "  it ended before 10 epochs"
+
+
+def test_a_run_that_was_killed_and_one_that_is_running(folder: Path, command: Command) -> None:
+    write_status(folder, process=gone())
+    told = sections(command("explain", "r").out)
+    assert told[""][1].endswith("is gone and has not stopped it: killed, out of memory, or the machine went down")
+    assert told["next"] == [
+        "run the program again, with this run directory",
+        "starts it from the beginning: there is no checkpoint",
+    ]
+    write_status(folder, state="interrupted")
+    assert "it was interrupted at once in node `train_batch`" in command("explain", "r").out
+    write_status(folder, not_finite="loss is NaN since step 30")
+    told = sections(command("explain", "r").out)
+    assert told["next"][0] == "graphtrain status r" and told[""][2] == "  loss is NaN since step 30"
+
+
+def test_a_run_that_failed_before_it_began(folder: Path, command: Command) -> None:
+    (folder / "tiny.py").write_text("raise RuntimeError('no GPU')")
+    assert command(*RUN).code == 1
+    told = sections(command("explain", "r").out)
+    assert told[""][1] == "  it failed before it began: RuntimeError: no GPU (tiny.py:1)"
+    assert told["next"][0] == shlex.join(["graphtrain", *RUN])
+
+
+def test_a_failed_checkpoint_is_the_reason_of_a_stop(
+    tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphtrain.storage.run_files.RunFiles.save", _full_disk)
+    assert command(*RUN).code == 1
+    told = sections(command("explain", "r").out)
+    assert told[""][1].startswith("  it was stopped by SaveFailedError: ") and "the disk is full" in told[""][1]
+
+
+def _full_disk(*_: object, **__: object) -> None:
+    from graphtrain.errors import CheckpointError
+
+    raise CheckpointError("the disk is full")
+
+
+def test_many_starts_are_shortened(folder: Path, command: Command) -> None:
+    write_status(folder)
+    starts = [{"run": "a", "checkpoint": f"00000{n}-step-1", "started_at_unix_seconds": n} for n in range(9)]
+    (folder / "r" / "starts.jsonl").write_text("".join(json.dumps(start) + "\n" for start in starts))
+    told = sections(command("explain", "r").out)["starts"]
+    assert len(told) == 8 and told[1] == "... 2 more" and "000008-step-1" in told[-1]
+
+
+def test_what_strangers_have_written_is_shown_as_text(folder: Path, command: Command) -> None:
+    write_status(
+        folder, state="failed", error="\x1b[2J", notices=[[1, "a\nb"], "x", [None, 2]], replay=["\x1b"], reason=3
+    )
+    (folder / "r" / "starts.jsonl").write_text('{"run": 1, "about": {"command": "\'"}}\n')
+    result = command("explain", "r")
+    assert result.code == 0 and "\x1b" not in result.out and "a\\nb" in result.out
+    assert command("explain", "nothing").code == 2
