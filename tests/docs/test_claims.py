@@ -90,7 +90,7 @@ def test_every_attribute_of_a_trainer_named_exists() -> None:
 
 
 def test_every_verb_is_used_and_described() -> None:
-    page = DOCS / "graph-file.md"
+    page = DOCS / "editing.md"
     used = set()
     for block in read_blocks(page):
         if block.language == "toml":
