@@ -14,13 +14,8 @@ except ImportError:  # where only the tests are installed
 def with_blocks(text: str) -> str:
     """The docstring with a fence around each doctest.
 
-    >>> print(with_blocks("One line.\\n\\n>>> 1 + 1\\n2"))
-    One line.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
+    >>> with_blocks("One line.\\n\\n>>> 1 + 1\\n2")
+    'One line.\\n\\n```pycon\\n>>> 1 + 1\\n2\\n```'
     """
     examples = re.compile(r"^( *)>>> .*(?:\n\1\S.*|\n\1 +.*|\n\n(?=\1>>> ))*", re.MULTILINE)
     return examples.sub(lambda match: f"{match[1]}```pycon\n{match[0]}\n{match[1]}```", text)

@@ -8,17 +8,17 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
-import subprocess
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 KINDS = "docs/kinds.md"
 OF_A_KIND = "{ show_root_heading: false, show_signature: false, members: false, merge_init_into_class: false }"
-LANGUAGES = {".py": "python", ".toml": "toml", ".md": "markdown", ".ipynb": "json"}
+LANGUAGES = {".py": "python", ".toml": "toml", ".md": "markdown"}
 
 # In one pattern, so that nothing inside a block or a code span is taken for a link.
 _PARTS = re.compile(
@@ -95,19 +95,34 @@ def _block(words: list[str], text: str) -> str:
 
 def page_of_source(path: str) -> str:
     """The page that shows a file of the repository, or each file of a folder."""
-    names = [path] if (ROOT / path).is_file() else _files_of(path)
-    sections = [f"# {path}\n"]
-    for name in names:
-        text = (ROOT / name).read_text(encoding="utf-8").rstrip("\n")
-        title = "" if name == path else f"## {posixpath.relpath(name, path)}\n\n"
-        fence = "`" * max(3, 1 + max((len(each) for each in re.findall(r"`+", text)), default=0))
-        sections.append(f"{title}{fence}{LANGUAGES.get(PurePosixPath(name).suffix, 'text')}\n{text}\n{fence}\n")
-    return "\n".join(sections)
+    if path.endswith(".ipynb"):
+        return f"# {path}\n\n{_cells(json.loads((ROOT / path).read_text(encoding='utf-8')))}"
+    if (ROOT / path).is_file():
+        return f"# {path}\n\n{_source(ROOT / path)}"
+    files = [file for file in sorted((ROOT / path).rglob("*")) if file.suffix in LANGUAGES]
+    sections = [f"## {file.relative_to(ROOT / path)}\n\n{_source(file)}" for file in files]
+    return "\n".join([f"# {path}\n", *sections])
 
 
-def _files_of(folder: str) -> list[str]:
-    command = ["git", "-c", "safe.directory=*", "ls-files", folder]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()  # noqa: S603
+def _source(file: Path) -> str:
+    return _fenced(LANGUAGES.get(file.suffix, "text"), file.read_text(encoding="utf-8"))
+
+
+def _fenced(language: str, text: str) -> str:
+    fence = "`" * max(3, 1 + max((len(each) for each in re.findall(r"`+", text)), default=0))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
+
+
+def _cells(notebook: Any) -> str:
+    """The text, the code and what it printed; pictures are left out."""
+    parts = []
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else _fenced("python", text))
+        for output in cell.get("outputs", ()):
+            if printed := "".join(output.get("text", output.get("data", {}).get("text/plain", ""))):
+                parts.append(_fenced("text", printed))
+    return "\n\n".join(parts)
 
 
 # ---- the hooks of MkDocs

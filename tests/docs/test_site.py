@@ -1,4 +1,4 @@
-"""The site that `make docs` builds has every page, every name and every kind; what it changes of a page is as described."""
+"""The site that `make docs` builds has every page, every exported name and every kind; its pictures are as the pages."""
 
 from __future__ import annotations
 
@@ -69,6 +69,8 @@ def test_a_file_of_the_repository_is_shown_on_a_page_of_its_own() -> None:
     shown = site_links.page_of_source("graphs/evaluate.toml")
     (block,) = blocks_of(shown)
     assert block.language == "toml" and block.text == (ROOT / "graphs" / "evaluate.toml").read_text(encoding="utf-8")
+    notebook = site_links.page_of_source("examples/rewire.ipynb")
+    assert {block.language for block in blocks_of(notebook)} == {"python", "text"}
     folder = site_links.page_of_source("tests/third_party/lookahead")
     assert "## pyproject.toml" in folder and len(blocks_of(folder)) > 2
 
