@@ -10,7 +10,7 @@ RESULTS := benchmarks/results
 # Else each process of the tests would compile all of the code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-lowest test-newest test-without sweep simulate bugs mutants figures lint bench bench-peers clean
+.PHONY: demo test test-all test-lowest test-newest test-without sweep simulate bugs mutants figures lint docs bench bench-peers clean
 
 demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new process, compare, draw the loop
 	$(BIN)/python examples/demo.py
@@ -61,6 +61,9 @@ lint: .venv/.installed-dev  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv/.installed-docs  ## the pages as a site, in site/: python -m http.server --directory site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: .venv/.installed-examples  ## every benchmark on one thread, the targets beside the figures; also as JSON
 	mkdir -p $(RESULTS)
 	@failed=; for name in $(BENCHMARKS); do \
@@ -72,7 +75,7 @@ bench-peers: .venv-peers/.installed  ## the loop beside those of other framework
 	OMP_NUM_THREADS=1 $(PEERS)/python benchmarks/loop.py --peers --rounds 11 --json $(RESULTS)/peers.json
 
 clean:  ## remove everything that was made here
-	rm -rf .venv .venv-lowest .venv-newest .venv-peers $(RESULTS) build dist demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lowest .venv-newest .venv-peers $(RESULTS) build dist site demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -87,6 +90,10 @@ clean:  ## remove everything that was made here
 
 .venv/.installed-dev: .venv/.installed-examples
 	$(INSTALL) --editable '.[dev,examples,notebook,tensorboard,torchdata,transformers]'
+	touch $@
+
+.venv/.installed-docs: .venv/.installed-examples
+	$(INSTALL) --editable '.[docs]'
 	touch $@
 
 .venv-lowest/.installed: pyproject.toml constraints-lowest.txt

@@ -1,0 +1,97 @@
+"""The site that `make docs` builds has every page, every exported name and every kind; its pictures are as the pages."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+from docs import site_docstrings, site_links
+from graphtrain import Graph, node
+from graphtrain.viz.render import render
+from tests.docs.blocks import blocks_of, read_blocks
+from tests.gallery.page import words_of
+from tests.shipped import KINDS, module_of
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+
+
+def directives(page: str) -> list[str]:
+    """What a page shows the docstrings of."""
+    return re.findall(r"^::: (\S+)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    listed = re.findall(r"^ +- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted([*(path.name for path in PAGES), *site_links.PAGES.values()])
+
+
+def test_the_api_has_every_name_that_is_exported() -> None:
+    tree = ast.parse((ROOT / "graphtrain" / "__init__.py").read_text(encoding="utf-8"))
+    imported = [alias.asname for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) for alias in each.names]
+    exported = {name for name in imported if name is not None} - {"__version__"}
+    assert sorted(directives("api.md")) == sorted(f"graphtrain.{name}" for name in exported)
+
+
+def test_the_page_of_kinds_has_each_of_them() -> None:
+    headings = re.findall(r"^### (\w+)\n\n::: (\S+)\.(\w+)$", (DOCS / "kinds.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(name for name, _, _ in headings) == sorted(KINDS)
+    for name, module, implementation in headings:
+        assert module == module_of(KINDS[name])
+        names = [getattr(each, "name", "") for each in ast.parse(KINDS[name].read_text(encoding="utf-8")).body]
+        assert implementation in names, name
+
+
+@pytest.mark.parametrize("module", [site_links, site_docstrings], ids=lambda module: module.__name__)
+def test_the_examples_in_the_hooks(module: object) -> None:
+    tried = doctest.testmod(module)  # type: ignore[arg-type]
+    assert tried.attempted > 0 and tried.failed == 0
+
+
+@pytest.mark.parametrize("path", [*PAGES, *(ROOT / name for name in site_links.PAGES)], ids=lambda path: path.stem)
+def test_no_link_leads_out_of_the_site_and_no_block_is_lost(path: Path) -> None:
+    text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
+    changed = site_links.for_the_site(text, name)
+    place = site_links.place_in_site(name)
+    outside = [target for target in site_links.targets_of(changed, place) if target.startswith("..")]
+    assert outside == []
+    assert all((ROOT / target).exists() for target in site_links.targets_of(text, name))
+    after = [block.text for block in blocks_of(changed)]
+    assert after == [block.text for block in blocks_of(text) if block.language != "mermaid"]
+
+
+def test_a_file_of_the_repository_is_shown_on_a_page_of_its_own() -> None:
+    shown = site_links.page_of_source("graphs/evaluate.toml")
+    (block,) = blocks_of(shown)
+    assert block.language == "toml" and block.text == (ROOT / "graphs" / "evaluate.toml").read_text(encoding="utf-8")
+    notebook = site_links.page_of_source("examples/rewire.ipynb")
+    assert {block.language for block in blocks_of(notebook)} == {"python", "text"}
+    folder = site_links.page_of_source("tests/third_party/lookahead")
+    assert "## pyproject.toml" in folder and len(blocks_of(folder)) > 2
+
+
+def test_the_picture_of_the_life_cycle_has_the_names_of_the_page() -> None:
+    (drawing,) = [block.text for block in read_blocks(DOCS / "resuming.md") if block.language == "mermaid"]
+    drawn = words_of(DOCS / "pictures" / "life_cycle.svg")
+    edges = re.findall(r"(\w+|\[\*\]) --> (\w+)(?: : (\w+))?", drawing)
+    assert {*drawn} >= {state for source, target, _ in edges for state in (source, target)} - {"[*]"}
+    labels = [name for words in drawn for name in words.split(", ")]
+    assert sorted(name for name in labels if name not in {target for _, target, _ in edges}) == sorted(
+        name for *_, name in edges if name
+    )
+
+
+def test_the_picture_of_the_tutorial_is_of_its_graph(tmp_path: Path) -> None:
+    @node
+    def average(model: object, mean: object, *, decay: float = 0.99) -> None:
+        """As in the tutorial."""
+
+    fit = Graph.load("fit")
+    changed = fit.set("finish", after="20 epochs").set("accumulate", every=4).set("clip", max_norm=1.0)
+    drawn = render(fit.diff(changed.insert("average", average, after="step")), tmp_path / "drawn.svg")
+    assert words_of(drawn) == words_of(DOCS / "pictures" / "tutorial.svg")
