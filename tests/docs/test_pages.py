@@ -10,8 +10,8 @@ import numpy
 import pytest
 import torch
 
-from graphtrain.command import verify_cuts
-from tests.command.running import launched
+from graphtrain.command import sweep, verify_cuts
+from tests.command.running import launched, started
 from tests.docs.blocks import read_blocks
 from tests.docs.execution import Page
 
@@ -32,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (random.getstate(), numpy.random.get_state(), torch.get_rng_state()),
     )
     monkeypatch.setattr(verify_cuts, "launch", launched)  # as good, without the import of torch in each process
+    monkeypatch.setattr(sweep, "start", started)
     # One thread here and in the processes that a page starts: a resume reports another number.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
