@@ -86,7 +86,7 @@ class ExpressionError(GraphtrainError, RuntimeError):
 
 
 class NotFiniteError(GraphtrainError, ArithmeticError):
-    """Losses, gradients or weights that are infinite or no numbers, where a node was asked to stop at them.
+    """Losses, gradients or weights that are infinite or NaN, where a node was asked to stop at them.
 
     Or a loss that spikes more often than the run may go back.
 

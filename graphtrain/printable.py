@@ -1,4 +1,4 @@
-"""Text of others on a terminal; and the lines that a run has for a person."""
+"""Text of others on a terminal; and the lines to be read that a run has."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def shorten(text: str, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-# ---- lines for a person
+# ---- lines to be read
 
 
 @final

@@ -42,7 +42,7 @@ class Agree:
         value: the same number, and 0 before there is one; a clock may count it where it only grows.
 
     Raises:
-        UsageError: the value, or the weight, is no number.
+        UsageError: the value, or the weight, is not a number.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").insert("agree", after="train_batch", reads={"value": "loss", "weight": "samples"})
@@ -88,4 +88,6 @@ def _number(value: Any, name: str) -> float:
     received = (
         f"a tensor of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
     )
-    raise UsageError(f"agree: `{name}` is {received}, which is no number", "let it read a number, or a tensor with one")
+    raise UsageError(
+        f"agree: `{name}` is {received}, which is not a number", "let it read a number, or a tensor with one"
+    )

@@ -25,7 +25,7 @@ class EarlyStop(FollowsMetric):
         patience: values in a row without an improvement after which to stop. Default: 3.
         stopping_threshold: stop once a value is better than this. Default: never.
         divergence_threshold: stop once a value is worse than this. Default: never.
-        check_finite: True stops at a value that is infinite or no number. Default: True.
+        check_finite: True stops at a value that is infinite or NaN. Default: True.
         min_epochs: a run is not stopped before as many epochs. Default: 0.
 
     Guard fields:

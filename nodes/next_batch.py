@@ -73,7 +73,7 @@ class NextBatch:
     Arguments:
         limit: the most batches in an epoch, as a number, or as a share below 1 of those that the data has: 0.25.
             Default: all.
-        overfit: the same batches in every epoch, so many of them, to see whether a model can learn them by heart. A
+        overfit: the same batches in every epoch, so many of them, to see whether a model can memorize them. A
             `graphtrain.Loader` gives those of its first epoch, with the same random numbers; a DataLoader that shuffles
             is refused, and other data has to give the same ones by itself. Default: none, all of the data.
         batches_per_epoch: batches in an epoch, whatever the data has: where it ends before, it is read again, in

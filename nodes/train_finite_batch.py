@@ -23,7 +23,7 @@ class _NotFiniteLoss(Exception):  # noqa: N818 - it is no error: the batch is sk
 
 @node(writes="loss", effects="backward?", varying=("unfrozen", "turn"))
 class TrainFiniteBatch(TrainBatch):
-    """Do what `train_batch` does, and skip batches whose loss is infinite or no number.
+    """Do what `train_batch` does, and skip batches whose loss is infinite or NaN.
 
     A batch that is skipped has no backward pass, counts for no window, and is in no mean. Every visit waits for the
     device, and, among several ranks, for the others, which tell each other whether their batches count.

@@ -13,7 +13,7 @@ from graphtrain.command.run import without
 from graphtrain.errors import UsageError
 from graphtrain.ranks.current import is_one_of_several
 
-_OF_A_RUN, _OF_CUTS = "To verify a run that was made", "To verify a script, without a run"
+_OF_A_RUN, _OF_CUTS = "To verify a run", "To verify a script, without a run"
 
 _VERIFY = f"""
 Arguments:
@@ -68,7 +68,7 @@ def verify(
     keep: Path | None = None,
     as_json: bool = False,
 ) -> int:
-    """Prove that resuming is exact: for a run that was made, with --run-dir; or for a script, with --cuts.
+    """Prove that resuming is exact: for a run, with --run-dir; or for a script, with --cuts.
 
     With --run-dir, the run is replayed from each checkpoint to the next, and everything is compared bit by bit. The
     cause of a difference is named: a field that was lost between saving and resuming, or the node whose computation is
@@ -105,7 +105,7 @@ def _refuse_a_mixture(*, has_run: bool, has_cuts: bool) -> None:
     if has_run == has_cuts:
         raise UsageError(
             f"verify takes either --run-dir or --cuts, got {'both' if has_run else 'neither'}",
-            "--run-dir RUN_DIR verifies a run that was made, --cuts 20 the script, without a run",
+            "--run-dir RUN_DIR verifies a run, --cuts 20 the script, without a run",
         )
     mine, other, section = ("--run-dir", "--cuts", _OF_CUTS) if has_run else ("--cuts", "--run-dir", _OF_A_RUN)
     context = click.get_current_context()

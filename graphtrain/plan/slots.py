@@ -221,7 +221,7 @@ class SavePoints:
         return self._slots.named(self._bits(path, ended))
 
     def transient(self, path: str, *, ended: bool = False) -> list[str]:
-        """Those of them that cannot be saved; where there are any, it is no save point."""
+        """Those of them that cannot be saved; where there are any, it is not a save point."""
         return self._slots.named(self._bits(path, ended) & self._slots.transient)
 
     def needed(self, path: str, *, ended: bool = False) -> list[str]:
@@ -297,7 +297,7 @@ class SavePoint:
     Attributes:
         path: of the node: ``"validate/eval_batch"``.
         alive: the slots that are read later, by path.
-        transient: those of them that cannot be saved; where there are any, it is no save point.
+        transient: those of them that cannot be saved; where there are any, it is not a save point.
     """
 
     path: str

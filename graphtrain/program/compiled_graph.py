@@ -84,7 +84,7 @@ class Liveness:
         return any(not node.bypassed and not self.has_batch(node.index) for node in self._program.nodes)
 
     def transient(self, position: int, ended: bool = False) -> list[str]:
-        """Those that are declared transient; where there are any, it is no save point."""
+        """Those that are declared transient; where there are any, it is not a save point."""
         return self._points.transient(self._program.nodes[position].path, ended=ended)
 
     def save_points(self) -> list[str]:

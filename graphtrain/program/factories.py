@@ -234,8 +234,8 @@ class Renewals:
             if other not in renewed and keeps_state(value) and (is_of_model or is_of_optimizer):
                 source = next(each for each in renewed if is_of_model or supplied[each] is value.optimizer)
                 raise UsageError(
-                    f"`{path}` renews `{source}`, of which `{other}` was made, and `{other}` is no Factory: it would "
-                    f"keep the former `{source}`",
+                    f"`{path}` renews `{source}`, of which `{other}` was made, and `{other}` is not a Factory: it "
+                    f"would keep the former `{source}`",
                     f"let `setup` return a function that makes it: "
                     f'"{other}": Factory(make_{other}), with `def make_{other}({source})`',
                 )
@@ -267,7 +267,7 @@ class Renewals:
         """
         if name not in self.factories:
             raise CheckpointError(
-                f"the run has made `{name}` again since it began, and `{name}` is no Factory now",
+                f"the run has made `{name}` again since it began, and `{name}` is not a Factory now",
                 f'let `setup` return "{name}": Factory(make_{name}), as it did',
             )
         restore_random(dict(random))

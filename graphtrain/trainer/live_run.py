@@ -212,7 +212,7 @@ class LiveRun:
         if not self.writer.save(policy, value, askers):
             if self.session.loop.ended:
                 raise SaveFailedError(
-                    f"the end of the run is no save point ({self.writer.refusal})",
+                    f"the end of the run is not a save point ({self.writer.refusal})",
                     self.writer.way_out or _END_NOT_SAVED,
                 )
             return False

@@ -129,7 +129,7 @@ def _reached(run: LiveRun) -> Answer:
 def _breakpoint(run: LiveRun) -> Answer:
     run.requests.clear()
     if not run.save(run.requests.policy):
-        run.notices(f"`{run.position}` is no save point ({run.writer.refusal}); nothing is saved here")
+        run.notices(f"`{run.position}` is not a save point ({run.writer.refusal}); nothing is saved here")
     return Outcome.BREAKPOINT
 
 

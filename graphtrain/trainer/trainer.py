@@ -66,7 +66,7 @@ class Trainer(RunView):
             are `display` and `notify`.
         display: shows the run. Default: live on a terminal and in a notebook, plain lines elsewhere;
             None shows nothing.
-        notify: called with each message for a person, one line each. Default: prints to standard error.
+        notify: called with each message to be read, one line each. Default: prints to standard error.
         about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         not_state: paths of values that are not training state, such as ``"task.started_at"``, and are neither saved
             nor restored. Default: none.
@@ -409,7 +409,7 @@ class Trainer(RunView):
             self._session.world.synchronise("start")
             if not self._run.save(self._run.requests.sync_policy):
                 self._run.notices(
-                    f"`{self.position}` is no save point ({self._run.writer.refusal}); training on to the next one"
+                    f"`{self.position}` is not a save point ({self._run.writer.refusal}); training on to the next one"
                 )
                 self._one_transition()
                 while not self._run.save(self._run.requests.sync_policy):

@@ -299,7 +299,7 @@ STRUCTURE = [
     edited("a slot that a kind does not read", lambda g: g.set("step", reads={"optimiser": "d"}),
            "G115 nodes.step.reads"),
     edited("an output that nobody writes", lambda g: replace(g, outputs=("metric",)), "G115 outputs", of=EVALUATE),
-    edited("a clock of what is no number", lambda g: g.clock("rounds", "next_batch.last"), "G116 clock.rounds"),
+    edited("a clock of what is not a number", lambda g: g.clock("rounds", "next_batch.last"), "G116 clock.rounds"),
     edited("a code that does not exist is allowed", lambda g: replace(g, allow=("G999",)), "G117 allow"),
     edited("what cannot be allowed is", lambda g: replace(g, allow=("G101",)), "G117 allow"),
     edited("a kind from a script", lambda g: g.insert("my_penalty", after="train_batch"), "G118 nodes.my_penalty"),

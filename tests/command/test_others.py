@@ -282,7 +282,7 @@ def test_status_of_a_run_that_is_running(folder: Path, command: Command) -> None
     assert panel[1:] == [
         "  loss 0.25  val/loss nan",
         "  812 batches/s  41 s elapsed  2 min 13 s left",
-        "  host time: data 25 %  train 75 %",
+        "  time: data 25 %  train 75 %",
     ]
     assert (checkpoint, digest) == ("  newest checkpoint 000007-step-40", "  digest d1935")
     assert written == f"  written 1 min 01 s ago by process {os.getpid()}, which is alive"

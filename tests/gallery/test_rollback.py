@@ -1,4 +1,4 @@
-"""Losses that are no numbers, or that are not there."""
+"""Losses that are NaN, or that are not there."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def test_an_end_that_is_no_save_point_is_reported_every_time_and_is_not_called_f
     graph = FIT.set("finish", after="2 epochs").insert("read_here", read_if_there, before="next_batch")
     trainer = trainer_of(use(graph, "open_here", "holds_open", after="train_batch"), tmp_path)
     for call in (trainer.run, trainer.run, trainer.save):
-        with pytest.raises(CheckpointError, match=r"the end of the run is no save point \(alive: .*stream"):
+        with pytest.raises(CheckpointError, match=r"the end of the run is not a save point \(alive: .*stream"):
             call()
         assert (trainer.state, trainer.position) == ("stopped", "end")
         assert read_status(tmp_path)["state"] == "stopped"

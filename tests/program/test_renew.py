@@ -360,7 +360,9 @@ def test_a_run_without_the_factory_is_refused_at_a_resume(tmp_path: Path) -> Non
     optimizer = make_optimizer(model)
     plain = {"model": model, "optimizer": optimizer, "scheduler": make_scheduler(optimizer)}
     second, _ = trainer_of(FIT.remove("renew"), tmp_path, **plain)
-    with pytest.raises(CheckpointError, match="has made `model` again since it began, and `model` is no Factory now"):
+    with pytest.raises(
+        CheckpointError, match="has made `model` again since it began, and `model` is not a Factory now"
+    ):
         second.run()
 
 
@@ -396,7 +398,10 @@ def made_of_the_first() -> dict[str, Any]:
     ("resources", "message"),
     [
         (lambda: {"model": Net()}, r"`renew` renews `model`, a Net, and no Factory: nothing.*Factory\(make_model"),
-        (made_of_the_first, r"renews `model`, of which `optimizer` was made, and `optimizer` is no Factory.*def make"),
+        (
+            made_of_the_first,
+            r"renews `model`, of which `optimizer` was made, and `optimizer` is not a Factory.*def make",
+        ),
         (
             lambda: {"optimizer": Factory(lambda modle: None)},
             r"which makes `optimizer`, needs `modle`, and nothing supplies it\n  hint: did you mean `model`",

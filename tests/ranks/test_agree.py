@@ -134,5 +134,5 @@ def test_what_is_no_number_is_refused() -> None:
     graph = Graph.load("fit").insert("agree", after="next_batch", reads={"value": "batch"})
     run = trainer(graph)
     run.resources["train_data"][0] = torch.ones(2, 3)
-    with pytest.raises(UsageError, match=r"agree: `value` is a tensor of shape \[2, 3\], which is no number"):
+    with pytest.raises(UsageError, match=r"agree: `value` is a tensor of shape \[2, 3\], which is not a number"):
         run.run()

@@ -16,7 +16,7 @@ from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.ranks.fake_ranks import run_ranks
 
-DIVERGES = 4  # the step after which weights are no numbers
+DIVERGES = 4  # the step after which weights are NaN
 
 
 class Net(torch.nn.Module):

@@ -172,7 +172,7 @@ def _cut(trainer: Trainer, transitions: int, rewired_after: list[int]) -> End:
         trainer.advance(1)
         if trainer.state == "finished" or _steps(trainer) >= min(rewired_after, default=1 << 30):
             break
-    with suppress(GraphtrainError):  # this is no save point
+    with suppress(GraphtrainError):  # this is not a save point
         trainer.save()
     return "cut", ""
 

@@ -119,7 +119,7 @@ def test_where_nothing_can_be_saved_it_stops_all_the_same(tmp_path: Path) -> Non
     assert trainer.run(before="use") is Outcome.BREAKPOINT
     assert trainer.position == "use" and not list((tmp_path / "checkpoints").iterdir())
     (line,) = [line for line in said if "save point" in line]
-    assert line.startswith("`use` is no save point (alive: ") and line.endswith("; nothing is saved here")
+    assert line.startswith("`use` is not a save point (alive: ") and line.endswith("; nothing is saved here")
     assert trainer.run() is Outcome.FINISHED
 
 

@@ -228,7 +228,7 @@ def test_a_users_exception_names_the_node_and_keeps_the_users_frames(tmp_path: P
     assert trainer.state == "failed"
     assert trainer.position == "train_batch"
     assert read_status(tmp_path)["state"] == "failed"
-    assert not list((tmp_path / "checkpoints").iterdir()), "a failure is no save point"
+    assert not list((tmp_path / "checkpoints").iterdir()), "a failure is not a save point"
     with pytest.raises(LifeCycleError, match="failed"):
         trainer.run()
 
@@ -565,7 +565,7 @@ def test_a_slot_that_cannot_be_saved_moves_the_save_point(maker: Any, user: Any,
     assert path is not None
     assert trainer.position == "accumulate"
     (line,) = said
-    assert line.startswith("`using` is no save point (alive: ") and line.endswith("); training on to the next one")
+    assert line.startswith("`using` is not a save point (alive: ") and line.endswith("); training on to the next one")
     assert reason in line
     if maker is open_handle:
         assert "using" not in trainer.save_points()

@@ -3,7 +3,7 @@
     graphtrain run graphs/gallery/sam/sam_example.py
     graphtrain run graphs/gallery/sam/sam_example.py train_batch.radius=0.2
 
-A plain training learns the wrong labels by heart. The overlay `sam` computes each gradient at the worst weights within
+A plain training memorizes the wrong labels. The overlay `sam` computes each gradient at the worst weights within
 `radius`, so that the training settles where the loss is flat, and wrong labels fit less well.
 """
 

@@ -12,7 +12,7 @@ from graphtrain import StepFunction, node
 def begin_losses(model: Any, batch: Any, training_step: StepFunction) -> Iterator[Any]:
     """Call ``training_step(model, batch)``, a generator function, which yields a loss for each of several optimizers.
 
-    Where a generator stands cannot be saved: until the last loss was taken there is no save point. What follows its
+    Where a generator stands cannot be saved: until the last loss was taken there is not a save point. What follows its
     last `yield` is not run.
 
     Writes:

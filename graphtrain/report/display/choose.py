@@ -42,7 +42,7 @@ class PlainLines(Display):
     >>> display.show(Snapshot("running", "fit", "step", step=10, epoch=0.5, metrics={"loss": 0.25}, batch=10))
     >>> display.end(Snapshot("stopped", "fit", "step", step=10, epoch=0.5, metrics={"loss": 0.25}, seconds={"data": 2}))
     >>> lines
-    ['step 10  epoch 0.50  loss 0.25  batch 10', 'host time: data 100 %']
+    ['step 10  epoch 0.50  loss 0.25  batch 10', 'time: data 100 %']
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class PlainLines(Display):
         self._begun = False
         self._write_new(snapshot)
         if shares := parts(snapshot).host_time:
-            self._write("host time: " + "  ".join(shares))
+            self._write("time: " + "  ".join(shares))
 
     def _write_new(self, snapshot: Snapshot) -> bool:
         """Write new metrics, and a new text; False if there is neither."""

@@ -85,7 +85,7 @@ def as_html(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> str:
     text = f'<div style="white-space: pre-wrap; {_FAINT}">{escape(words.text)}</div>' if words.text else ""
     rows = [text, first, _spaced(named), _spaced(map(escape, words.pace))]
     if words.host_time:
-        rows.append(f'<span style="{_FAINT}">host time: {_spaced(map(escape, words.host_time))}</span>')
+        rows.append(f'<span style="{_FAINT}">time: {_spaced(map(escape, words.host_time))}</span>')
     return "\n".join([f'<div style="{_STYLE}">', *(f"<div>{row}</div>" for row in rows if row), "</div>"])
 
 

@@ -206,7 +206,7 @@ class Panel:
             yield self._metrics_line(width)
         yield self._pace_line(width)
         if texts.host_time:
-            yield _line((f"host time: {texts.host_time[0]}", *texts.host_time[1:]), width, style="dim")
+            yield _line((f"time: {texts.host_time[0]}", *texts.host_time[1:]), width, style="dim")
 
     def _first_line(self, console: Console, options: ConsoleOptions) -> RenderResult:
         texts = self._parts

@@ -113,7 +113,7 @@ finally:
 
 def test_killed_it_leaves_the_cursor_below_the_panel(tmp_path: Path) -> None:
     terminal = Terminal("display.begin()\ndisplay.show(snapshot())\ntime.sleep(60)", tmp_path)
-    terminal.read(until="host time")
+    terminal.read(until="time: ")
     terminal.kill()
     screen = terminal.end()
     assert_shown(screen.shown)
@@ -279,7 +279,7 @@ display.end(snapshot())
     terminal.read(until="your name: ")
     assert terminal.screen.shown == ["your name:"], "the panel made room"
     terminal.type("Ada\n")
-    terminal.read(until="host time")
+    terminal.read(until="time: ")
     terminal.read(until="\x1b[J")
     terminal.type("more\n")
     shown = terminal.end().shown
@@ -457,7 +457,7 @@ with open("done", "w"):
     pass
 """
     terminal = Terminal("import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + script, tmp_path)
-    terminal.read(until="host time")
+    terminal.read(until="time: ")
     terminal.hang_up()
     (tmp_path / "gone").touch()
     terminal.process.wait(300)

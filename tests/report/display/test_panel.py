@@ -31,7 +31,7 @@ def test_all_of_it_on_a_wide_terminal() -> None:
         f"epoch 3/10 {'━' * 12}╸{' ' * 47} 21 %  batch 117/938 · step 4812 · window 2/4",
         "loss 0.04231  accuracy 0.987  lr 0.001  val/loss 0.051",
         "812 batches/s  26.0 k samples/s  41 s elapsed  2 min 13 s left  1.2 GiB on cpu",
-        "host time: data 8 %  train 84 %  validate 6 %  save 2 %",
+        "time: data 8 %  train 84 %  validate 6 %  save 2 %",
     ]
 
 

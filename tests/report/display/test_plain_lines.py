@@ -85,7 +85,7 @@ def test_the_end_prints_the_rest_and_where_time_went() -> None:
     desk.show(1, metrics={"loss": 0.9})
     assert desk.end(metrics={"loss": 0.9}, seconds={"data": 1.0, "train": 3.0}) == [
         "step 10  epoch 0.50  loss 0.9",
-        "host time: data 25 %  train 75 %",
+        "time: data 25 %  train 75 %",
     ]
 
 
