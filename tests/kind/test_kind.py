@@ -115,6 +115,67 @@ def test_progress_of_two_instances_is_apart_and_resets() -> None:
     assert kind.new_instance().seen == [1]
 
 
+def test_a_restart_keeps_how_often_it_ran_and_a_reset_what_stays() -> None:
+    @node
+    class Count:
+        """Count."""
+
+        every: Trigger = Trigger("2 steps")
+        total: int = progress(0)
+        best: int = progress(7, stays=True)
+
+        def __call__(self) -> None: ...
+
+        @property
+        def half(self) -> float:
+            return self.total / 2
+
+    kind = kind_of(Count)
+    counted = kind.new_instance()
+    assert (counted.total, counted.best, counted.runs, counted.fired) == (0, 7, 0, {})
+
+    def changed() -> Any:
+        counted.total, counted.best, counted.runs, counted.fired = 3, 8, 4, {"steps": [2, 1, None]}
+        return counted
+
+    kind.restart(changed())
+    assert (counted.total, counted.best, counted.runs, counted.fired) == (0, 7, 4, {"steps": [2, 1, None]})
+    kind.reset(changed())
+    assert (counted.total, counted.best, counted.runs, counted.fired) == (0, 8, 0, {})
+    kind.reset(changed(), whole=True)
+    assert (counted.total, counted.best, counted.runs, counted.fired) == (0, 7, 0, {})
+
+
+def test_parameters_are_described_by_the_docstring_and_the_start_everywhere() -> None:
+    @node
+    class Described:
+        """Described.
+
+        Arguments:
+            size: how large
+                it is. Default: 3.
+            low, high (int): the bounds.
+
+        More:
+            other: no argument.
+        """
+
+        every: Trigger = Trigger("never")
+        size: int = 3
+        low: int = 0
+        high: int = 1
+
+        def __call__(self) -> None: ...
+
+    assert kind_of(Described).descriptions == {
+        "from": "the node is not due before this amount. Default: it may be due from the start.",
+        "size": "how large it is.",
+        "low": "the bounds.",
+        "high": "the bounds.",
+    }
+    assert kind_of(node(name="bare")(lambda *, n=1: None)).descriptions == {}
+
+
 def test_declarations_are_inherited_but_not_the_mark() -> None:
     @node
     class Base:
