@@ -11,7 +11,7 @@ import pytest
 
 from graphtrain import Graph, StepFunction, Trigger, derived_clock, node, progress
 from graphtrain.graph.registry import find_kind, known_kinds
-from graphtrain.kind import DECLARED, EFFECTS, kind_of
+from graphtrain.kind import DECLARED, EFFECTS, copy_of, kind_of
 from graphtrain.kind.parameter import REQUIRED, Above, Parameter, coerce, plain_value, show_value, type_name
 from tests.shipped import KINDS
 
@@ -355,6 +355,15 @@ def fn(source: str) -> Callable[..., Any]:
     return names["f"]  # type: ignore[no-any-return]
 
 
+def _generate() -> Any:
+    yield
+
+
+async def _generate_async() -> Any:
+    yield
+
+
+_WINDOW = {"n": progress(0, counts="backward"), "n_type": int, "window": progress(0), "window_type": int}
 _UNKNOWN_EFFECT = f"known: {', '.join(EFFECTS)}"
 _FOLLOWED = "an effect on gradients is followed by the slot of its optimizer, as in 'use optimizer'"
 _IN_EVERY_NODE = "is reserved in every node; choose another name"
@@ -429,6 +438,31 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
      "f: unknown family 'colourful'; known: data, compute, gradient, update, choice, bookkeeping, saving, ranks, "
      "other"),  # type: ignore[call-overload]
     (lambda: node(a_class(n="x", n_type=int)), f'thing.n: {_WRONG_DEFAULT} an integer, got "x"'),
+    (lambda: node(makes={"mean": "model"})(fn("def f(model, mean)")),
+     "f: it makes `mean` from 'model'; write copy_of(\"model\")"),  # type: ignore[dict-item]
+    (lambda: node(makes={"mean": copy_of("model")})(fn("def f(model)")),
+     "f: it makes `mean` as a copy of `model`, but reads no `mean`"),
+    (lambda: node(makes={"mean": copy_of("model")})(fn("def f(mean)")),
+     "f: it makes `mean` as a copy of `model`, but reads no `model`"),
+    (lambda: node(varying="m")(fn("def f(*, n=1, k=2)")), "f: varying 'm', which is not a parameter; known: n, k"),
+    (lambda: node(varying="m")(fn("def f(model)")), "f: varying 'm', which is not a parameter; known: none"),
+    (lambda: node(varying="every")(fn("def f(*, every: Trigger)")),
+     "f: 'every' cannot be varying: it is read before the node runs"),
+    (lambda: node(varying="loss", writes="loss")(fn("def f(*, loss: str)")),
+     "f: 'loss' cannot be varying: it is read before the node runs"),
+    (lambda: node(_generate), f"_generate: {_RETURNS}"),
+    (lambda: node(_generate_async), f"_generate_async: {_RETURNS}"),
+    (lambda: node(a_class(at_end=fn("def f(self, model)"))),
+     "thing.at_end: it reads what __call__ reads, with the same defaults: nothing; or nothing"),
+    (lambda: node(a_class(__call__=fn("def f(self, a, b=1)"), at_body_end=fn("def f(self, a, b)"))),
+     "thing.at_body_end: it reads what __call__ reads, with the same defaults: a, b; or nothing"),
+    (lambda: node(a_class(release=fn("def f(self, model)"))),
+     "thing.release: it takes no arguments, and ends what the node can start again, such as processes"),
+    (lambda: node(a_class(**_WINDOW)), "thing.n: `window` can be its window only if it has a target, and `window` is "
+     "progress"),
+    (lambda: node(a_class(n=progress(0, counts="backward", target="size"), n_type=int, size=3, size_type=int,
+                          window=property(lambda self: 3))),
+     "thing.n: `window` can be its window only if it has a target, and `window` is progress"),
 ]  # fmt: skip
 
 
@@ -510,6 +544,7 @@ def test_a_number_too_long_to_print_is_refused_in_words() -> None:
 def test_types_as_people_read_them() -> None:
     assert type_name(list[float]) == type_name(tuple[float, ...]) == "a list of numbers"
     assert type_name(int | None) == "an integer"
+    assert str(REQUIRED) == "required"
     assert type_name(Literal["a", 2]) == 'one of "a", 2'
 
 
