@@ -175,6 +175,11 @@ def test_parameters_are_described_by_the_docstring_and_the_start_everywhere() ->
     }
     assert kind_of(node(name="bare")(lambda *, n=1: None)).descriptions == {}
 
+    def flush_left(*, low: int = 0, high: int = 1) -> None: ...
+
+    flush_left.__doc__ = "Described.\n\nArgs:\nlow: one. Default: 0.\nhigh: two."
+    assert kind_of(flush_left).descriptions == {"low": "one.", "high": "two."}
+
 
 def test_declarations_are_inherited_but_not_the_mark() -> None:
     @node

@@ -10,7 +10,9 @@ import torch
 
 from graphtrain import Edge, Graph, Node, Trigger, node
 from graphtrain.data.samplers import EpochLength
+from graphtrain.kind import Read
 from graphtrain.plan.plan import Plan
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget
 from graphtrain.program.bind import Program, trains, without_unread
 from graphtrain.program.whole_run import WholeRun
 
@@ -197,6 +199,58 @@ def test_resources_of_other_graphs_are_left_out_and_named() -> None:
     kept, lines = without_unread(FIT, {**OTHERS, "train_data": [1]})
     assert kept == {"modl": OTHERS["modl"], "nothing": None, "train_data": [1]}
     assert lines == [TEACHER, EPOCHS, SAMPLES]
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "value", "is_missing"),
+    [
+        ("teacher", Read("teacher"), 3, False),
+        ("teacher", Read("teacher", 4), 3, False),
+        ("nothing", Read("nothing"), None, True),
+        ("nothing", Read("nothing", 4), 4, False),
+        ("absent", Read("absent"), None, True),
+        ("absent", Read("absent", None), None, False),
+        ("ranks", Read("ranks", 4), None, False),  # the engine supplies it: there are none
+        ("step", Read("step"), None, True),
+    ],
+)
+def test_a_resource_that_is_not_supplied_has_the_default_or_is_missing(
+    name: str, read: Read, value: Any, is_missing: bool
+) -> None:
+    program = bound(FIT, teacher=3, nothing=None, ranks=None)
+    assert program.resource(name, read, "clip.max_norm") == value
+    assert program.missing == ({name: {"clip.max_norm"}} if is_missing else {})
+
+
+def test_a_step_function_of_a_graph_that_only_evaluates_is_at_step_zero() -> None:
+    program = bound(EVALUATE)
+    assert program.step_input(program.by_path["eval_batch"], Read("step")) == ResourceTarget("step")
+    assert program.resource("step", Read("step"), "eval_batch") == 0 and program.missing == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "target"),
+    [
+        ("train_batch", "step", FieldTarget("step", "steps")),
+        ("train_batch", "epoch", FieldTarget("next_batch", "epoch")),
+        ("train_batch", "batch_index", FieldTarget("next_batch", "own_batch_index")),
+        ("train_batch", "optimizer", ResourceTarget("optimizer")),
+        ("train_batch", "samples", SlotTarget("samples")),
+        ("train_batch", "seen", SlotTarget("hidden")),  # which it has returned itself
+        ("train_batch", "teacher", ResourceTarget("teacher")),
+        ("validate/eval_batch", "step", FieldTarget("step", "steps")),
+        ("validate/eval_batch", "epoch", FieldTarget("next_batch", "epoch")),  # that of the training
+        ("validate/eval_batch", "batch_index", FieldTarget("validate/next_batch", "own_batch_index")),
+    ],
+)
+def test_what_a_step_function_may_take(path: str, name: str, target: Any) -> None:
+    graph = FIT.set("train_batch", writes={"seen": "hidden"})
+    program = bound(graph)
+    assert program.step_input(program.by_path[path], Read(name)) == target
+    # A resource of that name comes first, except where the function itself returned the value.
+    supplied = bound(graph, **{name: 1})
+    is_own = name in ("samples", "seen")
+    assert supplied.step_input(supplied.by_path[path], Read(name)) == (target if is_own else ResourceTarget(name))
 
 
 # ---- precision, names of metrics, limits, edges, kinds
