@@ -392,6 +392,35 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.guard("x", 3), "guard: `x` takes an expression in quotes, got 3", ""),
     (lambda g: g.clock("x", 3), 'clock: `x` takes a field, "node.field"; got 3', ""),
     (lambda g: g.remove(["step"]), 'remove: expected the name of a node, got ["step"]', ""),
+    (lambda g: g.insert("x", "choice", at="decide"),
+     "insert: `at` takes `before` or `after`: which edge of `decide` is tried next to that to `x`",
+     f"its edges lead to {', '.join(dict.fromkeys(edge.target for edge in FIT.edges['decide']))}"),
+    (lambda g: g.insert("x", "choice", at="stp", before="log"), "insert: at: there is no node `stp`",
+     "did you mean `step`?"),
+    (lambda g: g.insert("x", "choice", at="decide", after="next_batch"),
+     "insert: after: the edge from `decide` to `next_batch` has no guard, so none after it is tried", "use `before`"),
+    (lambda g: g.insert("x", "choice", between="step"), "insert: `between` takes a source and a target, got ['step']",
+     ""),  # type: ignore[arg-type]
+    (lambda g: g.insert("x", "choice", between=("a", "b", "c")),
+     "insert: `between` takes a source and a target, got ['a', 'b', 'c']", ""),  # type: ignore[arg-type]
+    (lambda g: g.connect("decide", "step", "log_due", before="log", after="log"),
+     "connect: give one of `before` and `after`", ""),
+    (lambda g: g.connect("step", "log", "log_due", before="clip"),
+     "connect: before: there is no edge from `step` to `clip`", 'its edges: "zero_grad"'),
+    (lambda g: g.connect("step", "log", "log_due", after="zero_grad"),
+     "connect: after: the edge from `step` to `zero_grad` has no guard, so none after it is tried", "use `before`"),
+    (lambda g: g.insert("x", "choice").disconnect("x", "log"), "disconnect: there is no edge from `x` to `log`",
+     "its edges: none"),
+    (lambda g: g.guard("x"), "guard: `x` takes an `expression`, or an `or` or `and` to widen it", ""),
+    (lambda g: g.guard("endings", or_="a"), "guard: there is no guard `endings` to widen", "did you mean `ending`?"),
+    (lambda g: g.guard("ending", and_=3), "guard: `ending` takes an expression in quotes, got 3", ""),  # type: ignore[arg-type]
+    (lambda g: g.with_optimizer("a b"), 'with_optimizer: takes the name of a resource or a slot; got "a b"', ""),
+    (lambda g: g.with_optimizer(3), "with_optimizer: takes the name of a resource or a slot; got 3", ""),  # type: ignore[arg-type]
+    (lambda g: g.rename(3, "x"), "rename: expected the name of a node, got 3", ""),  # type: ignore[arg-type]
+    (lambda g: g.set("early_stop", every="1 epochs"), "set: there is no node `early_stop`",
+     "the overlay `early_stop` adds it: add that before, as by --overlay or `overlay`"),
+    (lambda g: g.replace("early_stop", "choice"), "replace: there is no node `early_stop`",
+     f"known: {', '.join(sorted(FIT.nodes))}"),
 ]  # fmt: skip
 
 
