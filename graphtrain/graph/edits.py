@@ -191,8 +191,7 @@ def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
     """
     verbs = [name for name in table if name in VERBS]
     if not verbs:
-        hint = suggestion(next(iter(table), ""), VERBS) or f"verbs: {', '.join(VERBS)}"
-        raise EditError(f"edit: no verb in {show_value(table)}", hint)
+        raise EditError(f"edit: no verb in {show_value(table)}", suggestion(next(iter(table), ""), VERBS))
     if len(verbs) > 1:
         message = f"edit: two verbs in one table, `{verbs[0]}` and `{verbs[1]}`"
         raise EditError(message, "begin a separate table with [[edit]]")

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from graphtrain import Node, node
+from graphtrain import Graph, Node, node
 from graphtrain.graph import registry
-from graphtrain.graph.registry import family_of_node, find_kind, known_graphs, known_kinds
+from graphtrain.graph.registry import (
+    GRAPHS,
+    effects_of,
+    family_of_node,
+    find_graph,
+    find_kind,
+    find_overlay,
+    kind_of_node,
+    known_graphs,
+    known_kinds,
+    known_overlays,
+    may_be_bypassed,
+    overlays_with,
+    summary,
+)
+from graphtrain.kind import DECLARED
+from tests.shipped import KINDS
 
 OTHERS = {"graphtrain.nodes": {"sway": f"{__name__}:sway"}, "graphtrain.graphs": {"duel": "graphtrain_duel"}}
 
@@ -83,3 +101,53 @@ def test_a_kind_of_a_script_is_drawn_by_what_it_declares(told: dict[str, Any], f
         """Mine."""
 
     assert family_of_node(Node("clip", "clip")) == family, "before the shipped one of that name"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_read_of_a_kind_without_importing_it_is_what_it_declares(name: str) -> None:
+    kind = find_kind(name)
+    assert kind is not None
+    assert effects_of(name) == {action.effect for action in kind.actions}
+    assert family_of_node(Node(name, name)) == kind.family
+    assert may_be_bypassed(Node(name, name)) == bool(kind.optional)
+
+
+def test_what_is_not_declared_has_no_effects_and_is_not_bypassed(installed: None) -> None:
+    @node(effects=("clip", "use other"), optional="teacher")
+    def mine(teacher: Any) -> None:
+        """Mine."""
+
+    kind = DECLARED.pop("mine")
+    assert (effects_of("mine", kind), effects_of("mine"), effects_of("sway")) == ({"clip", "use"}, set(), set())
+    bypassed = [may_be_bypassed(each) for each in (Node("mine", "mine", kind=kind), Node("mine", "mine"))]
+    assert bypassed == [True, False]
+    families = [
+        family_of_node(each) for each in (Node("mine", "mine", kind=kind), Node("a", "mine"), Node("b", "sway"))
+    ]
+    assert families == ["gradient", "other", "other"]
+
+
+def test_a_node_with_a_body_is_one_of_its_own_family() -> None:
+    validate = Graph.load("fit").nodes["validate"]
+    assert family_of_node(validate) == "nested"
+    assert may_be_bypassed(validate) and not may_be_bypassed(replace(validate, body=Graph.load("fit")))
+    kind = kind_of_node(validate)
+    assert kind is not None and kind.name == "nested"
+    assert kind_of_node(Node("x", "of_another_package")) is None
+
+
+def test_graphs_and_overlays_are_apart() -> None:
+    assert {"fit", "evaluate", "gan"} <= {*known_graphs()} and {"ema", "rollback"} <= {*known_overlays()}
+    assert not {*known_graphs()} & {*known_overlays()}
+    assert find_overlay("fit") is find_graph("ema") is find_graph("nothing") is None
+    assert overlays_with("ema") == ["ema"] and overlays_with("unscale") == ["fp16"] and overlays_with("em") == []
+    assert GRAPHS.hint("fitt") == "did you mean `fit`?"
+    assert GRAPHS.hint("qqqqq") == f"known: {', '.join(known_graphs())}; a path ends in .toml"
+
+
+def test_the_first_comment_of_a_file_describes_it(tmp_path: Path) -> None:
+    for text, description in (("# One.\n# Two.\n", "One."), ("format = 1\n# One.\n", ""), ("#", ""), ("", "")):
+        (tmp_path / "x.toml").write_text(text)
+        assert summary(tmp_path / "x.toml") == description
+    assert summary(None) == summary(tmp_path) == summary(tmp_path / "absent.toml") == ""
+    assert all(summary(find_graph(name)) for name in known_graphs())

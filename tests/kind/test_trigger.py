@@ -30,10 +30,26 @@ def test_an_amount_is_exact(text: str, amount: Fraction, unit: str) -> None:
     assert Trigger(text).terms == (Term(amount, unit),)
 
 
+@pytest.mark.parametrize(
+    ("text", "amount", "unit"),
+    [
+        ("4 per epoch", Fraction(1, 4), "epochs"),
+        ("2 per batch", Fraction(1, 2), "batches"),
+        ("1 per run", Fraction(1), "run"),
+        ("1 per pass", Fraction(1), "passes"),
+    ],
+)
+def test_an_amount_per_unit_is_a_part_of_it_and_shown_as_written(text: str, amount: Fraction, unit: str) -> None:
+    trigger = Trigger(text)
+    assert trigger.terms == (Term(amount, unit, per=text.split()[-1]),)
+    assert str(trigger) == text
+
+
 def test_never_has_no_terms_and_differs_from_everything_else() -> None:
     assert Trigger("never").terms == ()
     assert Trigger(["never"]) == Trigger("never") != Trigger("1 steps")
     assert str(Trigger("never")) == "never"
+    assert [Trigger(text).is_never for text in ("never", "once", "1 steps")] == [True, False, False]
 
 
 def test_a_list_keeps_its_order() -> None:
@@ -44,7 +60,9 @@ def test_a_list_keeps_its_order() -> None:
     assert hash(trigger) == hash(Trigger(("1.0 epochs", "10 minutes")))
 
 
-@pytest.mark.parametrize("text", ["0 steps", "0.0 steps", "0/3 steps", "1/0 steps", "1/00 steps", "0/0 epochs"])
+@pytest.mark.parametrize(
+    "text", ["0 steps", "0.0 steps", "0/3 steps", "1/0 steps", "1/00 steps", "0/0 epochs", "0 per run"]
+)
 def test_an_amount_is_positive(text: str) -> None:
     with pytest.raises(ValueError, match="must be greater than 0; got"):
         Trigger(text)
@@ -97,11 +115,20 @@ def test_values_of_other_types_are_a_value_error(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("term", "base"),
-    [("2 minutes", "120 seconds"), ("1/2 hours", "1800 seconds"), ("3 steps", "3 steps"), ("5 seconds", "5 seconds")],
+    ("term", "base", "counted"),
+    [
+        (Term(Fraction(2), "minutes"), "120 seconds", "seconds"),
+        (Term(Fraction(1, 2), "hours"), "1800 seconds", "seconds"),
+        (Term(Fraction(3), "steps"), "3 steps", "steps"),
+        (Term(Fraction(5), "seconds"), "5 seconds", "seconds"),
+        (Term(Fraction(1, 4), "run"), "0.25 run", "steps"),
+        (Term(Fraction(1, 4), "run", whole=6), "1.5 steps", "steps"),
+        (Term(Fraction(1), "end"), "1 steps", "steps"),
+    ],
 )
-def test_minutes_and_hours_are_seconds(term: str, base: str) -> None:
-    assert str(Trigger(term).terms[0].base) == base
+def test_an_amount_is_counted_in_the_unit_of_a_clock(term: Term, base: str, counted: str) -> None:
+    """Minutes and hours in seconds, the run and its end in steps."""
+    assert (str(term.base), term.counted) == (base, counted)
 
 
 @given(st.fractions(min_value=Fraction(1, 10**6), max_value=10**9, max_denominator=10**6))

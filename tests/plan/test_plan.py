@@ -2,12 +2,55 @@
 
 from __future__ import annotations
 
-from graphtrain import Graph
-from graphtrain.plan.flow import Flow
+from dataclasses import replace
+
+import pytest
+
+from graphtrain import Graph, Trigger
+from graphtrain.plan.flow import Flow, changers
 from graphtrain.plan.plan import Plan
+from graphtrain.plan.scope import ResourceTarget
 from graphtrain.plan.slots import Slots
 
 FIT = Graph.load("fit")
+
+
+# With an unknown kind, a parameter that is an expression, a slot of a step function, and a trigger at the end.
+EDITED = (
+    FIT.insert("odd", "of_another_package", after="step")
+    .set("accumulate", reads={"every": "1 + step.steps // 7"})
+    .set("train_batch", writes={"seen": "seen"})
+    .set("log", every=["1 epochs", "end"])
+    .set("checkpoint", best="val/loss")
+)
+_MAY_ACT = {"odd", "train_batch", "validate", "zero_grad"}
+_MAY_RECORD = {"end_epoch", "finish", "log", "odd", "train_batch", "validate"}
+
+
+@pytest.mark.parametrize(
+    ("guard", "names"),
+    [
+        ("next_batch.last", {"next_batch"}),
+        ("next_batch.last and step.steps > 3", {"next_batch", "step"}),
+        ("accumulate.count > 1", _MAY_ACT),
+        ("accumulate.window > 1", _MAY_ACT),
+        ("accumulate.every > 1", {"step"}),
+        ("clip.max_norm > 1", set()),
+        ("validate.runs > 1", {"validate"}),
+        ("validate/next_batch.batches > 1", {"validate"}),
+        ("odd.x > 1", {"odd"}),
+        ("seen > 2", {"train_batch"}),
+        ("loss > 2", {"train_batch"}),
+        ("schedule.due", {"schedule", "step"}),
+        ("finish.due", {"next_batch"}),  # it keeps no state of its own
+        ("log.due", {"log", "next_batch", "step", *_MAY_ACT}),
+        ("checkpoint.improved", {"checkpoint", *_MAY_RECORD}),
+        ("checkpoint.due", {"checkpoint", "next_batch", *_MAY_RECORD}),
+    ],
+)
+def test_what_may_change_a_guard(guard: str, names: set[str]) -> None:
+    plan = Plan(EDITED)
+    assert changers(plan, plan.main, plan.main.parse(guard)) == names
 
 
 def test_an_epoch_forgets_what_step_functions_return_unless_it_is_kept() -> None:
@@ -27,3 +70,76 @@ def test_a_guard_reads_slots() -> None:
     slots = Slots(Flow(Plan(graph)))
     (decide,) = [point for point in slots.guards if point.plan_node is not None and point.plan_node.path == "decide"]
     assert slots.guards[decide] == slots.bits(["seen"])
+
+
+WATCHED = (
+    FIT.insert("odd", "of_another_package", after="step")
+    .set("log", **{"every": "2 steps", "from": "1 epochs"})
+    .set("validate", every="never")
+    .set("checkpoint", every="never", best="val/loss")
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "trigger", "start", "extra", "is_never_due", "can_be_skipped"),
+    [
+        ("step", None, None, (), False, False),
+        ("log", "2 steps", "1 epochs", (), False, True),
+        ("finish", "10 epochs", None, (), False, False),
+        ("validate", "never", None, (), True, True),
+        ("checkpoint", "never", None, ("improved",), False, True),  # a good value makes it due
+        ("odd", None, None, (), False, False),
+    ],
+)
+def test_when_a_node_is_due(
+    path: str, trigger: str | None, start: str | None, extra: tuple[str, ...], is_never_due: bool, can_be_skipped: bool
+) -> None:
+    planned = Plan(WATCHED).by_path[path]
+    expected = [None if text is None else Trigger(text) for text in (trigger, start)]
+    assert [planned.trigger, planned.start] == expected
+    assert planned.triggers == tuple(each for each in expected if each is not None)
+    assert (planned.extra_due_fields, planned.is_never_due, planned.can_be_skipped) == (
+        extra,
+        is_never_due,
+        can_be_skipped,
+    )
+
+
+def test_what_a_node_writes_clears_and_needs() -> None:
+    body = replace(Graph.load("evaluate"), outputs=("metrics?", "samples"))
+    plan = Plan(
+        FIT.set("validate", graph=body)
+        .set("train_batch", writes={"seen": "seen"})
+        .insert("odd", "strange", after="step")
+    )
+    validate, train, odd = (plan.by_path[path] for path in ("validate", "train_batch", "odd"))
+    assert (validate.writes, validate.maybe, validate.own_writes) == (
+        ("metrics", "samples"),
+        ("metrics",),
+        ("metrics", "samples"),
+    )
+    assert (train.writes, train.maybe, train.own_writes, train.returned) == (
+        ("loss", "seen"),
+        (),
+        ("loss",),
+        {"seen": "seen"},
+    )
+    assert (odd.writes, odd.maybe, odd.kills, odd.optional) == ((), (), frozenset(), ())
+    assert (plan.by_path["begin_epoch"].kills, train.kills) == ({"seen"}, frozenset())
+    assert {each.path for each in plan.nodes if each.needs_ranks} == {"exchange"}
+    assert [target.name for target in validate.optional if isinstance(target, ResourceTarget)] == ["val_data"]
+    assert plan.by_path["step"].optimizers == ("optimizer",)
+    assert [(action.effect, action.optimizers) for action in plan.by_path["clip"].actions] == [("clip", ("optimizer",))]
+
+
+def test_what_is_read_of_a_body_from_around_it() -> None:
+    plan = Plan(FIT.guard("log_due", "log.due and validate/next_batch.batches > 3 and validate.runs > 1"))
+    assert plan.fields_read_of("validate") >= {("validate", "runs"), ("validate/next_batch", "batches")}
+    assert ("validate/next_batch", "last") not in plan.fields_read_of("validate"), "only inside"
+    assert ("validate/next_batch", "last") in plan.fields_read
+    assert plan.fields_read_of("clip") == frozenset()
+    assert ("end_epoch", "runs") in plan.fields_read and ("clip", "runs") not in plan.fields_read
+    assert plan.terms(plan.main, Trigger("3 steps"))[0][:2] == (plan.by_path["step"], "steps")
+    # The runs of a node that only an unused unit counts are not read; a trigger makes them so.
+    assert ("validate", "runs") not in Plan(FIT).fields_read
+    assert ("validate", "runs") in Plan(FIT.set("finish", after="3 validations")).fields_read

@@ -10,7 +10,9 @@ import pytest
 
 from graphtrain import Graph, UsageError, node
 from graphtrain.kind.declaration import Ask
+from graphtrain.program.requests import Requests, Return, SavePolicy, Saves
 from graphtrain.program.visits import StepRequests
+from graphtrain.storage.run_directory import Retention
 from tests.trainer.test_trainer import tiny
 
 
@@ -49,3 +51,62 @@ def test_ranks_tell_the_requests_of_many_nodes_apart() -> None:
             asking.fields["asking"] = ""
     with pytest.raises(UsageError, match="so may 32 nodes before it"):
         requests.of(nodes[32])(Ask.STOP)  # type: ignore[arg-type]
+
+
+# ---- the mailbox itself
+
+
+def test_a_request_of_one_process_is_posted_and_one_of_several_ranks_waits_until_they_agree() -> None:
+    alone, ranked = Requests(), Requests(agrees=True)
+    for requests in (alone, ranked):
+        for request in ("stop", "save", "stop"):
+            requests.ask(request)  # type: ignore[arg-type]
+    assert (alone.pending, ranked.pending) == ({"stop", "save"}, set())
+    assert alone.take_asked() == {}
+    assert ranked.take_asked() == {"stop": 2, "save": 1} and ranked.take_asked() == {}
+    alone.clear()
+    assert alone.pending == set() and not alone.take("stop")
+
+
+def test_one_process_is_busy_by_itself_and_one_of_several_ranks_by_what_they_agreed_on() -> None:
+    class Writing(Saves):
+        def is_writing(self) -> bool:
+            return True
+
+    alone, ranked = Requests(), Requests(agrees=True)
+    assert (alone.is_busy(), ranked.is_busy()) == (False, False)
+    alone.saves = ranked.saves = Writing()
+    assert (alone.is_busy(), ranked.is_busy()) == (True, False)
+    ranked.is_any_busy = True
+    assert ranked.is_busy() is True
+    none = Saves()
+    assert (none.returns, none.is_writing(), [*none.saved_by()], none.outcomes()) == (0, False, [], (0, 0))
+
+
+def test_a_checkpoint_is_saved_as_the_last_request_says() -> None:
+    requests = Requests()
+    assert requests.policy == SavePolicy(Retention(keep=2), "async", "stop", slim=False)
+    requests.running = lambda: "checkpoint"
+    requests.save(SavePolicy(Retention(keep=5), if_failed="continue", slim=True), value=0.5)
+    assert (requests.value, requests.askers, requests.pending) == (0.5, {"checkpoint"}, {"save"})
+    requests.running = lambda: "ask"
+    requests.save()
+    assert (requests.value, requests.policy.retention.keep) == (None, 5)
+    assert requests.sync_policy == SavePolicy(Retention(keep=5), "sync", "stop", slim=True)
+    requests.retention = Retention(keep=7)  # of all nodes together
+    assert requests.policy == SavePolicy(Retention(keep=7), "async", "continue", slim=True)
+    assert requests.take_askers() == {"checkpoint", "ask"} and requests.askers == set()
+
+
+def test_a_return_voids_all_requests_but_a_stop() -> None:
+    requests = Requests()
+    assert requests.take_return() is None
+    for request in ("stop", "recorded", "pause"):
+        requests.post(request)  # type: ignore[arg-type]
+    requests.save()
+    assert requests.take_return() is None and "save" in requests and requests.askers == {""}
+    asked = Return("rollback", "checkpoint", ("rollback",))
+    requests.go_back(asked)
+    assert "return" in requests
+    assert requests.take_return() == asked and requests.take_return() is None
+    assert (requests.pending, requests.askers) == ({"stop", "pause"}, set())

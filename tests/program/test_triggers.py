@@ -13,11 +13,13 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from graphtrain import Graph, UsageError
 from graphtrain.kind import kind_of
 from graphtrain.kind.trigger import Term, next_multiple
 from graphtrain.nodes.next_batch import NextBatch
 from graphtrain.program import triggers
-from graphtrain.program.triggers import Clock, Every, after
+from graphtrain.program.triggers import After, Clock, Every, after, refuse_fractions
+from tests.program.test_bind import bound
 
 amounts = st.one_of(
     st.integers(1, 9).map(Fraction),
@@ -328,6 +330,98 @@ def test_a_count_that_is_computed_and_restarts() -> None:
         if due[-1]:
             trigger.fire()
     assert due == [False, True, False, True]
+
+
+def test_once_is_due_until_the_node_has_run() -> None:
+    record = SimpleNamespace(fired={}, runs=0)
+    trigger = Every([], record, once=True)
+    assert trigger.due() is True
+    record.runs = 1
+    assert trigger.due() is False
+    assert Every([], record).due() is False
+
+
+def test_what_is_due_at_the_end_is_due_only_if_something_was_counted() -> None:
+    owner, record = SimpleNamespace(steps=3), SimpleNamespace(fired={}, runs=1)
+    trigger = Every(
+        [(Clock(owner, "steps"), Term(Fraction(1), "end")), (Clock(owner, "steps"), Term(Fraction(5), "steps"))], record
+    )
+    trigger.start()
+    assert (trigger.due(), trigger.has_moved()) == (False, False)
+    owner.steps = 4
+    assert (trigger.due(), trigger.has_moved()) == (False, True)
+    owner.steps = 5
+    assert (trigger.due(), trigger.has_moved()) == (True, True)
+    assert trigger.amounts() == [("steps", 1), ("steps", 5)]
+    trigger.fire()
+    assert (trigger.due(), trigger.has_moved()) == (False, False)
+
+
+def test_a_start_restricts_when_it_may_be_due() -> None:
+    allowed: list[bool] = []
+    trigger = Every([], SimpleNamespace(fired={}, runs=0), once=True, may_be_due=lambda: bool(allowed))
+    assert trigger.not_before(trigger.due)() is False
+    allowed.append(True)
+    assert trigger.not_before(trigger.due)() is True
+    free = Every([], SimpleNamespace(fired={}, runs=0), once=True)
+    assert free.not_before(free.due) is free.due
+
+
+def test_a_unit_whose_counter_restarts_counts_from_zero() -> None:
+    owner = SimpleNamespace(steps=7, samples=9)
+    trigger, record = every(
+        (Clock(owner, "steps"), Fraction(3), "steps"), (Clock(owner, "samples"), Fraction(100), "samples")
+    )
+    owner.steps = 3
+    assert not trigger.due()
+    trigger.restart("steps")
+    assert record.fired == {"steps": [0, 1, None], "samples": [9, 1, None]}
+    assert trigger.due()
+
+
+def test_an_end_that_was_requested_stays_until_the_amount_is_another() -> None:
+    owner, record = SimpleNamespace(steps=0), SimpleNamespace(stopped="")
+    terms = [(Clock(owner, "steps"), Term(Fraction(5), "steps"))]
+    for text, more in (("5 steps", terms), ("never", [])):
+        trigger = After(more, record, text)
+        trigger.start()
+        assert trigger.due() is False
+        trigger.stop()
+        assert (trigger.due(), record.stopped) == (True, text)
+        resumed = After(more, record, text)
+        resumed.start()
+        assert resumed.due() is True
+    assert After(terms, record, "6 steps").due() is False
+    owner.steps = 5
+    assert After(terms, record, "5 steps").due() is True
+
+
+@pytest.mark.parametrize(
+    ("terms", "texts"),
+    [
+        ([Term(Fraction(1, 4), "epochs")], None),
+        ([Term(Fraction(2), "epochs")], ""),
+        ([Term(Fraction(1, 4), "epochs"), Term(Fraction(1, 2), "epochs", "epoch")], ', log.every = "2 per epoch"'),
+    ],
+)
+def test_a_fraction_of_an_epoch_needs_data_with_a_length(terms: list[Term], texts: str | None) -> None:
+    program = bound(Graph.load("fit"))
+    fetching_node, log = program.by_path["next_batch"], program.by_path["log"]
+    fetching_node.instance.setup(UnsizedEpochs([3], [3]), 0, torch.device("cpu"), False, lambda line: None)
+    amounts = [("log.every", term, fetching_node, "epochs") for term in terms]
+    if texts == "":
+        refuse_fractions(amounts)
+        refuse_fractions([("log.every", Term(Fraction(1, 4), "steps"), log, "runs")])
+        return
+    with pytest.raises(UsageError) as caught:
+        refuse_fractions(amounts)
+    assert caught.value.message == (
+        f'log.every = "0.25 epochs"{texts or ""}: `train_data` has no length, so a fraction of an epoch cannot be '
+        "counted"
+    )
+    assert caught.value.hint == (
+        'count batches or steps, as in log.every = "100 batches", or whole epochs; or give the data a `__len__`'
+    )
 
 
 def test_before_it_is_started_nothing_is_due() -> None:

@@ -1,0 +1,342 @@
+"""What binding a graph to resources says of it: bypassed nodes, the clock, unusable and unread resources, limits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Edge, Graph, Node, Trigger, node
+from graphtrain.data.samplers import EpochLength
+from graphtrain.kind import Read
+from graphtrain.plan.plan import Plan
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget
+from graphtrain.program.bind import Program, trains, without_unread
+from graphtrain.program.whole_run import WholeRun
+
+FIT = Graph.load("fit")
+EVALUATE = Graph.load("evaluate")
+SUPPLIED = {"val_data": [1], "scheduler": object()}
+
+
+def bound(graph: Graph, **resources: Any) -> Program:
+    """A graph bound to these resources, and to those that let no node of `fit` be bypassed."""
+    plan = Plan(graph)
+    return Program(plan, {**SUPPLIED, **resources}, WholeRun(plan, lambda name: EpochLength(10)))
+
+
+def around(body: Graph) -> Graph:
+    """A graph with one node, which has this body."""
+    return Graph("around", "inner", {"inner": Node("inner", "nested", body=body)}, {"inner": (Edge("end"),)})
+
+
+# ---- nodes that are bypassed
+
+NO_VALIDATION = "`validate` is bypassed: there is no `val_data`"
+NO_SCHEDULER = "`schedule` is bypassed: there is no `scheduler`"
+
+
+@pytest.mark.parametrize(
+    ("graph", "resources", "lines", "bypassed"),
+    [
+        (FIT, {}, [], {"exchange", "clip"}),
+        (FIT.set("clip", max_norm=1.0), {}, [], {"exchange"}),
+        (FIT, {"val_data": None}, [NO_VALIDATION], {"exchange", "clip", "validate"}),
+        (FIT, {"val_data": None, "scheduler": None}, [NO_VALIDATION, NO_SCHEDULER],
+         {"exchange", "clip", "validate", "schedule"}),
+        (FIT.guard("log_due", "log.due and validate/next_batch.batches > 3 and validate.runs > 1 and validate.due"),
+         {"val_data": None}, [f"{NO_VALIDATION}; `validate.runs`, `validate/next_batch.batches` never changes"],
+         {"exchange", "clip", "validate"}),
+    ],
+)  # fmt: skip
+def test_a_node_without_work_is_bypassed_and_its_resource_named(
+    graph: Graph, resources: dict[str, Any], lines: list[str], bypassed: set[str]
+) -> None:
+    program = bound(graph, **resources)
+    assert program.absent == lines
+    assert {each.path for each in program.nodes if each.bypassed} == bypassed
+    assert ("validate/" in program.scopes) == ("validate" not in bypassed)
+    assert program.main.at("validate/eval_batch") is program.by_path.get("validate/eval_batch")
+
+
+# ---- what the clock decides
+
+FIRES = "what is trained depends on it, so a resume is exact only between its firings"
+READS = "(`next_batch.seconds`): what is trained depends on it, so a resume is exact only while its value is the same"
+
+
+@pytest.mark.parametrize(
+    ("graph", "lines"),
+    [
+        (FIT, []),  # `checkpoint` observes
+        (FIT.set("validate", every="5 minutes"), [f"`validate` fires by the clock (5 minutes): {FIRES}"]),
+        (FIT.set("validate", every=["1 epochs", "5 minutes"]),
+         [f"`validate` fires by the clock (1 epochs or 5 minutes): {FIRES}"]),
+        (FIT.set("validate", **{"every": "1 epochs", "from": "5 minutes"}),
+         [f"`validate` fires by the clock (1 epochs, from 5 minutes): {FIRES}"]),
+        (FIT.set("finish", after="5 minutes"), [f"`finish` fires by the clock (5 minutes): {FIRES}"]),
+        (FIT.guard("log_due", "log.due and next_batch.seconds > 3"), [f"the guard `log_due` reads the clock {READS}"]),
+        (FIT.guard("log_due", "log.due and late").guard("late", "next_batch.seconds > 3").guard("unused",
+         "next_batch.seconds > 1"), [f"the guard `late` reads the clock {READS}"]),
+        (FIT.set("clip", reads={"max_norm": "1 + next_batch.seconds"}), [f"`clip.max_norm` reads the clock {READS}"]),
+    ],
+)  # fmt: skip
+def test_what_depends_on_the_clock_is_said(graph: Graph, lines: list[str]) -> None:
+    assert bound(graph).timed() == lines
+
+
+def test_a_share_of_the_run_is_counted_with_the_ranks_at_its_beginning() -> None:
+    program = bound(FIT.set("log", every="0.1 run").set("validate", every=["1 epochs", "0.5 run"]))
+    begun = "which is counted as if the run had begun with"
+    rest = "and its windows are of that size: count steps instead"
+    assert program.window_ranks == 1
+    assert list(program.begun_with(2)) == [
+        f'`log` is due by "0.1 run", {begun} 1 rank; it began with 2, {rest}',
+        f'`validate` is due by "0.5 run", {begun} 1 rank; it began with 2, {rest}',
+    ]
+    assert program.window_ranks == 2
+    assert list(program.begun_with(2)) == []
+    assert next(program.begun_with(1)) == (f'`log` is due by "0.1 run", {begun} 2 ranks; it began with 1, {rest}')
+    assert list(bound(FIT).begun_with(2)) == []
+
+
+def test_a_share_of_a_run_that_cannot_be_counted_is_refused() -> None:
+    program = bound(FIT.set("log", every="0.1 run").set("finish", after="1 hours"))
+    log = program.by_path["log"]
+    with pytest.raises(ValueError, match=r'`log` is due by "0\.1 run": `finish\.after` = "1 hours" ends'):
+        program.terms(log, Trigger("0.1 run"))
+    (term,) = [term for _, _, term in bound(FIT).terms(log, Trigger("0.1 run"))]
+    assert (str(term), str(term.base)) == ("0.1 run", "10 steps")
+
+
+# ---- data that gives no batches
+
+
+class Samples(torch.utils.data.Dataset[Any]):
+    """Samples that are read by index."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """Data that may give batches."""
+
+    def __iter__(self) -> Any:
+        return iter([1])
+
+
+def mapping(keys: str, key: str) -> tuple[str, str]:
+    return (
+        f"`train_data` is a mapping ({keys}): to iterate over it gives its keys, not batches",
+        f"supply what one of them holds, as in train_data=data['{key}']; a dataset of tensors is "
+        "TensorDataset(*data.values()), in a Loader",
+    )
+
+
+def samples(name: str) -> tuple[str, str]:
+    return (
+        f"`{name}` is a Samples: to iterate over it gives samples, not batches",
+        f"supply Loader({name}, batch_size=...); if its items are batches already, DataLoader({name}, batch_size=None)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "problems"),
+    [
+        ([1], []),
+        (Stream(), []),
+        (Samples(), [samples("train_data")]),
+        ({"a": torch.ones(2), "b": 1}, [mapping("`a`, `b`", "a")]),
+        ({}, [mapping("no keys", "key")]),
+        ({str(number): 1 for number in range(6)}, [mapping("`0`, `1`, `2`, `3` and 2 more", "0")]),
+        ({"a": [1], "b": [2]}, []),
+        ({"a": [1], "b": Samples()}, [samples("train_data['b']")]),
+    ],
+)
+def test_data_that_gives_no_batches_is_a_problem(data: Any, problems: list[tuple[str, str]]) -> None:
+    program = bound(FIT, train_data=data)
+    found = program.problems({"train_data": data}, ["train_data"])
+    assert [(each.message, each.hint) for each in found] == problems
+    assert {(each.code, each.severity, each.where) for each in found} <= {("G309", "error", "fit: nodes.next_batch")}
+    allowed = Graph(FIT.name, FIT.start, FIT.nodes, FIT.edges, FIT.guards, FIT.units, allow=("G309",))
+    assert bound(allowed, train_data=data).problems({"train_data": data}, ["train_data"]) == []
+
+
+# ---- resources that nothing reads
+
+OTHERS = {"teacher": 3, "modl": torch.nn.Linear(1, 1), "max_epochs": 3, "sampels": 4, "nothing": None}
+TEACHER, MODEL = "nothing in the graph reads `teacher`", "nothing in the graph reads `modl`; did you mean `model`?"
+EPOCHS = 'nothing in the graph reads `max_epochs`; that is `finish.after = "N epochs"` here'
+SAMPLES = "nothing in the graph reads `sampels`"
+
+
+@pytest.mark.parametrize(
+    ("given", "hints"),
+    [
+        ([], {}),
+        (["teacher"], {"teacher": "leave it out, or insert a node that reads it"}),
+        (["modl", "nothing"], {}),  # state is saved, and None is nothing
+        (["max_epochs"], {"max_epochs": 'that is `finish.after = "N epochs"` here'}),
+    ],
+)
+def test_a_resource_that_nothing_reads_is_a_problem_if_it_is_new(given: Collection[str], hints: dict[str, str]) -> None:
+    program = bound(FIT, train_data=[1], **OTHERS)
+    found = program.problems(OTHERS, given)
+    assert {each.message: each.hint for each in found} == {
+        f"nothing reads a resource `{name}`": hint for name, hint in hints.items()
+    }
+    assert {(each.code, each.where) for each in found} <= {("G302", "fit")}
+    assert program.unread_resources() == [TEACHER, MODEL, EPOCHS, SAMPLES, "nothing in the graph reads `nothing`"]
+
+
+def test_resources_of_other_graphs_are_left_out_and_named() -> None:
+    kept, lines = without_unread(FIT, {**OTHERS, "train_data": [1]})
+    assert kept == {"modl": OTHERS["modl"], "nothing": None, "train_data": [1]}
+    assert lines == [TEACHER, EPOCHS, SAMPLES]
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "value", "is_missing"),
+    [
+        ("teacher", Read("teacher"), 3, False),
+        ("teacher", Read("teacher", 4), 3, False),
+        ("nothing", Read("nothing"), None, True),
+        ("nothing", Read("nothing", 4), 4, False),
+        ("absent", Read("absent"), None, True),
+        ("absent", Read("absent", None), None, False),
+        ("ranks", Read("ranks", 4), None, False),  # the engine supplies it: there are none
+        ("step", Read("step"), None, True),
+    ],
+)
+def test_a_resource_that_is_not_supplied_has_the_default_or_is_missing(
+    name: str, read: Read, value: Any, is_missing: bool
+) -> None:
+    program = bound(FIT, teacher=3, nothing=None, ranks=None)
+    assert program.resource(name, read, "clip.max_norm") == value
+    assert program.missing == ({name: {"clip.max_norm"}} if is_missing else {})
+
+
+def test_a_step_function_of_a_graph_that_only_evaluates_is_at_step_zero() -> None:
+    program = bound(EVALUATE)
+    assert program.step_input(program.by_path["eval_batch"], Read("step")) == ResourceTarget("step")
+    assert program.resource("step", Read("step"), "eval_batch") == 0 and program.missing == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "target"),
+    [
+        ("train_batch", "step", FieldTarget("step", "steps")),
+        ("train_batch", "epoch", FieldTarget("next_batch", "epoch")),
+        ("train_batch", "batch_index", FieldTarget("next_batch", "own_batch_index")),
+        ("train_batch", "optimizer", ResourceTarget("optimizer")),
+        ("train_batch", "samples", SlotTarget("samples")),
+        ("train_batch", "seen", SlotTarget("hidden")),  # which it has returned itself
+        ("train_batch", "teacher", ResourceTarget("teacher")),
+        ("validate/eval_batch", "step", FieldTarget("step", "steps")),
+        ("validate/eval_batch", "epoch", FieldTarget("next_batch", "epoch")),  # that of the training
+        ("validate/eval_batch", "batch_index", FieldTarget("validate/next_batch", "own_batch_index")),
+    ],
+)
+def test_what_a_step_function_may_take(path: str, name: str, target: Any) -> None:
+    graph = FIT.set("train_batch", writes={"seen": "hidden"})
+    program = bound(graph)
+    assert program.step_input(program.by_path[path], Read(name)) == target
+    # A resource of that name comes first, except where the function itself returned the value.
+    supplied = bound(graph, **{name: 1})
+    is_own = name in ("samples", "seen")
+    assert supplied.step_input(supplied.by_path[path], Read(name)) == (target if is_own else ResourceTarget(name))
+
+
+# ---- precision, names of metrics, limits, edges, kinds
+
+
+def test_the_precision_is_that_of_the_training_if_there_is_one() -> None:
+    mixed = FIT.set("train_batch", precision="bf16-mixed")
+    two = mixed.insert("second", "train_batch", after="train_batch")
+    for graph, precision in (
+        (FIT, "32-true"),
+        (mixed, "bf16-mixed"),
+        (two, "32-true"),
+        (two.set("second", precision="bf16-mixed"), "bf16-mixed"),
+        (EVALUATE, "32-true"),
+    ):
+        assert bound(graph).training_precision == precision
+
+
+def test_the_metrics_of_several_nodes_have_their_names() -> None:
+    def prefixes(graph: Graph) -> dict[str, str]:
+        nodes = bound(graph).nodes
+        return {each.path: each.metric_prefix for each in nodes if each.is_set_up_with("metric_prefix")}
+
+    assert prefixes(FIT) == {"train_batch": ""}
+    assert prefixes(FIT.insert("second", "train_batch", after="train_batch")) == {
+        "train_batch": "",
+        "second": "second/",
+    }
+    two = FIT.rename("train_batch", "first").insert("second", "train_batch", after="first")
+    assert prefixes(two) == {"first": "first/", "second": "second/"}
+    assert prefixes(around(two)) == {"inner/first": "first/", "inner/second": "second/"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"),
+    [
+        ("3 steps", [("", "step", "steps", "3 steps")]),
+        (["2 epochs", "5 minutes"],
+         [("", "next_batch", "epochs", "2 epochs"), ("", "next_batch", "seconds", "5 minutes")]),
+        ("4 validations", [("", "validate", "runs", "4 validations")]),
+    ],
+)  # fmt: skip
+def test_a_limit_is_counted_by_the_graph_that_trains(limit: Any, found: list[tuple[str, str, str, str]]) -> None:
+    for graph, prefix in ((FIT, ""), (around(FIT), "inner/")):
+        limits = bound(graph).limits(Trigger(limit))
+        expected = [(prefix, f"{prefix}{owner}", field, text) for _, owner, field, text in found]
+        assert [(each.scope.prefix, each.owner.path, each.field, str(each.term)) for each in limits] == expected
+
+
+def test_the_graphs_of_a_program() -> None:
+    program = bound(around(FIT))
+    inner = program.scopes["inner/"]
+    assert (program.training, program.clocked, bound(EVALUATE).training) == ([inner], inner, [])
+    assert [scope.activity for scope in program.scopes.values()] == [None, None, "validate"]
+    assert [scope.prefix for scope in program.main.inner()] == ["inner/", "inner/validate/"]
+    assert [scope.prefix for scope in program.scopes["inner/validate/"].around()] == ["", "inner/", "inner/validate/"]
+    assert program.scopes["inner/validate/"].counting("steps") is inner and inner.counting("nothing") is None
+    assert [inner.count(unit) for unit in ("steps", "validations", "nothing")] == [0, 0, None]
+    assert [trains(graph) for graph in (FIT, EVALUATE, around(FIT), around(EVALUATE))] == [True, False, True, False]
+    targets = {path: program.targets(program.by_path[f"inner/{path}"]) for path in ("accumulate", "finish")}
+    assert [each and each.path for each in targets["accumulate"]] == ["inner/exchange", "inner/decide"]
+    assert [each and each.path for each in targets["finish"]] == [None, "inner/decide"]
+
+
+def test_a_kind_that_was_declared_again_is_named() -> None:
+    def declared(scale: float) -> Any:
+        @node
+        def noisy(*, scale: float = scale) -> None:
+            """Noise."""
+
+        return noisy
+
+    graph = FIT.insert("noise", declared(1.0), after="step")
+    assert bound(graph).outdated_kinds() == []
+    declared(2.0)
+    assert bound(graph).outdated_kinds() == [
+        "`noise` is of the kind `noisy` as it was before it was declared again; to take the new one: "
+        'graph.replace("noise", noisy)'
+    ]
+
+
+def test_a_kind_that_replaces_its_fields_is_refused() -> None:
+    step = bound(FIT).by_path["step"]
+    step.check_fields()
+    step.instance.__dict__ = dict(step.fields)
+    with pytest.raises(
+        ValueError, match=r"step: the kind `step` replaced its `__dict__`, in which its fields are read"
+    ):
+        step.check_fields()
