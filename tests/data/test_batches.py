@@ -82,8 +82,8 @@ def test_a_mapping_that_takes_no_dict_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         mapped(Frozen(inputs=1), lambda leaf: leaf)
     assert str(caught.value) == (
-        "a batch of type Frozen cannot be made again: the type takes no dict\n  hint: return plain dicts, tuples, lists "
-        "and tensors from the loader"
+        "a batch of type Frozen cannot be made again: the type takes no dict\n  hint: return plain dicts, tuples, "
+        "lists and tensors from the loader"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -38,7 +39,7 @@ from graphtrain.data.samplers import (
     samples_per_batch,
     selection_of,
 )
-from graphtrain.data.source import keeps_position, parts_beside_position, source_of
+from graphtrain.data.source import keeps_position, parts_beside_position
 
 
 class Own(RandomSampler):
@@ -227,8 +228,8 @@ def test_mappings_of_loaders_and_their_names() -> None:
         with pytest.raises(DataError) as caught:
             loaders_of({"clean": [1], name: [2]})
         assert str(caught.value) == (
-            f"a loader is named {name!r}, and metrics have its name, as in `val/NAME/loss`\n  hint: name each loader in "
-            "the mapping by a text without a slash"
+            f"a loader is named {name!r}, and metrics have its name, as in `val/NAME/loss`\n  hint: name each loader "
+            "in the mapping by a text without a slash"
         )
     named = dict(by_name({"train_data": loaders, "table": {"a": [1]}, "val_data": [1]}))
     assert list(named) == ["train_data.clean", "train_data.noisy", "table", "val_data"]
@@ -401,7 +402,8 @@ def test_a_selection_is_a_tensor_of_its_own() -> None:
         ({"dataset": {1}}, "Loader takes a dataset with __getitem__ and __len__; got set\n  hint: pass the iterable "
          "itself, or a DataLoader over it, as train_data"),
         ({"sampler": [1], "shuffle": True}, "Loader: `sampler` and `shuffle` are mutually exclusive"),
-        *(({"batch_sampler": [[1]], **more}, "Loader: `batch_sampler` excludes batch_size, shuffle, sampler and drop_last")
+        *(({"batch_sampler": [[1]], **more},
+           "Loader: `batch_sampler` excludes batch_size, shuffle, sampler and drop_last")
           for more in ({"batch_size": 2}, {"shuffle": True}, {"sampler": [1]}, {"drop_last": True})),
         ({"batch_size": None, "drop_last": True}, "Loader: drop_last has no effect without a batch_size"),
         *(({"batch_size": size}, f"Loader: batch_size must be a whole number > 0, or None; got {size!r}")
@@ -446,9 +448,9 @@ def test_an_epoch_of_a_selection() -> None:
         [index for batch in shuffled.batches(epoch, indices=indices) for index in batch.tolist()] for epoch in (0, 1)
     ]
     assert sorted(orders[0]) == sorted(orders[1]) == [1, 2, 4, 7, 9] and orders[0] != orders[1]
-    unseeded = [[*Loader(range(50), 50, shuffle=True).batches(0, seed=seed)][0].tolist() for seed in (1, 2, 1)]
+    unseeded = [next(iter(Loader(range(50), 50, shuffle=True).batches(0, seed=seed))).tolist() for seed in (1, 2, 1)]
     assert unseeded[0] == unseeded[2] != unseeded[1]
-    assert [*Loader(range(50), 50, shuffle=True, seed=1).batches(0, seed=2)][0].tolist() == unseeded[0]
+    assert next(iter(Loader(range(50), 50, shuffle=True, seed=1).batches(0, seed=2))).tolist() == unseeded[0]
 
 
 def test_epochs_are_counted_by_iteration() -> None:
@@ -470,7 +472,7 @@ def test_generators_of_the_nearest_objects_are_watched() -> None:
         __slots__ = ("held",)
 
     chain: list[Any] = [Part() for _ in range(18)]
-    for part, following in zip(chain, chain[1:], strict=False):
+    for part, following in itertools.pairwise(chain):
         part.held = following
     generators = Generators([Slots(), chain[0]])
     assert generators.all() == [] and generators.identities() == set()

@@ -119,7 +119,8 @@ CATEGORIES: dict[str, list[type]] = {
     "module": [torch.nn.Linear],
     "optimizer": [torch.optim.SGD],
     "object": [
-        Slotted, Handler, Structure, Counting, Named, argparse.Namespace, queue.Queue, types.SimpleNamespace, DataLoader, Loader,
+        Slotted, Handler, Structure, Counting, Named, argparse.Namespace, queue.Queue,
+        types.SimpleNamespace, DataLoader, Loader,
         of_module("datasets_of_mine"), of_module("pandas_of_mine", "DataFrame"), of_module("graphtrain.data.made"),
         of_module("mine", _held_and_position=None),
     ],

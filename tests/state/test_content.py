@@ -115,17 +115,69 @@ LEAF = torch.ones(2)
 # Of each row every value has another hash, and the same one when it is made again.
 DIFFERENT: dict[str, Any] = {
     "values": lambda: (
-        [0, 0.0, -0.0, False, "0", b"0", None, 1, (), "", Colour.RED, Colour.BLUE, numpy.float32(0)]
-        + [numpy.float64(0), 2 + 1j, torch.float32, torch.float64, range(3), range(4)]
+        [
+            0,
+            0.0,
+            -0.0,
+            False,
+            "0",
+            b"0",
+            None,
+            1,
+            (),
+            "",
+            Colour.RED,
+            Colour.BLUE,
+            numpy.float32(0),
+            numpy.float64(0),
+            2 + 1j,
+            torch.float32,
+            torch.float64,
+            range(3),
+            range(4),
+        ]
     ),
     "containers": lambda: (
-        [[], {}, set(), frozenset(), [1, 2], [2, 1], [12], [[1], 2], (1, 2), collections.deque([1, 2])]
-        + [{1: 2}, {2: 1}, {1: [2]}, {1: (2,)}, {1, 2}, {1}, frozenset({1, 2}), collections.OrderedDict({1: 2}), [None]]
-        + [{(1, 2)}, {((1,), 2)}, {"a": 1, "b": 2}, {"a": 2, "b": 1}, [[], []], [[[]]]]
+        [
+            [],
+            {},
+            set(),
+            frozenset(),
+            [1, 2],
+            [2, 1],
+            [12],
+            [[1], 2],
+            (1, 2),
+            collections.deque([1, 2]),
+            {1: 2},
+            {2: 1},
+            {1: [2]},
+            {1: (2,)},
+            {1, 2},
+            {1},
+            frozenset({1, 2}),
+            collections.OrderedDict({1: 2}),
+            [None],
+            {(1, 2)},
+            {((1,), 2)},
+            {"a": 1, "b": 2},
+            {"a": 2, "b": 1},
+            [[], []],
+            [[[]]],
+        ]
     ),
     "constants in containers": lambda: (
-        [[(1, 2), (3, 4)], [(1, 2), (4, 3)], [[1, 2], [3, 4]], [(1, 2), [3, 4]]]
-        + [[{"a": 1}, {"a": 2}], [{"a": 1}, {"b": 2}], [{"a": 1}, {"a": (2,)}], [(1, (2,)), (3, 4)], [1, 2, 3, 4]]
+        [
+            [(1, 2), (3, 4)],
+            [(1, 2), (4, 3)],
+            [[1, 2], [3, 4]],
+            [(1, 2), [3, 4]],
+            [{"a": 1}, {"a": 2}],
+            [{"a": 1}, {"b": 2}],
+            [{"a": 1}, {"a": (2,)}],
+            [(1, (2,)), (3, 4)],
+            [1, 2, 3, 4],
+        ]
     ),
     "tensors": lambda: (
         [MATRIX, MATRIX + 1, MATRIX.T, MATRIX.reshape(4, 3), MATRIX.double(), MATRIX.int(), MATRIX[:2]]
@@ -138,16 +190,29 @@ DIFFERENT: dict[str, Any] = {
         + [torch.ones(3, device="meta"), torch.nn.UninitializedParameter()]
     ),
     "arrays": lambda: (
-        [MATRIX.numpy(), MATRIX.numpy() + 1, MATRIX.numpy().T, MATRIX.numpy().astype("f8")]
-        + [numpy.zeros(0), numpy.zeros((0, 2)), numpy.array(1.0), numpy.array([None]), numpy.array([[1]], dtype=object)]
-        + [
+        [
+            MATRIX.numpy(),
+            MATRIX.numpy() + 1,
+            MATRIX.numpy().T,
+            MATRIX.numpy().astype("f8"),
+            numpy.zeros(0),
+            numpy.zeros((0, 2)),
+            numpy.array(1.0),
+            numpy.array([None]),
+            numpy.array([[1]], dtype=object),
             numpy.array([(1, "a")], dtype=[("x", int), ("y", object)]),
             numpy.array([(2, "a")], dtype=[("x", int), ("y", object)]),
         ]
     ),
     "objects": lambda: (
-        [Sample(a=1), Sample(a=2), Sample(b=1), Other(a=1), Sample(), Sample(a=[1]), Sample(a=1, b=2)]
-        + [
+        [
+            Sample(a=1),
+            Sample(a=2),
+            Sample(b=1),
+            Other(a=1),
+            Sample(),
+            Sample(a=[1]),
+            Sample(a=1, b=2),
             Slots(1, 2),
             Slots(2, 1),
             Slots(1),
@@ -158,28 +223,62 @@ DIFFERENT: dict[str, Any] = {
             Both(1, 2, 3),
             Both(1, 2, 4),
             Both(3, 2, 3),
+            types.SimpleNamespace(a=1),
+            Partly(cache=1),
+            Partly(cache=2),
         ]
-        + [types.SimpleNamespace(a=1), Partly(cache=1), Partly(cache=2)]
     ),
     "many objects": lambda: (
-        [[Sample(a=1), Sample(a=2)], [Sample(a=2), Sample(a=1)], [Sample(b=1), Sample(b=2)]]
-        + [[Other(a=1), Other(a=2)], [Sample(a=1), Other(a=2)], [Slots(1, 2), Slots(3, 4)], [Slots(1, 2), Slots(3, 5)]]
-        + [[Slots(1, 2), Slots(3)], [One(1), One(2)], [One(1), One(3)], [Both(1, 2, 3), Both(1, 2, 3)]]
-        + [[Both(1, 2, 3), Both(1, 2, 4)], [Both(1, 2, 3), Both(1, 3, 3)], [Sample(a=[1]), Sample(a=2)]]
+        [
+            [Sample(a=1), Sample(a=2)],
+            [Sample(a=2), Sample(a=1)],
+            [Sample(b=1), Sample(b=2)],
+            [Other(a=1), Other(a=2)],
+            [Sample(a=1), Other(a=2)],
+            [Slots(1, 2), Slots(3, 4)],
+            [Slots(1, 2), Slots(3, 5)],
+            [Slots(1, 2), Slots(3)],
+            [One(1), One(2)],
+            [One(1), One(3)],
+            [Both(1, 2, 3), Both(1, 2, 3)],
+            [Both(1, 2, 3), Both(1, 2, 4)],
+            [Both(1, 2, 3), Both(1, 3, 3)],
+            [Sample(a=[1]), Sample(a=2)],
+        ]
     ),
     "functions": lambda: (
-        [function, shared, Sample, Other, len, functools.partial(shared, 1), functools.partial(shared, 2)]
-        + [functools.partial(local, 1), functools.partial(shared, first=1), Sample(a=1).__init__, Other(a=1).__init__]
-        + [Sample(a=2).__init__]
+        [
+            function,
+            shared,
+            Sample,
+            Other,
+            len,
+            functools.partial(shared, 1),
+            functools.partial(shared, 2),
+            functools.partial(local, 1),
+            functools.partial(shared, first=1),
+            Sample(a=1).__init__,
+            Other(a=1).__init__,
+            Sample(a=2).__init__,
+        ]
     ),
     "generators": lambda: (
-        [numpy.random.default_rng(1), numpy.random.default_rng(2), random.Random(1), random.Random(2)]
-        + [torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)]
+        [
+            numpy.random.default_rng(1),
+            numpy.random.default_rng(2),
+            random.Random(1),
+            random.Random(2),
+            torch.Generator().manual_seed(1),
+            torch.Generator().manual_seed(2),
+        ]
     ),
     "sharing": lambda: [shared(LEAF, LEAF), shared(LEAF, LEAF.clone()), shared(LEAF.clone() + 1, LEAF)],
     "buffers": lambda: (
-        [bytearray(b"a"), bytearray(b"b"), array.array("i", [1]), array.array("i", [2])]
-        + [
+        [
+            bytearray(b"a"),
+            bytearray(b"b"),
+            array.array("i", [1]),
+            array.array("i", [2]),
             ctypes.c_int(1),
             ctypes.c_int(2),
             (ctypes.c_int * 2)(1, 2),
@@ -189,8 +288,18 @@ DIFFERENT: dict[str, Any] = {
         ]
     ),
     "watched": lambda: (
-        [local(a=1), local(a=2), variable(1), variable(2), variable([1]), shared_number(1), shared_number(2)]
-        + [database(0), database(1), database(2)]
+        [
+            local(a=1),
+            local(a=2),
+            variable(1),
+            variable(2),
+            variable([1]),
+            shared_number(1),
+            shared_number(2),
+            database(0),
+            database(1),
+            database(2),
+        ]
     ),
 }
 

@@ -137,7 +137,8 @@ RESTORED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], list[str]]] =
     ),
     "a variable of a closure": (lambda: Task(x=counter()), lambda task: task.x(), ["task.x<count>"]),
     "a variable that is first set": (
-        lambda: Task(x=empty_cell()), lambda task: setattr(task.x.__closure__[0], "cell_contents", [1]), ["task.x<value>"],
+        lambda: Task(x=empty_cell()), lambda task: setattr(task.x.__closure__[0], "cell_contents", [1]),
+        ["task.x<value>"],
     ),
     "a variable that is deleted": (
         lambda: Task(x=counter()), lambda task: delattr(task.x.__closure__[0], "cell_contents"), ["task.x<count>"],
@@ -461,7 +462,7 @@ def test_what_is_saved_elsewhere_is_not_saved_again() -> None:
 
 
 def test_a_change_without_its_object_is_named() -> None:
-    task, _, changes = changed_by(lambda task: task.x.append(1), lambda: Task(x=[]))
+    _task, _, changes = changed_by(lambda task: task.x.append(1), lambda: Task(x=[]))
     plain, gone = Task(x=None), Task()
     baseline = Baseline({"task": plain})
     baseline.restore(changes.section)
@@ -469,8 +470,8 @@ def test_a_change_without_its_object_is_named() -> None:
     with pytest.raises(CheckpointError) as caught:
         Baseline({"task": gone}).restore(changes.section)
     assert str(caught.value) == (
-        "the state of `task.x` cannot be restored: it does not exist now\n  hint: make it again in `setup`; or leave it "
-        'out, if nothing depends on it: Trainer(..., not_state=["task.x"])'
+        "the state of `task.x` cannot be restored: it does not exist now\n  hint: make it again in `setup`; or leave "
+        'it out, if nothing depends on it: Trainer(..., not_state=["task.x"])'
     )
 
 

@@ -9,6 +9,7 @@ import numpy
 import pytest
 import torch
 
+from graphtrain.state import memory
 from graphtrain.state.memory import Lie, Spans, lie_of, memory_of, overlapping, view_beside, view_within
 
 
@@ -60,9 +61,10 @@ SQUARE = TENSOR.reshape(20, 20)
     ids=range(8),
 )
 def test_what_has_a_byte_in_spans_is_met(values: list[Any], met: list[int]) -> None:
-    spans = [MEMORY[205:210], MEMORY[100:110], MEMORY[200:206], MEMORY[:0]]
-    assert Spans(spans).met_by(values) == met
+    spans = [MEMORY[205:210], MEMORY[100:110], MEMORY[200:206]]
+    assert Spans([*spans, MEMORY[:0]]).met_by(values) == met
     assert Spans(torch.from_numpy(part) for part in spans).met_by(values) == met
+    assert Spans([torch.empty(0), *map(torch.from_numpy, spans)]).met_by(values) == met
 
 
 def test_what_shares_an_allocation_is_met_wherever_it_lies_in_it() -> None:
@@ -71,6 +73,14 @@ def test_what_shares_an_allocation_is_met_wherever_it_lies_in_it() -> None:
     assert Spans([tensor[50:60], array[50:60]]).met_by(values) == [0, 1, 3, 4]
     assert Spans([tensor[50:60], array[50:60]]).met_by(values[:3]) == [0, 1]
     assert Spans([]).met_by(values) == []
+
+
+def test_of_whole_allocations_no_size_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is as slow to read as an address."""
+    tensor, array = torch.ones(100), numpy.ones(100)
+    spans = Spans([tensor[50:60], array[50:60], torch.ones(0), torch.ones(1, device="meta")])
+    monkeypatch.setattr(memory, "_nbytes", lambda tensor: pytest.fail("read"))
+    assert spans.met_by([tensor[:10], torch.ones(3)]) == [0]
 
 
 def test_the_span_of_a_value() -> None:
@@ -86,6 +96,8 @@ def test_the_span_of_a_value() -> None:
         (MEMORY[3:7], (12, 28)),
         (MEMORY[3:7][::-1], (12, 28)),
         (MEMORY.reshape(20, 20)[1:3, 4:1:-1], (88, 180)),
+        (MEMORY.reshape(20, 20)[1:2, 2:5], (88, 100)),
+        (MEMORY.reshape(20, 20)[1:2, 4:1:-1][::-1], (88, 100)),
         (MEMORY[:0], None),
         (numpy.array([None]), None),
     ]
@@ -127,6 +139,19 @@ def test_a_view_is_described_in_bytes_and_made_again(kept: Any, cut: Callable[[A
     assert type(again) is type(value) and again.tolist() == value.tolist() and lie_of(again) == lie_of(value)
     other = torch.from_numpy(kept)[20:50] if isinstance(kept, numpy.ndarray) else kept.numpy()[20:50]
     assert lie_of(view_beside(other, view, value)) == lie_of(value)
+    if isinstance(kept, torch.Tensor):
+        assert again.untyped_storage().data_ptr() == kept.untyped_storage().data_ptr()
+        assert again.storage_offset() == value.storage_offset()
+
+
+def test_a_tensor_over_a_part_of_an_array_is_as_far_from_a_cache_line_as_it_was() -> None:
+    array = numpy.arange(60.0, dtype="float32")
+    for value in (torch.from_numpy(array[25:])[3:7], torch.from_numpy(array[25:]), torch.from_numpy(array)[28:32]):
+        view = view_within(value, array[20:], beyond=False)
+        assert view is not None
+        again = view_beside(array[20:], view, value)
+        assert again.storage_offset() % 16 == value.storage_offset() % 16
+        assert lie_of(again) == lie_of(value) and again.tolist() == value.tolist()
 
 
 def test_a_view_of_memory_beyond_its_owner_is_described_only_where_that_is_set_up() -> None:
@@ -172,6 +197,8 @@ def test_a_view_needs_gradients_as_what_it_replaces_does() -> None:
         assert view_beside(kept, [[2], [4], 0, 0], torch.ones(2).requires_grad_(needs)).requires_grad is needs
 
 
+READ_ONLY = numpy.ones(4)
+READ_ONLY.flags.writeable = False
 OWNER = torch.zeros(34)[2:32]  # eight bytes after the begin of a cache line
 NOT_WITHIN, NOT_ALIGNED = "a view does not fit into the memory of its base", "a view is not aligned with the elements"
 
@@ -192,6 +219,8 @@ NOT_WITHIN, NOT_ALIGNED = "a view does not fit into the memory of its base", "a 
         (OWNER, [[2], [4], 2, 10], NOT_ALIGNED),
         (torch.ones(4).to_sparse(), [[2], [4], 0, 0], "the base of a view has no memory now"),
         (torch.ones(0), [[2], [4], 0, 0], "the base of a view has no memory now"),
+        (MEMORY[:0], [[2], [4], 0, 0], "the base of a view has no memory now"),
+        (READ_ONLY, [[2], [4], 0, 0], "the base of a view has no memory now"),
     ],
     ids=str,
 )
