@@ -506,3 +506,224 @@ def test_data_is_kept_as_it_is_and_its_own_changes_are_found() -> None:
             pass
     assert (data.x, data.n, hasattr(data, "new")) == ([1], 1, False)
     assert held == {name: id(value) for name, value in vars(data).items()} and before
+
+
+# ---- what was restored
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "an attribute", "an attribute that is gone", "a slot", "a list of the same length", "a deque", "a set",
+        "a dictionary", "a variable of a closure", "a variable that is deleted", "an attribute of such a dictionary",
+    ],
+)  # fmt: skip
+def test_what_was_restored_is_saved_again_though_a_set_up_makes_the_same(name: str) -> None:
+    """As in the process that saved it; examined once, it is the state to compare with."""
+    make, change, paths = RESTORED[name]
+    _, _, changes = changed_by(change, make)
+    other = make()
+    change(other)
+    baseline = Baseline({"task": other})
+    assert baseline.drift().section == {}
+    baseline.restore(changes.section)
+    again = baseline.drift()
+    assert list(again.section) == paths
+    assert again.section[paths[0]].get("removed") == changes.section[paths[0]].get("removed")
+    assert baseline.drift().section == {}
+
+
+def test_globals_that_were_restored_are_saved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "COUNT", 0)
+    baseline = Baseline({"task": counting})
+    counting()
+    section = baseline.drift().section
+    other = Baseline({"task": counting})
+    assert f"{HERE}:" not in other.drift().section
+    other.restore(section)
+    assert list(other.drift().section[f"{HERE}:"]["set"]) == ["COUNT"]
+    assert f"{HERE}:" not in other.drift().section
+
+
+def test_a_gradient_is_restored_in_place_where_it_fits() -> None:
+    def make(*shape: int) -> Task:
+        tensor = torch.zeros(*shape, requires_grad=True)
+        tensor.grad = torch.zeros(*shape)
+        return Task(x=tensor)
+
+    saved = make(3)
+    saved.x.grad.fill_(1)
+    section = Baseline({"task": saved}).drift().section
+    other = make(3)
+    held, values = other.x.grad, other.x.data_ptr()
+    Baseline({"task": other}).restore(section)
+    assert other.x.grad is held and held.tolist() == [1, 1, 1] and other.x.data_ptr() == values
+    other = make(2)
+    Baseline({"task": other}).restore(section)
+    assert other.x.grad.tolist() == [1, 1, 1] and other.x.shape == (3,)
+    saved.x.grad = None
+    other = make(3)
+    baseline = Baseline({"task": other})
+    baseline.restore(Baseline({"task": saved}).drift().section)
+    assert other.x.grad is None and other.x.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("made", "saved", "is_in_place"),
+    [
+        (torch.zeros(2, 3), torch.ones(2, 3), True),
+        (torch.zeros(2, 3), torch.ones(3, 2).T, False),
+        (torch.zeros(2, 3), torch.ones(2, 3).double(), False),
+        (torch.zeros(900, 900)[:, 0], torch.ones(900), True),  # a placement that is not kept
+        (torch.zeros(1).expand(3), torch.ones(1).expand(3), True),
+        (torch.eye(2).to_sparse(), torch.ones(2, 2).to_sparse(), True),
+        (torch.eye(2).to_sparse(), torch.ones(3, 3).to_sparse(), False),
+        (torch.eye(2), torch.ones(2, 2).to_sparse(), False),
+    ],
+    ids=range(8),
+)
+def test_values_are_put_into_the_memory_that_others_may_share(
+    made: torch.Tensor, saved: torch.Tensor, is_in_place: bool
+) -> None:
+    task = Task(x=made)
+    view = made.detach()
+    Baseline({"task": task}).restore({"task.x": {"tensor": saved, "requires_grad": False}})
+    assert task.x is made and torch.equal(made.to_dense(), saved.to_dense()) and made.layout is saved.layout
+    is_same = view.shape == saved.shape and torch.equal(view.to_dense().to(saved.dtype), saved.to_dense())
+    assert is_same is is_in_place
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        ("task.l", {"state": 1}),
+        ("task.l", {"set": {}}),
+        ("task.l", {"tensor": torch.ones(1)}),
+        ("task.a", {"tensor": torch.ones(1)}),
+        ("task.t", {"array": numpy.ones(1)}),
+        ("task.t", {"tensor": 3}),
+        ("task.a", {"array": [1.0]}),
+        ("task.b", {"bytes": "a"}),
+        ("task.l", {"bytes": b"a"}),
+        ("task", {"items": []}),
+        ("task.u", {"items": []}),
+        ("task", {"set": 3}),
+        ("task", {}),
+        ("task", 3),
+    ],
+)
+def test_a_change_of_another_type_is_an_error(path: str, change: Any) -> None:
+    task = Task(l=[1], a=numpy.zeros(1), t=torch.zeros(1), b=bytearray(b"a"), u=(1, [2]))
+    before = content_hash(task)
+    with pytest.raises(CheckpointError, match=f"^the state of `{path}` cannot be restored: ") as caught:
+        Baseline({"task": task}).restore({path: change})
+    assert "it is of another type now" in str(caught.value) or change == 3
+    assert content_hash(task) == before
+
+
+@pytest.mark.parametrize("array", [numpy.ones(2), numpy.ones(1, "f4")])
+def test_an_array_of_another_form_is_an_error(array: Any) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        Baseline({"task": Task(a=numpy.zeros(1))}).restore({"task.a": {"array": array}})
+    assert str(caught.value) == (
+        f"the state of `task.a` cannot be restored: its shape is (1,) now, and was {array.shape}"
+    )
+
+
+# ---- what is looked at, and what is not
+
+
+def test_what_holds_the_same_objects_is_not_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every save there are very many of these."""
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.ReLU())
+    hooked = torch.nn.ReLU()
+    hooked.register_forward_hook(with_default)
+    large = [[] for _ in range(1_001)]
+    roots = {
+        "model": model, "hooked": hooked, "optimizer": torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1)),
+        "task": Task(l=[1], d={"a": 1}), "cell": counter(), "tensor": torch.ones(1), "set": {1},
+        "deque": collections.deque(),
+        "tuple": (1, []), "large": large, "data": torch.nn.ReLU(),
+    }  # fmt: skip
+    asked: list[str] = []
+    baseline = Baseline(roots, ["data"], with_code=False)
+    monkeypatch.setattr(drift.DriftFinder, "_change", lambda self, reached, restored: asked.append(reached.path))
+    baseline.drift()
+    assert [path for path in asked if "." not in path] == [
+        "hooked", "cell", "tensor", "set", "deque", "tuple", "large", "data",
+    ]  # fmt: skip
+    assert not [path for path in asked if path.startswith(("model.", "task.", "optimizer.p", "cell<"))]
+    asked.clear()
+    model.note, model[1] = 1, torch.nn.ReLU()
+    roots["task"].l.append(2)
+    roots["task"].d["b"] = 2
+    model[0].weight.note = 1
+    baseline.drift()
+    assert {"model", "task.l", "task.d", "model.0.weight"} <= {*asked}
+
+
+@pytest.mark.parametrize("count", [1_001, 100_000])
+def test_large_lists_of_constants_are_compared(count: int) -> None:
+    task = Task(x=[0] * count, y=dict.fromkeys(range(1001), 0))
+    baseline = Baseline({"task": task})
+    assert baseline.drift().section == {}
+    task.x[count // 2] = 1
+    task.y[3] = 1
+    changes = baseline.drift()
+    assert list(changes.section) == ["task.x", "task.y"] and changes.unknown == []
+    other = Task(x=[0] * count, y=dict.fromkeys(range(1001), 0))
+    restored = Baseline({"task": other})
+    restored.restore(changes.section)
+    assert (other.x, other.y) == (task.x, task.y)
+    assert list(restored.drift().section) == ["task.x", "task.y"]
+
+
+class Reading(Task):
+    """Reads a file by position, and opens it when it is needed."""
+
+    def read(self) -> Any:
+        self.file.seek(0)
+
+
+def test_data_that_seeks_may_move_and_open_its_files(tmp_path: Path) -> None:
+    for kind, is_known in ((Reading, True), (Task, False)):
+        file, late, third = (opened(tmp_path / name) for name in ("a", "b", "c"))
+        data = kind(file=file, late=None, cache={"a": 1})
+        baseline = Baseline({"data": data}, ["data"])
+        file.readline()
+        data.late = late
+        data.cache["b"] = third
+        changes = baseline.drift()
+        assert (changes.unknown == []) is is_known
+        assert list(changes.section) == (["data.cache"] if is_known else [])
+        for each in (file, late, third):
+            each.close()
+    other = Reading(file=None, late=None, cache={"a": 1})
+    Baseline({"data": other}, ["data"]).restore({})
+    assert other.cache == {"a": 1}
+
+
+def test_shares_of_memory_and_graphs_are_reported_after_everything_else() -> None:
+    task = Task(x=iter([1]), y=None)
+    changes = Baseline({"task": task, "data": [iter([2])]}, ["data"])
+    assert changes.drift("data").unknown == [f"data[0] {ITERATOR}"]
+    assert changes.drift().unknown == [f"task.x {ITERATOR}", f"data[0] {ITERATOR}"]
+
+
+@pytest.mark.parametrize("place", ["task.x", "task.xs", "task.x.y", "other"])
+def test_only_a_plain_value_in_its_very_place_stands_for_an_object(place: str) -> None:
+    baseline = Baseline({"task": Task(x=None, xs=[1])})
+    section = {place: {"items": packed([1])}}
+    if place == "task.x":
+        baseline.restore(section)
+        assert len(baseline.not_restored) == 1
+    elif place == "task.xs":
+        baseline.restore(section)
+        assert baseline.not_restored == ()
+    else:
+        with pytest.raises(CheckpointError, match="it does not exist now"):
+            baseline.restore(section)
+
+
+def packed(value: Any) -> Any:
+    return codec.StateWriter(Baseline({"task": []}).reachable, {}).pack(value, "value")

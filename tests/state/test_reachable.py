@@ -225,7 +225,8 @@ def test_what_a_state_dict_covers() -> None:
     covered = {path for path, reached in found.by_path.items() if reached.is_covered}
     assert covered == {
         "model.0", "model.0.weight", "model.0.weight.grad", "optimizer.param_groups", "optimizer.param_groups[0]",
-        "optimizer.param_groups[0]['params']", "optimizer.param_groups[0]['lr']", "meter.total", "meter.held", "whole", "whole.x",
+        "optimizer.param_groups[0]['params']", "optimizer.param_groups[0]['lr']",
+        "meter.total", "meter.held", "whole", "whole.x",
     }  # fmt: skip
     assert {path for path, reached in found.by_path.items() if reached.is_data} == {
         "data", "data.total", "data.held", "data.more",
