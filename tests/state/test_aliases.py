@@ -15,6 +15,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.state.aliases import Aliases, aliases_of, share
 from graphtrain.state.codec import StateReader, StateWriter
+from graphtrain.state.contents import at
 from graphtrain.state.reachable import Reachable
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
@@ -295,20 +296,12 @@ def test_containers_of_what_is_shared_again_stay_the_same_objects() -> None:
 
 
 def test_items_of_large_containers_are_found_to_some_depth() -> None:
-    deep = [[[[numpy.ones(1)]]], {"x": {"y": [numpy.ones(1)]}}, (numpy.ones(1), {1.5: numpy.ones(1)})]
+    deep: list[Any] = [[[[[numpy.ones(1)]]]], {"x": {"y": [numpy.ones(1)]}}, (numpy.ones(1), {1.5: numpy.ones(1)})]
     data = [*deep, *range(70)]
-    wanted = {"a": deep[0][0], "b": deep[0][0][0], "c": deep[1]["x"], "d": deep[2][0], "e": deep[2][1][1.5]}
-    wanted |= {"f": deep[1]["x"]["y"], "g": deep[1]["x"]["y"][0], "h": deep[0][0][0][0]}
-    aliases, _ = noted(data, wanted)
-    assert {name: reference for name, [[_, reference]] in aliases.items()} == {
-        "a": ["item", "train_data", [0, 0]],
-        "b": ["item", "train_data", [0, 0, 0]],
-        "c": ["item", "train_data", [1, "x"]],
-        "d": ["item", "train_data", [2, 0]],
-        "f": ["item", "train_data", [1, "x", "y"]],
-        "g": ["item", "train_data", [1, "x", "y", 0]],
-        "h": ["item", "train_data", [0, 0, 0, 0]],
-    }
+    for keys in ((0, 0), (0, 0, 0), (0, 0, 0, 0), (1, "x"), (1, "x", "y"), (1, "x", "y", 0), (2, 0)):
+        assert noted(data, {"a": at(data, keys)})[0] == {"a": [[[], ["item", "train_data", [*keys]]]]}
+    for keys in ((0, 0, 0, 0, 0), (2, 1, 1.5)):
+        assert noted(data, {"a": at(data, keys)})[0] == {}
     assert noted([deep[2], *range(100_000)], {"d": deep[2][0]})[0] == {}
 
 
