@@ -602,6 +602,13 @@ def test_a_share_ends_with_the_limit(limit: int | None, numbers: list[int]) -> N
     assert sorted(found) == [[2 * number, 2 * number + 1] for number in numbers]
 
 
+def test_a_batch_is_fetched_early_once() -> None:
+    share: Any = Shared(Ordered(Loader(range(4), 2), 0), 0, 1, BatchLimit(None), Windows()).open(0).batches
+    (early,) = share.fetch_early()
+    assert share.fetch_early() == [] and share.begin_round(0, 1) and share.fetch() is early
+    assert share.begin_round(1, 1) and share.fetch().tolist() == [2, 3] and share.fetch_early() == []
+
+
 def test_a_batch_before_the_place_is_drawn_again_unless_it_was_of_another_size() -> None:
     source = Shared(Ordered(Loader(range(10), 2), 0), 1, 2, BatchLimit(None), Windows())
     for drawn, again, state, redrawn in (
