@@ -155,7 +155,7 @@ class Together(Source):
             of_loader = state["loaders"][name]
             passes = [each for each in of_loader["passes"] if each["first"] <= first]
             again_at[name], of_loader["passes"] = of_loader["passes"][len(passes) :], passes
-            if of_loader.get("ended", drawn + 1) <= first:
+            if "ended" in of_loader and of_loader["ended"] <= first:
                 iterators[name], self.passes[name] = iter(()), passes[-1]["pass"] + 1
             else:
                 of_loader.pop("ended", None)

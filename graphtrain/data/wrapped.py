@@ -67,11 +67,10 @@ class Overfit(Wrapped):
     def __init__(self, source: Source, loaders: Iterable[Any], batches: int) -> None:
         super().__init__(source)
         for loader in loaders:
-            sampler = getattr(loader, "sampler", None)
-            if isinstance(loader, DataLoader) and sampler is not None and not isinstance(sampler, SequentialSampler):
+            if isinstance(loader, DataLoader) and not isinstance(loader.sampler, SequentialSampler):
                 raise DataError(
                     f"next_batch.overfit = {batches}: the data is a {type(loader).__name__} with a "
-                    f"{type(sampler).__name__}, which gives other batches in every epoch",
+                    f"{type(loader.sampler).__name__}, which gives other batches in every epoch",
                     "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
                 )
 

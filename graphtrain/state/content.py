@@ -191,7 +191,8 @@ class ContentHash:
     # ---- tensors and arrays
 
     def _add_tensor(self, tensor: torch.Tensor) -> None:
-        if type(tensor) is torch.Tensor and not tensor.requires_grad and is_usual(tensor) and tensor.nbytes < _MAPPED:
+        is_plain = type(tensor) is torch.Tensor and not tensor.requires_grad and not tensor.is_quantized
+        if is_plain and is_usual(tensor) and tensor.nbytes < _MAPPED:
             # Data with very many tensors has almost only this form: 3 us instead of 12.
             self._text(str(tensor.dtype), tuple(tensor.shape))
             self.bytes += tensor.nbytes
@@ -199,9 +200,9 @@ class ContentHash:
                 self._hash.update(tensor.numpy().data)
                 return
             self.bytes -= tensor.nbytes
-        tensor = tensor.detach().as_subclass(torch.Tensor)
         if torch.nn.parameter.is_lazy(tensor) or tensor.is_meta:
             return
+        tensor = tensor.detach()
         self._text(str(tensor.dtype), tuple(tensor.shape) if not tensor.is_nested else ())
         for part in _strided_parts(tensor):
             mapped = part.untyped_storage().filename if part.is_cpu and part.nbytes >= _MAPPED else None
@@ -359,7 +360,7 @@ def _strided_parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
         return tensor.unbind()
     match tensor.layout:
         case torch.strided:
-            return (tensor,)
+            return (tensor.as_subclass(torch.Tensor),)
         case torch.sparse_coo:
             return tensor._indices(), tensor._values()
         case torch.sparse_csr | torch.sparse_bsr:

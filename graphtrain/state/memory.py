@@ -37,6 +37,11 @@ class Lie:
         return self.device == other.device and other.start <= self.start and self.end <= other.end
 
 
+_NOWHERE = Lie(0, 0, "")
+# Addresses before and beyond those of all memory.
+_BEFORE, _BEYOND = -1, 2**63 - 1
+
+
 @final
 class Spans:
     """An index of the memory of some tensors and arrays, for fast comparison with many others.
@@ -59,8 +64,8 @@ class Spans:
                 starts.append(lie.start)
                 ends.append(lie.end)
         # Each has a neighbour on both sides.
-        self._starts = numpy.array([*starts, 2**63 - 1], dtype=numpy.int64)
-        self._ends = numpy.array([-1, *ends], dtype=numpy.int64)
+        self._starts = numpy.array([*starts, _BEYOND], dtype=numpy.int64)
+        self._ends = numpy.array([_BEFORE, *ends], dtype=numpy.int64)
 
     def met_by(self, values: Sequence[Any]) -> list[int]:
         """The indices of those tensors and arrays that may have a byte in a span."""
@@ -74,11 +79,11 @@ class Spans:
                     if not is_dense and (lie := lie_of(values[number])) is not None:
                         sizes[number] = lie.end - lie.start
         except (TypeError, RuntimeError, ValueError):  # arrays, or tensors without memory
-            lies = list(map(lie_of, values))
-            starts = numpy.array([lie.start if lie is not None else 0 for lie in lies], dtype=numpy.int64)
-            sizes = numpy.array([lie.end - lie.start if lie is not None else 0 for lie in lies], dtype=numpy.int64)
+            lies = [lie_of(value) or _NOWHERE for value in values]
+            starts = numpy.array([lie.start for lie in lies], dtype=numpy.int64)
+            sizes = numpy.array([lie.end - lie.start for lie in lies], dtype=numpy.int64)
         following = numpy.searchsorted(self._starts, starts, side="right")
-        is_met = (sizes > 0) & ((self._ends[following] > starts) | (self._starts[following] < starts + sizes))
+        is_met = (self._ends[following] > starts) | (self._starts[following] < starts + sizes)
         return [int(number) for number in numpy.flatnonzero(is_met)]
 
 
@@ -97,14 +102,14 @@ def _span_of(value: Any) -> tuple[Lie | None, bool]:
 def overlapping(lies: Mapping[T, Lie]) -> list[list[T]]:
     """The keys of those that may share bytes, in groups, in the order of their addresses."""
     groups: list[list[T]] = []
-    end, device = 0, ""
+    last = _NOWHERE
     for key, lie in sorted(lies.items(), key=lambda item: (item[1].device, item[1].start)):
-        if groups and lie.device == device and lie.start < end:
+        if lie.overlaps(last):
             groups[-1].append(key)
-            end = max(end, lie.end)
+            last = max(last, lie, key=lambda each: each.end)
         else:
             groups.append([key])
-            end, device = lie.end, lie.device
+            last = lie
     return [group for group in groups if len(group) > 1]
 
 
@@ -120,8 +125,8 @@ def lie_of(value: Any) -> Lie | None:
         return None
     spans = [(length - 1) * step for length, step in zip(value.shape, value.strides, strict=True)]
     start = address_of(value)
-    last = start + sum(span for span in spans if span > 0)
-    return Lie(start + sum(span for span in spans if span < 0), last + value.itemsize, "cpu")
+    last = start + sum(max(span, 0) for span in spans)
+    return Lie(start + sum(min(span, 0) for span in spans), last + value.itemsize, "cpu")
 
 
 def memory_of(value: Any) -> Lie | None:
@@ -139,7 +144,7 @@ def _bytes_of(value: Any) -> Any:
     """All the memory that contains a tensor or an array, as a tensor or an array."""
     if isinstance(value, torch.Tensor):
         storage = value.untyped_storage()
-        whole = torch.empty(0, dtype=torch.uint8, device=value.device)
+        whole = torch.empty((), dtype=torch.uint8, device=value.device)
         return whole.set_(storage, 0, (storage.nbytes(),), (1,))
     return owner_of(value).ravel(order="K").view(numpy.uint8)
 
@@ -195,7 +200,7 @@ def view_beside(owner: Any, view: Sequence[Any], like: Any) -> Any:
         whole, offset = torch.from_numpy(whole.numpy()[offset - lead :]), lead
     if any(number % size for number in (offset, *strides)):
         raise ValueError("a view is not aligned with the elements of its base")
-    tensor = torch.empty(0, dtype=like.dtype, device=whole.device)
+    tensor = torch.empty((), dtype=like.dtype, device=whole.device)
     tensor.set_(whole.untyped_storage(), offset // size, tuple(shape), tuple(step // size for step in strides))
     if "conj" in flags:
         tensor = tensor.conj()

@@ -15,6 +15,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.state.aliases import Aliases, aliases_of, share
 from graphtrain.state.codec import StateReader, StateWriter
+from graphtrain.state.contents import at
 from graphtrain.state.reachable import Reachable
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
@@ -276,3 +277,53 @@ def test_a_mapping_with_a_default_does_not_grow() -> None:
     values = {"hidden": collections.defaultdict(list)}
     share(values, {"hidden": [[["a"], ["in", "hidden", ["b"]]]]}, reader)
     assert values == {"hidden": {}}
+
+
+def test_containers_of_what_is_shared_again_stay_the_same_objects() -> None:
+    data = [torch.ones(2), torch.zeros(2)]
+    kept, cleared = {"l": [data[0]], "d": collections.deque([data[1]])}, {"t": (data[0],), "l": [data[1]]}
+    before = {"kept": kept, "tuple": cleared, "gone": [data[0]]}
+    aliases, reader = noted(data, before)
+    values = {
+        "new name": (first := {"l": [torch.ones(2)], "d": collections.deque([torch.zeros(2)])}),
+        "tuple": (second := {"t": (torch.ones(2),), "l": [torch.zeros(2)]}),
+    }
+    lists = first["l"], first["d"], second["l"]
+    assert share(values, aliases, reader, lambda name: "new name" if name == "kept" else name) == []
+    assert values["new name"] is first and values["tuple"] is not second
+    assert (first["l"], first["d"], values["tuple"]["l"]) == lists and values["tuple"]["l"] is lists[2]
+    assert first["l"][0] is values["tuple"]["t"][0] is data[0] and first["d"][0] is lists[2][0] is data[1]
+
+
+def test_items_of_large_containers_are_found_to_some_depth() -> None:
+    deep: list[Any] = [[[[[numpy.ones(1)]]]], {"x": {"y": [numpy.ones(1)]}}, (numpy.ones(1), {1.5: numpy.ones(1)})]
+    data = [*deep, *range(70)]
+    for keys in ((0, 0), (0, 0, 0), (0, 0, 0, 0), (1, "x"), (1, "x", "y"), (1, "x", "y", 0), (2, 0)):
+        assert noted(data, {"a": at(data, keys)})[0] == {"a": [[[], ["item", "train_data", [*keys]]]]}
+    for keys in ((0, 0, 0, 0, 0), (2, 1, 1.5)):
+        assert noted(data, {"a": at(data, keys)})[0] == {}
+    assert noted([deep[2], *range(100_000)], {"d": deep[2][0]})[0] == {}
+
+
+@pytest.mark.parametrize(
+    ("aliases", "shown"),
+    [
+        ("x" * 200, "'" + "x" * 96 + "..."),
+        ({"batch": [["x" * 200]]}, "['" + "x" * 95 + "..."),
+        ({"batch": 5}, "5"),
+    ],
+)
+def test_a_long_description_is_shortened(aliases: Any, shown: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        share({}, aliases, noted([], {})[1])
+    assert str(caught.value) == f"what values in transit share is described as {shown}, which no checkpoint has"
+
+
+def test_what_is_not_shared_again_is_named_by_slot_or_field() -> None:
+    place = [["k", 0], ["at", "train_data[7]"]]
+    lost = share(
+        {"batch": {"k": [1]}, "node.field": {"k": [1]}}, {"batch": [place], "node.field": [place]}, noted([], {})[1]
+    )
+    assert lost == [
+        f"{what}['k'][0] no longer shares what it shared when it was saved" for what in ("slot batch", "node.field")
+    ]

@@ -14,8 +14,29 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from graphtrain import Loader
 from graphtrain.data.samplers import generators_of
-from graphtrain.state.generators import HOST, AnyGenerator, NumpyGlobal, generator_of, same_state
-from graphtrain.state.random import RandomAside, seed_all
+from graphtrain.errors import CheckpointError
+from graphtrain.state import random as random_of_state
+from graphtrain.state.generators import (
+    HOST,
+    AnyGenerator,
+    NumpyGlobal,
+    generator_of,
+    kind_of_generator,
+    new_generator,
+    same_state,
+    with_generators,
+    without_generators,
+)
+from graphtrain.state.random import (
+    RandomAside,
+    capture_random,
+    global_generators,
+    restore_random,
+    seed_all,
+    seed_everything,
+    seed_given,
+    seed_the_rest,
+)
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
 from tests.data.cutting import AssertExact, batches
@@ -299,3 +320,161 @@ def test_a_state_beyond_the_numbers_of_a_generator_is_refused(name: str, positio
         generator.set_state(forged(state, position))
     generator.set_state(state)
     generator.draw()
+
+
+KINDS: list[tuple[Any, str | None]] = [
+    (torch.Generator(), "torch"),
+    (numpy.random.RandomState(1), "numpy.RandomState"),
+    (numpy.random.SeedSequence(1), "numpy.SeedSequence"),
+    (numpy.random.default_rng(1), "PCG64"),
+    (numpy.random.Generator(numpy.random.SFC64(1)), "SFC64"),
+    (random.Random(1), "python"),
+    (type("Own", (random.Random,), {})(1), None),
+    (random.SystemRandom(), None),
+    (numpy.random.PCG64(1), None),
+    (3, None),
+]
+
+
+@pytest.mark.parametrize(("source", "kind"), KINDS, ids=range(len(KINDS)))
+def test_generators_are_plain_data_in_a_state_dict(source: Any, kind: str | None) -> None:
+    assert kind_of_generator(source) == kind
+    state = {"held": [source], "steps": 3, "tensor": torch.ones(1)}
+    described = without_generators(state)
+    if kind is None:
+        assert described is state
+        return
+    assert described["held"][0].keys() == {"graphtrain.generator", "state"} and described["tensor"] is state["tensor"]
+    assert described["held"][0]["graphtrain.generator"] == kind
+    draws = [generator_of(source).draw() for _ in range(2)]  # type: ignore[union-attr]
+    asked: list[int] = []
+    again = with_generators(described, lambda: asked.append(1) or {"held": [source]})
+    assert again["held"][0] is source and asked == [1]
+    for present in ({}, {"held": [random.SystemRandom()]}, {"held": 3}):
+        made = with_generators(described, lambda present=present: present)["held"][0]
+        assert made is not source and kind_of_generator(made) == kind
+        assert [generator_of(made).draw() for _ in range(2)] == draws  # type: ignore[union-attr]
+
+
+def test_a_state_without_generators_is_not_asked_for() -> None:
+    state = {"a": [1, {"state": 3}], "b": {"graphtrain.generator": "python", "state": 1, "more": 2}}
+    assert with_generators(state, lambda: pytest.fail("asked")) is state
+
+
+@pytest.mark.parametrize("kind", ["process", "x" * 200, 3])
+def test_a_generator_of_an_unknown_kind_is_refused(kind: Any) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        new_generator(kind)
+    assert str(caught.value) == f"a generator of the kind {str(kind)[:100]} cannot be made"
+
+
+def test_children_of_a_seed_are_counted() -> None:
+    def spawned(source: Any) -> list[int]:
+        return [int(child.generate_state(1)[0]) for child in source.spawn(2)]
+
+    for make in (
+        lambda: numpy.random.SeedSequence(1),
+        lambda: numpy.random.default_rng(1).bit_generator.seed_seq,
+    ):
+        source, other = make(), make()
+        spawned(source)
+        generator = generator_of(source)
+        assert generator is not None
+        state = generator.get_state()
+        generator_of(other).set_state(state)  # type: ignore[union-attr]
+        assert spawned(other) == spawned(source)
+    bits, others = numpy.random.PCG64(1), numpy.random.PCG64(1)
+    assert "children" not in generator_of(bits).get_state()  # type: ignore[union-attr]
+    spawned(bits.seed_seq)
+    state = generator_of(bits).get_state()  # type: ignore[union-attr]
+    assert state["children"] == 2
+    generator_of(others).set_state(state)  # type: ignore[union-attr]
+    assert spawned(others.seed_seq) == spawned(bits.seed_seq)
+    generator_of(others).set_state({**state, "children": 0})  # type: ignore[union-attr]
+    assert spawned(others.seed_seq) == spawned(numpy.random.PCG64(1).seed_seq)
+
+
+def test_numbers_that_are_drawn_to_seed_others_have_62_bits() -> None:
+    sources = [made() for made in GENERATORS.values()]
+    sources += [numpy.random.PCG64(1), numpy.random.SeedSequence(1)]
+    for generator in (*HOST.values(), *map(generator_of, sources)):
+        assert generator is not None
+        generator.seed(5)
+        drawn = [generator.draw() for _ in range(40)]
+        assert all(type(number) is int and 0 <= number < 2**62 for number in drawn) and max(drawn) >= 2**59
+    seeds = generator_of(numpy.random.SeedSequence(1))
+    assert seeds is not None
+    first = seeds.draw()
+    seeds.seed(2)
+    assert seeds.draw() != first
+
+
+def test_states_are_compared_by_value() -> None:
+    first = {"a": torch.ones(2), "b": {"c": numpy.ones(2)}, "d": (1, 2)}
+    equal = {"a": torch.ones(2), "b": {"c": numpy.ones(2)}, "d": (1, 2)}
+    assert same_state(first, first) and same_state(first, equal)
+    for other in (
+        {**equal, "a": torch.zeros(2)}, {**equal, "b": {"c": numpy.zeros(2)}}, {**equal, "d": (1, 3)}, {"a": 1},
+        {**equal, "e": 1}, {"a": equal["a"], "b": equal["b"]},
+    ):  # fmt: skip
+        assert not same_state(first, other)
+
+
+@pytest.mark.parametrize("position", [0, 624, 625])
+def test_a_state_at_the_end_of_its_numbers_is_taken(position: int) -> None:
+    for name, last in (("MT19937", 624), ("RandomState", 624), ("Philox", 4)):
+        generator = generator_of(GENERATORS[name]())
+        assert generator is not None
+        place = min(position, last) + (position > last)
+        if position <= 624 and place <= last:
+            generator.set_state(forged(generator.get_state(), place))
+        else:
+            with pytest.raises(ValueError, match=rf"^the state of a generator is at its number {place}, of {last}$"):
+                generator.set_state(forged(generator.get_state(), place))
+
+
+# ---- the generators of the process
+
+
+def test_what_was_seeded_is_not_seeded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed_everything(3)
+    before = capture_random()
+    assert seed_given() == 3
+    seed_the_rest(5)
+    assert str(capture_random()) == str(before)
+    monkeypatch.setattr(random_of_state, "_AT_IMPORT", random_of_state._beginning())
+    monkeypatch.setattr(torch, "initial_seed", lambda: 2**40)
+    random_of_state._AT_IMPORT["torch"] = 2**40
+    assert seed_given() is None
+    seed_the_rest(5)
+    after = [draw() for draw in (random.random, numpy.random.rand, lambda: float(torch.rand(())))]
+    seed_all(5)
+    assert after == [draw() for draw in (random.random, numpy.random.rand, lambda: float(torch.rand(())))]
+    random_of_state._AT_IMPORT["torch"] = 7
+    assert seed_given() == 2**40
+    monkeypatch.setattr(torch, "initial_seed", lambda: 7)
+    assert seed_given() == 7, "too small for one of the system's"
+    monkeypatch.setattr(torch, "initial_seed", lambda: 2**63 + 1)
+    assert seed_given() == 1
+
+
+def test_large_seeds() -> None:
+    seed_everything(2**32 + 1)
+    numbers = numpy.random.rand()
+    numpy.random.seed(1)
+    assert numpy.random.rand() == numbers and torch.initial_seed() == 2**32 + 1
+    HOST["numpy"].seed(2**32 + 1)
+    assert numpy.random.rand() == numbers
+
+
+def test_generators_of_devices_are_captured_where_they_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "cuda" not in capture_random() and len(global_generators()) == 3
+    states, restored = [torch.ones(1), torch.zeros(1)], list[Any]()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: states)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *given: restored.append(given))
+    captured = capture_random()
+    assert captured["cuda"] is states
+    restore_random(captured)
+    assert len(restored) == 1 and restored[0][0] is states[0] and restored[0][1] == 0

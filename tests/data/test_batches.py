@@ -1,0 +1,272 @@
+"""Batches: how many samples they have, how they are cut, cast and compared, and copied ahead of time."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from graphtrain.data import batch as batches
+from graphtrain.data.batch import (
+    EarlyMover,
+    batch_mover,
+    cast,
+    cut,
+    is_on_host,
+    is_other,
+    mapped,
+    sample_counter,
+    tensors_held,
+    tensors_of,
+    traces,
+)
+from graphtrain.errors import UsageError
+
+META = torch.device("meta")
+
+
+@dataclasses.dataclass
+class Pair:
+    inputs: Any
+    other: Any = dataclasses.field(init=False)
+
+
+@dataclasses.dataclass
+class Moving(Pair):
+    def to(self, device: Any) -> Moving:
+        return self
+
+
+class Frozen(collections.UserDict[str, Any]):
+    def __init__(self, *, inputs: Any) -> None:
+        super().__init__(inputs=inputs)
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.ones(3, 2), 3),
+        (torch.ones(()), 1),
+        (torch.ones(0, 2), 0),
+        ("a", 1),
+        ([], 1),
+        (None, 1),
+        ([(torch.ones(4), torch.ones(3))], 4),
+        (["a", torch.ones(5)], 5),
+        ([(), torch.ones(5)], 5),
+        ({"a": "text", "b": [torch.ones(6)]}, 6),
+        (Pair(torch.ones(7)), 7),
+        (Moving(torch.ones(7)), 1),
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3), torch.ones(1)], layout=torch.jagged), 3),
+    ],
+    ids=range(13),
+)
+def test_samples_are_the_first_dimension_of_the_first_tensor(batch: Any, samples: int) -> None:
+    assert sample_counter()(batch) == samples
+
+
+def test_batches_are_moved_to_other_devices_only() -> None:
+    assert batch_mover(torch.device("cpu")) is None
+    mover = batch_mover(META)
+    assert mover is not None and mover([torch.ones(1)])[0].device.type == "meta"
+
+
+def test_a_mapping_that_takes_no_dict_is_refused() -> None:
+    with pytest.raises(UsageError) as caught:
+        mapped(Frozen(inputs=1), lambda leaf: leaf)
+    assert str(caught.value) == (
+        "a batch of type Frozen cannot be made again: the type takes no dict\n  hint: return plain dicts, tuples, "
+        "lists and tensors from the loader"
+    )
+
+
+def test_everything_but_nests_is_a_leaf() -> None:
+    leaves: list[Any] = []
+    moving, kind = Moving(1), Pair
+    batch = [1, "a", (2, [moving]), {"b": 3}, kind, Pair(4)]
+    found = mapped(batch, lambda leaf: leaves.append(leaf) or 0)
+    assert leaves == [1, "a", 2, moving, 3, kind, 4]
+    assert found[:5] == [0, 0, (0, [0]), {"b": 0}, 0] and vars(found[5]) == {"inputs": 0}
+
+
+def test_only_floating_tensors_are_cast() -> None:
+    batch = [torch.ones(1), torch.ones(1, dtype=torch.int32), "a", numpy.ones(1), torch.ones(1, dtype=torch.cfloat)]
+    found = cast(batch, torch.float64)
+    assert [getattr(each, "dtype", None) for each in found] == [
+        torch.float64, torch.int32, None, numpy.float64, torch.complex64,
+    ]  # fmt: skip
+    assert found[2] == "a"
+
+
+@pytest.mark.parametrize(
+    ("samples", "parts", "sizes"),
+    [(7, 3, [3, 2, 2]), (6, 3, [2, 2, 2]), (8, 3, [3, 3, 2]), (3, 3, [1, 1, 1]), (5, 1, [5])],
+)
+def test_a_batch_is_cut_evenly(samples: int, parts: int, sizes: list[int]) -> None:
+    batch = {"x": torch.arange(samples), "y": [torch.arange(samples) * 2]}
+    found = cut(batch, parts)
+    assert [size for _, size in found] == sizes == [len(part["x"]) for part, _ in found]
+    assert torch.cat([part["x"] for part, _ in found]).tolist() == list(range(samples))
+    assert all(torch.equal(part["x"] * 2, part["y"][0]) for part, _ in found)
+
+
+NOT_CUT = "the batch cannot be cut: it "
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ([torch.ones(4), "a"], "holds more than tensors that begin with its samples"),
+        ([torch.ones(4), torch.ones(3)], "holds more than tensors that begin with its samples"),
+        ([torch.ones(4), torch.ones(())], "holds more than tensors that begin with its samples"),
+        (["a"], "holds more than tensors that begin with its samples"),
+        ([], "holds more than tensors that begin with its samples"),
+        (torch.ones(2), "has 2 samples, and would have 3 parts"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(batch: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=f"^{NOT_CUT}{message}$"):
+        cut(batch, 3)
+    assert cut(batch, 1) == [(batch, sample_counter()(batch))]
+
+
+def test_what_is_held_of_a_batch_does_not_change_with_it() -> None:
+    first, second = torch.ones(1), torch.zeros(1)
+    for batch in ({"a": first, "b": second}, [first, second]):
+        held = tensors_held(batch)
+        batch.clear()
+        assert held == (first, second)
+    pair = (first, second)
+    assert tensors_held(pair) is pair and tensors_held(first) is first
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize", "ignore:.*nested tensor")
+def test_a_trace_counts_changes_and_hashes_on_the_host() -> None:
+    tensor = torch.zeros(3)
+    first = traces((tensor, [tensor], (tensor, "a"), torch.zeros(2)))
+    assert len(first) == 3 and first[0] == first[1] != first[2] and [len(each) for each in first] == [2, 2, 2]
+    assert first[0][0] == 0 and len(first[0][1]) == 8
+    tensor[1] = 5
+    tensor[1] = 6
+    assert traces(tensor)[0][0] == 2 and traces(tensor)[0][1] != first[0][1]
+    quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided)
+    assert traces((quantized, nested, torch.zeros(0), torch.ones(2).to_sparse())) == []
+    large = torch.zeros(2**15)
+    before = traces(large)
+    large.data[1] = 1  # of more than 64 KiB every 32nd element
+    assert traces(large) == before
+    large[: 2**14].data[1] = 1
+    assert traces(large[: 2**14].clone()) != traces(torch.zeros(2**14))
+
+
+@pytest.mark.parametrize(
+    ("trace", "saved", "expected"),
+    [
+        ([], [], False),
+        ([[0, b"a"]], [[0, b"a"]], False),
+        ([[0, b"a"]], [[0, b"b"]], True),
+        ([[1, b"a"]], [[0, b"b"]], False),
+        ([[0, b"a"], [1, b"b"]], [[0, b"a"], [1, b"c"]], True),
+        ([[0, b"a"]], [], True),
+        ([], [[0, b"a"]], True),
+    ],
+)
+def test_a_batch_is_another_one_where_an_unchanged_tensor_differs(trace: Any, saved: Any, expected: bool) -> None:
+    assert is_other(trace, saved) is expected
+
+
+def test_what_is_on_the_host() -> None:
+    for batch in (torch.ones(1), [torch.ones(1), "a"], {"a": Pair(torch.ones(1))}, [], "a"):
+        assert is_on_host(batch)
+    for batch in (torch.ones(1, device="meta"), [torch.ones(1), torch.ones(1, device="meta")], [Moving(1)]):
+        assert not is_on_host(batch)
+    assert (
+        list(tensors_of(Moving(torch.ones(1)))) == []
+        and len(list(tensors_of((Pair(torch.ones(1)), torch.ones(1))))) == 2
+    )
+
+
+# ---- ahead of time, with streams that only write down what is asked of them
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    asked: list[Any] = []
+
+    class Event:
+        def record(self, stream: Any) -> None:
+            asked.append(("recorded on", stream))
+
+    class Stream:
+        def __init__(self, name: Any) -> None:
+            self.name = f"stream of {name}"
+
+        def wait_event(self, event: Any) -> None:
+            assert isinstance(event, Event)
+            asked.append(("waits", self.name))
+
+        def __repr__(self) -> str:
+            return self.name
+
+    @contextlib.contextmanager
+    def within(stream: Any) -> Iterator[None]:
+        asked.append(("within", str(stream)))
+        yield
+        asked.append(("outside", str(stream)))
+
+    current = Stream("the current one")
+    cuda = types.SimpleNamespace(Stream=Stream, Event=Event, stream=within, current_stream=lambda device: current)
+    monkeypatch.setattr(batches.torch, "cuda", cuda)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: asked.append(("kept for", str(stream))))
+    yield asked
+
+
+def test_a_copy_that_was_begun_is_waited_for_in_order(asked: list[Any]) -> None:
+    mover = EarlyMover(META)
+    first, second = [torch.ones(1), torch.ones(2)], torch.ones(3)
+    mover.begin(first)
+    mover.begin(second)
+    own = "stream of meta"
+    one = [("within", own), ("recorded on", own), ("outside", own)]
+    assert [(what, str(stream)) for what, stream in asked] == one * 2
+    asked.clear()
+    moved = mover.move(first)
+    assert [each.device.type for each in moved] == ["meta"] * 2
+    assert asked == [("waits", "stream of the current one")] + [("kept for", "stream of the current one")] * 2
+    asked.clear()
+    other = torch.ones(1)
+    assert mover.move(other).device.type == "meta" and asked == [], "moved when it is asked for"
+    assert mover.move(second).shape == (3,) and len(asked) == 2
+    asked.clear()
+    assert mover.move(second).device.type == "meta" and asked == []
+
+
+def test_what_is_not_on_the_host_is_not_copied_ahead(asked: list[Any]) -> None:
+    mover = EarlyMover(META)
+    mover.begin([torch.ones(1, device="meta")])
+    mover.begin([Moving(torch.ones(1))])
+    assert asked == []
+
+
+def test_copies_that_are_not_wanted_any_more_are_dropped(asked: list[Any]) -> None:
+    mover = EarlyMover(META)
+    first, second, third = torch.ones(1), torch.ones(2), torch.ones(3)
+    mover.begin(first)
+    mover.begin_only([])
+    asked.clear()
+    assert mover.move(first) is not None and len(asked) == 2, "nothing else was begun"
+    mover.begin(first)
+    mover.begin_only([second, third])
+    asked.clear()
+    for batch, count in ((first, 0), (second, 2), (third, 2)):
+        mover.move(batch)
+        assert len(asked) == count
+        asked.clear()

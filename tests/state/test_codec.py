@@ -1,0 +1,424 @@
+"""Values with references: which can be described and made again, under which names, and what is refused."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import random
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy
+import pytest
+import torch
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+
+from graphtrain.errors import CheckpointError
+from graphtrain.state import codec
+from graphtrain.state.codec import (
+    StateReader,
+    StateWriter,
+    UnknownStateError,
+    found_by_name,
+    is_plain_array,
+    is_plain_class,
+    is_plain_key,
+    is_saveable,
+    name_of,
+    places,
+    shown_path,
+    shown_place,
+)
+from graphtrain.state.content import content_hash
+from graphtrain.state.memory import Spans
+from graphtrain.state.reachable import Reachable
+
+HERE = __name__
+
+
+class Plain:
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    class Inner:
+        pass
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Flags(enum.Flag):
+    ONE = 1
+    TWO = 2
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any = None
+
+
+class Later(Point):
+    """Derived from a named tuple."""
+
+
+class WithDel:
+    def __del__(self) -> None: ...
+
+
+class WithNew:
+    def __new__(cls) -> Any:
+        return super().__new__(cls)
+
+
+class WithState:
+    def __setstate__(self, state: Any) -> None: ...
+
+
+class OfWithState(WithState):
+    pass
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    x: int = 1
+
+
+class OwnTensor(torch.Tensor):
+    pass
+
+
+def function() -> None: ...
+
+
+function_again = function
+
+
+def writer_of(roots: Any, stateful: Any = None, is_left_out: Callable[[str], bool] | None = None) -> StateWriter:
+    return StateWriter(Reachable({"task": roots}), stateful or {}, is_left_out)
+
+
+def again(value: Any, roots: Any = (), stateful: Any = None) -> Any:
+    """A value, described and made in terms of the same objects."""
+    reachable = Reachable({"task": roots})
+    packed = StateWriter(reachable, stateful or {}).pack(value, "value")
+    return StateReader(reachable, stateful or {}, {"value": packed}).unpack(packed)
+
+
+# ---- what can be made again
+
+
+def packed_sequence() -> PackedSequence:
+    return pack_sequence([torch.ones(3), torch.ones(1)])
+
+
+MADE: dict[str, Callable[[], Any]] = {
+    "a named tuple": lambda: Point([1], 2),
+    "a maximum": lambda: torch.ones(2, 3).max(0),
+    "a packed sequence": packed_sequence,
+    "a size": lambda: torch.Size([1, 2]),
+    "a member": lambda: [Colour.RED, Flags.TWO],
+    "a namespace": lambda: types.SimpleNamespace(a=[1]),
+    "an object": lambda: Plain(a=Plain.Inner(), b=Frozen(3)),
+    "a class and functions": lambda: [Plain, Plain.Inner, function, int, list, dict],
+    "containers": lambda: [
+        {1, 2}, frozenset({1}), collections.deque([1], 2), bytearray(b"a"), collections.OrderedDict(a=1),
+        collections.Counter("a"), collections.defaultdict(list, {"a": [1]}), {(1, 2): 3},
+    ],
+    "arrays": lambda: [numpy.arange(3.0), numpy.zeros((2, 0)), numpy.float32(3)],
+    "tensors": lambda: [torch.ones(2), torch.nn.Parameter(torch.ones(1)), torch.eye(2).to_sparse()],
+    "generators": lambda: [random.Random(1), torch.Generator().manual_seed(3), numpy.random.default_rng(4)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_value_is_made_again(name: str) -> None:
+    value = MADE[name]()
+    made = again(value)
+    assert type(made) is type(value) and content_hash(made) == content_hash(value)
+
+
+def test_objects_are_shared_again_with_what_is_there() -> None:
+    kept = Plain(x=[1])
+    new, model = [2], torch.nn.Linear(1, 1)
+    model.weight.grad = torch.ones(1, 1)
+    made = again(
+        [new, new, kept, kept.x, weakref.ref(kept), {id(kept.x): 1, 2**40: 2}, model.weight, model.weight.grad],
+        kept,
+        {"model": model},
+    )
+    assert made[0] == [2] and made[0] is made[1] is not new
+    assert made[2] is kept and made[3] is kept.x and made[4]() is kept and made[5] == {id(kept.x): 1, 2**40: 2}
+    assert made[6] is model.weight and made[7] is model.weight.grad
+
+
+def test_what_an_object_holds_under_its_state_dict_is_described_by_its_value() -> None:
+    """It may be encoded at this moment."""
+    held, model = Plain(total=torch.ones(2)), torch.nn.Linear(1, 1)
+    writer = writer_of([], {"meter": held, "model": model})
+    assert list(writer.pack([held.total, model.bias], "value").tensors.values()) == [held.total]
+
+
+# ---- what cannot be described
+
+
+def test_after_a_value_that_cannot_be_described_it_is_as_if_it_had_not_been_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codec, "MOST_BYTES", 100)
+    writer, tensor, shared = writer_of([]), torch.ones(4), [1]
+    unknown: list[str] = []
+    with writer.attempt(unknown):
+        writer.pack([tensor, bytearray(60), shared, iter([1])], "first")
+    assert unknown == [
+        "first[3] is an iterator (list_iterator), whose position is not saved: give what holds it a `state_dict`"
+    ]
+    writer.pack([tensor[1:], bytearray(60), shared], "second")
+    assert writer.lost_memory() == [] and writer.identity(shared) == ["new", "second", 3]
+    with pytest.raises(UnknownStateError) as caught:
+        writer.pack(bytearray(29), "third")
+    assert str(caught.value) == "third is beyond the 0 MiB that are saved without a `state_dict`"
+    writer.pack([bytearray(28), "a" * 500], "fourth", "another name")
+    assert writer.identity(shared) == ["new", "second", 3]
+
+
+def test_of_tensors_with_graphs_the_first_is_noted() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    writer = writer_of([])
+    writer.pack([torch.ones(1), leaf, (leaf * leaf).sum(), leaf * leaf], "value")
+    assert writer.graphs == ["value[2]"]
+
+
+def test_what_a_tuple_must_be() -> None:
+    class Local(NamedTuple):
+        x: int
+
+    for value, text in (
+        (Later(1), "a Later, a tuple of another class: give what holds it a `state_dict`"),
+        (Local(1), f"`{Local.__qualname__}`, which cannot be found by its name: define it at the top of a module"),
+    ):
+        with pytest.raises(UnknownStateError) as caught:
+            writer_of([]).pack(value, "value")
+        assert str(caught.value) == f"value is {text}"
+
+
+# ---- memory
+
+
+def test_the_memory_of_new_values_is_shared_with_nothing() -> None:
+    kept, read_only, model = torch.zeros(8), numpy.zeros(4), torch.nn.Linear(4, 1)
+    read_only.flags.writeable = False
+    writer = writer_of([kept, read_only], {"model": model})
+    memory = numpy.zeros(9)
+    writer.pack([kept[1:], torch.ones(2), memory[:4]], "first")
+    writer.pack([memory[3:6], memory[6:], read_only[1:], model.weight.detach()[0, 1:], "a"], "second")
+    end = "which a resume cannot restore: clone it"
+    assert writer.lost_memory() == [
+        f"first[0] shares memory with task[0], {end}",
+        f"second[3] shares memory with model.weight, {end}",
+        f"second[0] shares memory with first[2], {end}",
+    ]
+
+
+def test_who_owns_memory() -> None:
+    meter = Plain(total=torch.ones(4), state_dict=dict)
+    kept, new, left_out = torch.ones(4), torch.ones(4), torch.ones(4)
+    roots = {"kept": kept, "left out": left_out}
+    writer = writer_of(roots, {"meter": meter}, lambda path: path == "task['left out']")
+    writer.pack(new, "new")
+    spans = Spans([kept, new, left_out, meter.total])
+    owners = [(owner.reference, owner.path, owner.is_as_set_up) for owner in writer.owners(spans)]
+    assert owners == [
+        (["at", "task['kept']"], "task['kept']", True),
+        (["new", "new", 0], "new", False),
+        (["place", ["meter", "attribute", "total"]], "meter.total", False),
+    ]
+    assert [owner.path for owner in writer.owners(spans, with_new=False)] == ["task['kept']"]
+    assert writer.identity(left_out) is None and writer.identity(kept) == ["at", "task['kept']"]
+    assert writer.identity(torch.ones(1)) is None
+    assert [place for place, _ in writer.containers()] == [("meter", "attribute", "total")]
+
+
+def lbfgs(model: torch.nn.Module) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD([{"params": [*model.parameters()], "lr": torch.ones(1)}])
+    state = optimizer.state[model.weight]
+    state["average"], state["steps"], state["history"], state["none"] = torch.ones(1), 3, [torch.ones(1), [1]], None
+    return optimizer
+
+
+def test_the_places_of_what_state_dicts_save() -> None:
+    model = torch.nn.BatchNorm1d(1)
+    model.bias.grad = torch.ones(1)
+    optimizer = lbfgs(model)
+    held = Plain(total=[torch.ones(1), 1], name="a")
+    found = dict(places({"model": model, "optimizer": optimizer, "meter": held, "other": 3}))
+    assert list(found) == [
+        ("model", "tensor", "weight"),
+        ("model", "tensor", "bias"),
+        ("model", "grad", "bias"),
+        ("model", "tensor", "running_mean"),
+        ("model", "tensor", "running_var"),
+        ("model", "tensor", "num_batches_tracked"),
+        ("optimizer", "state", 0, "average"),
+        ("optimizer", "state", 0, "history"),
+        ("optimizer", "state", 0, "history", 0),
+        ("optimizer", "state", 0, "history", 1),
+        ("optimizer", "group", 0, "lr"),
+        ("meter", "attribute", "total"),
+        ("meter", "attribute", "total", 0),
+    ]
+    assert (
+        found["model", "grad", "bias"] is model.bias.grad and found["meter", "attribute", "total", 0] is held.total[0]
+    )
+    writer = writer_of([], {"model": model, "optimizer": optimizer, "meter": held})
+    for (path, *keys), part in found.items():
+        if isinstance(part, torch.Tensor):
+            references = [owner.reference for owner in writer.owners(Spans([part]))]
+            assert references == [["place", [path, *keys]]]
+    written = {
+        ("model", "tensor", "0.weight"): "model.0.weight",
+        ("model", "grad", "0.weight"): "model.0.weight.grad",
+        ("optimizer", "state", 3, "history", 0): "optimizer.state[3].history[0]",
+        ("optimizer", "group", 1, "lr"): "optimizer.param_groups[1].lr",
+        ("meter", "attribute", "x", "k", 0): "meter.x['k'][0]",
+    }
+    assert {place: shown_place(place) for place in written} == written
+
+
+def test_the_same_memory_in_a_state_that_is_reachable_too_is_found_once() -> None:
+    model = torch.nn.Linear(2, 1)
+    reachable = Reachable({"model": model})
+    writer = StateWriter(reachable, {"model": model})
+    assert [owner.path for owner in writer.owners(Spans([model.weight]))] == ["model.weight"]
+
+
+# ---- small questions
+
+
+def test_keys_and_paths_of_a_manifest() -> None:
+    plain: list[Any] = [0, 2**63 - 1, -(2**63) + 1, "a", ""]
+    others: list[Any] = [2**63, -(2**63), True, 1.0, "a\n", "\udc80", None, (1,)]
+    assert [is_plain_key(key) for key in plain + others] == [True] * 5 + [False] * 8
+    assert shown_path("a" * 120) == "a" * 120
+    assert shown_path("a" * 61 + "b" * 60) == "a" * 60 + "..." + "b" * 60
+
+
+def test_which_classes_are_their_attributes_and_nothing_else() -> None:
+    class Local:
+        pass
+
+    plain = [Plain, Plain.Inner, Frozen]
+    others = [WithDel, WithNew, WithState, OfWithState, Local, types.SimpleNamespace, torch.nn.ReLU, Colour, Point]
+    assert [is_plain_class(kind) for kind in (*plain, *others)] == [True] * 3 + [False] * 9
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:.*quantized tensor")
+def test_which_tensors_and_arrays_can_be_saved() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)
+    saved = [torch.ones(1), torch.nn.Parameter(torch.ones(1)), torch.eye(2).to_sparse()]
+    others = [
+        torch.ones(1).as_subclass(OwnTensor), torch.eye(2).to_sparse_csr(), torch.ones(1, device="meta"), nested,
+        torch.quantize_per_tensor(torch.ones(1), 1, 0, torch.qint8),
+    ]  # fmt: skip
+    assert [is_saveable(tensor) for tensor in (*saved, *others)] == [True] * 3 + [False] * 5
+    arrays = [numpy.ones(1), numpy.recarray(1, dtype=[("a", "f4")]), numpy.array([None]), 3]
+    assert [is_plain_array(array) for array in arrays[:3]] == [True, False, False]
+
+
+YOURS = f"in the module `{HERE}`"
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "is_enum", "message"),
+    [
+        (HERE, "Plain.Inner", False, None),
+        (HERE, "function", False, None),
+        ("torch", "Tensor", False, "there is no module `torch` of yours"),
+        ("x" * 101, "f", False, f"there is no module `{'x' * 100}` of yours"),
+        ("signal", "Signals", True, None),
+        ("signal", "default_int_handler", True, "there is no `default_int_handler` in the module `signal`"),
+        ("graphlib", "CycleError", True, None),
+        (HERE, "nothing", False, f"there is no `nothing` {YOURS}"),
+        (HERE, "HERE", False, f"there is no `HERE` {YOURS}"),
+        (HERE, "function_again", False, f"the module `{HERE}` does not define `function_again` itself"),
+        (HERE, "codec", False, f"there is no `codec` {YOURS}"),
+        (HERE, "StateWriter", False, f"the module `{HERE}` does not define `StateWriter` itself"),
+        (HERE, "Plain", True, f"the module `{HERE}` does not define `Plain` itself"),
+        (HERE, "Colour", True, None),
+        (HERE, "n" * 101, False, f"there is no `{'n' * 100}` {YOURS}"),
+    ],
+)
+def test_what_is_found_by_its_name(module: str, name: str, is_enum: bool, message: str | None) -> None:
+    if module == "graphlib":
+        import graphlib  # noqa: F401 - it has to be imported
+
+        message = "the module `graphlib` does not define `CycleError` itself"
+    if message is None:
+        found = found_by_name(module, name, is_enum=is_enum)
+        assert (found.__module__, found.__qualname__) == (module, name)
+        assert name_of(found, "value", is_enum=is_enum) == (module, name)
+        return
+    with pytest.raises(CheckpointError) as caught:
+        found_by_name(module, name, is_enum=is_enum)
+    assert str(caught.value) == message
+
+
+CANNOT = "a value described as {} cannot be made"
+
+
+@pytest.mark.parametrize(
+    ("by", "message"),
+    [
+        (["at", "nothing"], "`nothing`, which the saved run had, does not exist now"),
+        (["id", "nothing"], "`nothing`, which the saved run had, does not exist now"),
+        (["in", "model", "tensor", 3], "`model.tensor.3`, which the saved run had, does not exist now"),
+        (["tuple of torch", "nothing", (1,)], CANNOT.format("['tuple of torch', 'nothing', (1,)]")),
+        (["named tuple", HERE, "Point", (1,)], CANNOT.format(str(["named tuple", HERE, "Point", (1,)])[:100])),
+        (["named tuple", HERE, "Later", (1, 2)], CANNOT.format(str(["named tuple", HERE, "Later", (1, 2)])[:100])),
+        (["named tuple", HERE, "Plain", ()], CANNOT.format(str(["named tuple", HERE, "Plain", ()])[:100])),
+        (["named tuple", HERE, "function", ()], CANNOT.format(str(["named tuple", HERE, "function", ()])[:100])),
+        (["member", HERE, "Colour", "BLUE"], CANNOT.format(str(["member", HERE, "Colour", "BLUE"])[:100])),
+        (["built-in", "eval"], CANNOT.format("['built-in', 'eval']")),
+        (["x" * 200], CANNOT.format(str(["x" * 200])[:100])),
+        ([], CANNOT.format("[]")),
+    ],
+    ids=range(12),
+)
+def test_what_nothing_is_found_by(by: list[Any], message: str) -> None:
+    reader = StateReader(Reachable({"task": []}), {}, {})
+    with pytest.raises(CheckpointError) as caught:
+        reader.find(by)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "by", [["object", HERE, "function"], ["object", HERE, "WithDel"], ["object", HERE, "Point"], ["x" * 200]]
+)
+def test_what_nothing_is_made_by(by: list[Any]) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        StateReader(Reachable({"task": []}), {}, {}).make(by)
+    assert str(caught.value) == f"an object described as {str(by)[:100]} cannot be made"
+
+
+def test_what_is_not_packed_is_no_value_and_what_is_packed_is_made_once() -> None:
+    writer = writer_of([])
+    first, second = writer.pack([1], "first"), writer.pack([[2]], "second")
+    reader = StateReader(Reachable({"task": []}), {}, {"a": {"b": second}, "c": first, "d": 3})
+    assert reader.unpack(first) is reader.unpack(first) and reader.met("second", 1) is reader.unpack(second)[0]
+    with pytest.raises(CheckpointError) as caught:
+        reader.unpack("x" * 200)
+    assert str(caught.value) == f"a value described as {'x' * 100} cannot be made"
+
+
+def test_the_contents_of_a_state_dict_are_looked_up_again_where_that_is_asked_for() -> None:
+    meter = Plain(total=torch.ones(1))
+    reader = StateReader(Reachable({"task": []}), {"meter": meter}, {})
+    place = ("meter", "attribute", "total")
+    first = reader.in_state(place)
+    meter.total = torch.zeros(1)
+    assert reader.in_state(place) is first
+    reader.look_again()
+    assert reader.in_state(place) is meter.total
