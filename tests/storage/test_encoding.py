@@ -31,7 +31,7 @@ from graphtrain import Graph, Trainer
 from graphtrain.errors import CheckpointError
 from graphtrain.state.modules import capture_module, restore_module
 from graphtrain.storage.decoding import unpack
-from graphtrain.storage.encoding import Found, Tensors, UnsaveableError, pack
+from graphtrain.storage.encoding import Code, Found, Tensors, UnsaveableError, pack
 from graphtrain.storage.state_files import joined, split, state_digest
 
 
@@ -222,8 +222,12 @@ TENSORS = {
     "expanded": torch.arange(3).expand(4, 3),
     "expanded in the middle": torch.arange(6.0).reshape(2, 1, 3).expand(2, 5, 3),
     "expanded from one number": torch.tensor(2.5).expand(3, 2),
+    "transposed, of a row with a small stride": numbered(6).as_strided((1, 3, 2), (2, 1, 3)),
+    "transposed, of a row without a stride": numbered(6).as_strided((1, 3, 2), (0, 1, 3)),
     "one of each five": torch.arange(5)[::5],
+    "as far apart as is kept": torch.arange(16.0)[::15],
     "later in its storage": torch.arange(9.0)[3:],
+    "some cache lines later in its storage": torch.arange(9.0, dtype=torch.float64).repeat(30)[100:],
     "a leaf": torch.ones(2, requires_grad=True),
     "a leaf with gaps": torch.arange(10.0)[::2].requires_grad_(),
     "sparse": torch.eye(3).to_sparse(),
@@ -240,6 +244,12 @@ def test_tensors_come_back_with_dtype_and_strides(name: str) -> None:
     assert same(back, tensor)
     if tensor.layout is torch.strided:
         assert (back.stride(), back.requires_grad) == (tensor.stride(), tensor.requires_grad)
+        offset, memory = back.storage_offset(), back.untyped_storage().nbytes() // back.element_size()
+        assert offset == tensor.storage_offset() % (64 // tensor.element_size())
+        if tensor.numel():
+            assert memory == offset + 1 + sum(
+                (size - 1) * step for size, step in zip(back.shape, back.stride(), strict=True)
+            )
 
 
 def test_a_sum_over_what_came_back_is_the_same_to_the_last_bit() -> None:
@@ -255,8 +265,9 @@ def test_a_sum_over_what_came_back_is_the_same_to_the_last_bit() -> None:
         torch.randn(2, dtype=torch.complex64).conj(),
         torch.arange(4).unfold(0, 2, 1),
         torch.arange(10_000).reshape(100, 100)[:, 3],
+        torch.arange(17.0)[::16],
     ],
-    ids=["conjugated", "overlapping windows", "a column of a wide matrix"],
+    ids=["conjugated", "overlapping windows", "a column of a wide matrix", "too far apart"],
 )
 def test_what_lies_otherwise_in_memory_keeps_its_values(value: torch.Tensor) -> None:
     assert same(there_and_back(value), value)
@@ -269,13 +280,27 @@ def test_a_column_does_not_bring_its_matrix_along() -> None:
     assert [one.numel() for one in tensors.named.values()] == [1000, 1]
 
 
+OTHER_SHAPE, TOO_MUCH = "a tensor of another shape than its values", "a tensor with more memory than it can have had"
+
+
 @pytest.mark.parametrize(
-    "where", [[[3], [2], 0], [[2], [10**12], 0], [[2], [1], 10**12], [[2], [-1], 0], [[2], [1], -1]]
+    ("where", "reason"),
+    [
+        ([[3], [2], 0], OTHER_SHAPE),
+        ([[2, 0], [1, 0], 0], OTHER_SHAPE),
+        ([[2], [1], -1], OTHER_SHAPE),
+        ([[2], [10**12], 0], TOO_MUCH),
+        ([[2], [16], 0], TOO_MUCH),
+        ([[2], [1], 10**12], TOO_MUCH),
+        ([[2], [1], 64], TOO_MUCH),
+        ([[2], [-1], 0], "sizes that are no whole numbers >= 0"),
+    ],
 )
-def test_a_placement_that_cannot_be_is_refused(where: list[Any]) -> None:
-    tensor = msgpack.ExtType(12, msgpack.packb(["float32", [2], b"\0" * 8, "cpu"]))
-    forged = msgpack.packb(msgpack.ExtType(21, msgpack.packb([tensor, where, False])))
-    with pytest.raises(ValueError, match="encoding"):
+def test_a_placement_that_cannot_be_is_refused(where: list[Any], reason: str) -> None:
+    shape, values = ([2], bytes(8)) if len(where[0]) == 1 else ([2, 0], b"")
+    tensor = msgpack.ExtType(Code.RAW, msgpack.packb(["float32", shape, values, "cpu"]))
+    forged = msgpack.packb(msgpack.ExtType(Code.PLACED, msgpack.packb([tensor, where, False])))
+    with pytest.raises(ValueError, match=f"^not a valid encoding: {reason}$"):
         unpack(forged, {})
 
 
