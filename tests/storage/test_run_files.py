@@ -26,7 +26,6 @@ from graphtrain.storage.tensor_files import StagingBuffers
 from tests.storage.facts import FACTS
 from tests.storage.test_manifest import seal
 
-
 NINE = Retention(9)
 
 
