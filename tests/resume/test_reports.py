@@ -321,7 +321,8 @@ def test_which_state_counts_as_a_setting() -> None:
     state = {
         "number": 1, "text": "a" * 4096, "long": "a" * 4097, "list": [1] * 64, "longer": [1] * 65, "deep": deep,
         "deeper": [deep], "tensor": torch.ones(1), "mixed": {"a": 1, "b": torch.ones(1)},
-        "foreign": {"b": torch.ones(1)}, "empty": {}, "tuple": (1, 2), "with a tensor": [torch.ones(1)], "nothing": None,
+        "foreign": {"b": torch.ones(1)}, "empty": {}, "tuple": (1, 2), "with a tensor": [torch.ones(1)],
+        "nothing": None,
     }  # fmt: skip
     values = HyperParameters({"thing": Settings(state)}).values["thing"]
     assert values == {
