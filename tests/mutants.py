@@ -1,7 +1,6 @@
 """How strong the first tier is: `make mutants` changes the source in one place, and runs the tests that enter it.
 
-A sample for each package, fixed by a seed: a comparison, condition, number, operator, returned value or statement is
-another one or gone. One that no test notices is a missing assertion, or code that does nothing.
+One of a sample, fixed by a seed, that no test notices is a missing assertion, or code that does nothing.
 """
 
 from __future__ import annotations
@@ -9,10 +8,12 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import ctypes
 import datetime
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,8 +31,8 @@ MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108
 MOST_SECONDS, MOST_TESTS = 300.0, 150
 PACKAGES = ("graph", "kind", "language", "plan", "checks", "program", "state", "storage", "resume", "data", "ranks",
             "nodes", "trainer", "report", "proof", "viz", "command")  # fmt: skip
-# Changes that change nothing that matters, each with why: their names, without the number of a line.
-EQUIVALENT = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_SET_DEATH_SIGNAL, _PRCTL = 1, getattr(ctypes.CDLL(None), "prctl", lambda *_: 0)  # of Linux
+EQUIVALENT = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))  # name without line -> why
 _PAIRS = ("Lt LtE", "Gt GtE", "Eq NotEq", "Is IsNot", "In NotIn", "And Or", "Add Sub", "FloorDiv Mult", "Mod Add")
 _OTHER = {getattr(ast, one): getattr(ast, two) for pair in _PAIRS for one, two in [pair.split(), pair.split()[::-1]]}
 
@@ -50,7 +51,7 @@ def changed(node: Any) -> ast.AST | None:
             other.value = not value if isinstance(value, bool) else value + 1
         case ast.IfExp(test=test):
             other.test = ast.UnaryOp(ast.Not(), test)
-        case ast.Return(value=ast.expr()):
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
             other.value = ast.Constant(None)
         case ast.Expr(value=ast.Call()) | ast.AugAssign():
             return ast.Pass()
@@ -90,13 +91,17 @@ def mutants(package: str, number: int, seed: str) -> Iterator[tuple[str, str, st
 
 
 def run_tests(root: Path, *words: str, seconds: float | None = MOST_SECONDS, folder: str = "") -> bool:
-    """Whether tests pass in a copy of the checkout; False too where they take too long."""
+    """Whether tests pass in a copy of the checkout; False too where they take too long. They end with this process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", FIRST, *words]
-    environment = {**os.environ, "PYTHONPATH": str(root), ENTERED: folder}
-    try:
-        return not subprocess.run(command, cwd=root, capture_output=True, timeout=seconds, env=environment).returncode
-    except subprocess.TimeoutExpired:
-        return False
+    with subprocess.Popen(
+        command, cwd=root, env={**os.environ, "PYTHONPATH": str(root), ENTERED: folder}, stdout=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=lambda: _PRCTL(_SET_DEATH_SIGNAL, signal.SIGKILL),
+    ) as process:  # fmt: skip
+        try:
+            return not process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return False
 
 
 def tests_of_functions() -> dict[tuple[str, int], list[str]]:
@@ -109,19 +114,15 @@ def tests_of_functions() -> dict[tuple[str, int], list[str]]:
 
 def found_by(package: str, number: int, seed: str, tests: Mapping[tuple[str, int], Sequence[str]]) -> list[Any]:
     """Print the survivors of a sample; the package, how many there were, found by its own tests, and by any."""
-    sample, own, every = [*mutants(package, number, seed)], 0, 0
+    sample, tests_of, own, every = [*mutants(package, number, seed)], f"tests/{package}/", 0, 0
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
         root = copied(ROOT, Path(folder))
         for file, name, text, function in sample:
             (root / file).write_text(text)
             for is_own in (True, False):
-                chosen = [
-                    test for test in tests.get((file, function), ()) if test.startswith(f"tests/{package}/") == is_own
-                ]
-                chosen = chosen[:: len(chosen) // MOST_TESTS + 1]
-                if re.sub(r":\d+ ", " ", name, count=1) in EQUIVALENT or (
-                    chosen and not run_tests(root, "-x", *chosen)
-                ):
+                chosen = [test for test in tests.get((file, function), ()) if test.startswith(tests_of) == is_own]
+                is_known = re.sub(r":\d+ ", " ", name, count=1) in EQUIVALENT
+                if is_known or (chosen and not run_tests(root, "-x", *chosen[:: len(chosen) // MOST_TESTS + 1])):
                     own, every = own + is_own, every + 1
                     break
             else:
@@ -137,6 +138,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=25, help="mutants of a package. Default: 25")
     parser.add_argument("--seed", default=f"{datetime.date.today()}", help="Default: the date")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # at once, and with it all tests
     tests = tests_of_functions()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         table = [*pool.map(lambda name: found_by(name, arguments.each, arguments.seed, tests), arguments.packages)]

@@ -249,7 +249,7 @@ def _read_placed(value: Any) -> torch.Tensor:
 def _read_raw(value: Any) -> torch.Tensor:
     name, shape, raw, device = value
     dtype, shape = DTYPES[name], _sizes(shape)
-    if len(_typed(raw, bytes)) != math.prod(shape) * torch.empty(0, dtype=dtype).element_size():
+    if len(_typed(raw, bytes)) != math.prod(shape) * dtype.itemsize:
         raise ValueError("a tensor of another size than its bytes")
     if not raw:
         return torch.empty(shape, dtype=dtype)

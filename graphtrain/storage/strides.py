@@ -63,7 +63,6 @@ def is_usual(tensor: torch.Tensor) -> bool:
         and not tensor.is_conj()
         and not tensor.is_neg()
         and 1 not in tensor.shape  # whose strides may be anything
-        and 0 not in tensor.shape
     )
 
 
@@ -81,8 +80,8 @@ def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
     >>> without_repeats(torch.zeros(3, 1).expand(3, 1000)).shape
     torch.Size([3, 1])
     """
-    for dimension, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
-        if size > 1 and step == 0:
+    for dimension, step in enumerate(tensor.stride()):
+        if step == 0:
             tensor = tensor.narrow(dimension, 0, 1)
     return tensor
 
@@ -108,9 +107,9 @@ def placed(values: torch.Tensor, placement: Placement) -> torch.Tensor:
     (0, 1)
     """
     shape, stride, offset = placement.shape, placement.stride, placement.offset
-    sizes = tuple(1 if size > 1 and step == 0 else size for size, step in zip(shape, stride, strict=True))
+    sizes = tuple(min(size, 1) if step == 0 else size for size, step in zip(shape, stride, strict=True))
     used = sum((size - 1) * step for size, step in zip(sizes, stride, strict=True))
-    if sizes != tuple(values.shape) or min(sizes, default=1) < 1 or min((*stride, offset)) < 0:
+    if sizes != tuple(values.shape) or 0 in sizes or offset < 0:
         raise ValueError("a tensor of another shape than its values")
     if used >= _MOST_MEMORY_PER_ELEMENT * values.numel() or offset >= CACHE_LINE_BYTES:
         raise ValueError("a tensor with more memory than it can have had")

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,12 +56,123 @@ def test_one_exit_code(script: str, code: int, tmp_path: Path, monkeypatch: pyte
 
 def test_what_a_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS", "GRAPHTRAIN_PROCESSES")
-    write = f"open(f'{tmp_path}/{{rank}}', 'w').write(' '.join(os.environ[name] for name in {names}))"
+    port = launcher._free_port()
+    monkeypatch.setattr(launcher, "_free_port", lambda: port)
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+    write = f"""
+told = [os.environ[name] for name in {(*names, "TORCH_CPP_LOG_LEVEL", "GRAPHTRAIN_PROCESSES")}]
+told += [os.getsid(0) == os.getpid(), repr(sys.stdin.read())]
+open(f'{tmp_path}/{{rank}}', 'w').write(' '.join(map(str, told)))
+"""
+    handlers = [signal.getsignal(number) for number in launcher._FORWARDED]
     assert codes(tmp_path, monkeypatch, write, count=3) == 0
+    assert port >= 1024
     assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == [
-        f"{rank} {rank} 3 127.0.0.1 3 3" for rank in range(3)
+        f"{rank} {rank} 3 3 127.0.0.1 {port} 3 ERROR 3 True ''" for rank in range(3)
     ]
+    assert [signal.getsignal(number) for number in launcher._FORWARDED] == handlers
+
+
+class Process:
+    """A process that ends by itself after some seconds, or when it is killed, or by the first signal it has no handler
+    for; of a clock that the launcher moves.
+    """
+
+    def __init__(self, clock: list[float], code: int, seconds: float, *, has_handler: bool = False) -> None:
+        self.clock, self.code, self.seconds, self.has_handler = clock, code, seconds, has_handler
+        self.returncode: int | None = None
+        self.came: list[int] = []
+
+    def poll(self) -> int | None:
+        if self.returncode is None and self.clock[0] >= self.seconds:
+            self.returncode = self.code
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        assert self.returncode is None, "its number may be that of another process"
+        self.came.append(number)
+        if not self.has_handler:
+            self.returncode = -number
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+        self.returncode = -signal.SIGKILL
+
+    def wait(self) -> None:
+        assert self.returncode is not None
+
+
+LONG, TERM, KILL, HUP = 99.0, int(signal.SIGTERM), int(signal.SIGKILL), int(signal.SIGHUP)
+# Of each process the code, the seconds, whether it handles signals; the signal that comes; then the code of all, the
+# signals that each gets, and the seconds until all have ended.
+ENDS: list[tuple[list[tuple[int, float, bool]], int, int, list[list[int]], float]] = [
+    ([(0, 1, False), (0, 2, False)], 0, 0, [[], []], 2),
+    ([(0, 1, False), (0, 50, False)], 0, 0, [[], []], 50),
+    ([(75, 1, False), (75, LONG, False)], 0, 75, [[], [TERM]], 2),
+    ([(75, 1, True), (75, 50, True), (75, 60, True)], 0, 75, [[], [TERM], [TERM]], 60),
+    ([(0, 50, False), (75, 1, False)], TERM, 75, [[TERM], [TERM]], 0),
+    ([(0, LONG, False), (0, LONG, False)], HUP, 1, [[HUP], [HUP]], 0),
+    ([(3, 1, False), (0, LONG, True)], 0, 1, [[], [KILL]], 13),
+    ([(3, 1, False), (1, 5, False), (0, 10, False)], 0, 1, [[], [], []], 10),
+    ([(3, 1, False), (2, 5, False), (0, LONG, True)], 0, 2, [[], [], [KILL]], 13),
+    ([(130, 1, False), (75, 2, False)], 0, 130, [[], []], 2),
+]
+
+
+@pytest.mark.parametrize(("processes", "number", "code", "came", "seconds"), ENDS)
+def test_how_all_of_them_end(
+    processes: list[tuple[int, float, bool]],
+    number: int,
+    code: int,
+    came: list[list[int]],
+    seconds: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten seconds after one has failed, the others are killed; if one has stopped, they are stopped."""
+    clock = [0.0]
+    monkeypatch.setattr(launcher.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(launcher.time, "sleep", lambda _: clock.__setitem__(0, clock[0] + 1))
+    started = launcher._Processes([], len(processes))
+    ends = [Process(clock, code, after, has_handler=handles) for code, after, handles in processes]
+    started._processes = ends  # type: ignore[assignment]
+    if number:
+        started.forward(number, None)
+    assert started.wait(10) == code
+    assert ([process.came for process in ends], clock[0]) == (came, seconds)
+
+
+def test_what_comes_while_they_are_started_reaches_all_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Process] = []
+
+    def start(command: list[str], **options: Any) -> Process:
+        if len(started) == 2:
+            raise OSError("no more processes")
+        if started:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        started.append(Process([0.0], 0, LONG, has_handler=True))
+        return started[-1]
+
+    monkeypatch.setattr(launcher.subprocess, "Popen", start)
+    monkeypatch.setattr(launcher, "_FORWARDED", [signal.SIGUSR1])
+    with pytest.raises(OSError, match="no more processes"):
+        launch(3)
+    assert [process.came for process in started] == [[signal.SIGUSR1, KILL], [KILL]]
+    started.clear()
+    monkeypatch.setattr(launcher._Processes, "wait", lambda self, seconds: int(seconds))
+    assert launch(2) == 30
+    assert [process.came for process in started] == [[signal.SIGUSR1] * 2 + [KILL], [signal.SIGUSR1, KILL]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="by prctl")
+@pytest.mark.parametrize("parent_is_alive", [True, False])
+def test_a_process_asks_to_be_stopped_with_its_parent(parent_is_alive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, int]] = []
+    library = type("Library", (), {"prctl": lambda self, *words: calls.append(words)})
+    monkeypatch.setattr(launcher.ctypes, "CDLL", lambda name: library())
+    monkeypatch.setattr(launcher.os, "kill", lambda *words: calls.append(words))
+    launcher._end_with_parent(os.getppid() if parent_is_alive else -1)()
+    stops = [] if parent_is_alive else [(os.getpid(), signal.SIGTERM)]
+    assert calls == [(1, signal.SIGTERM), *stops]
 
 
 @pytest.mark.first(1)
@@ -117,13 +229,24 @@ def wait_for(is_so: Callable[[], bool]) -> None:
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launched(None) is launched(1) is None
+    assert [sys.orig_argv[0], *launcher._command()] == sys.orig_argv
     for count in (0, -2):
-        with pytest.raises(UsageError, match=f"expected an integer of at least 1, got {count}\n  hint: leave"):
+        with pytest.raises(UsageError) as refused:
             launched(count)
+        assert str(refused.value) == (
+            f"--processes: expected an integer of at least 1, got {count}\n  hint: leave it out to train in one process"
+        )
+    with monkeypatch.context() as patched:
+        patched.setattr(launcher, "launch", lambda count: 70 + count)
+        assert launched(2) == 72
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(UsageError, match="--processes 2: this process is one of 4, which torchrun"):
+    with pytest.raises(UsageError) as refused:
         launched(2)
+    assert str(refused.value) == (
+        "--processes 2: this process is one of 4, which torchrun or another launcher has started\n"
+        "  hint: leave --processes out; torchrun --nproc-per-node sets their number"
+    )
     monkeypatch.setenv("GRAPHTRAIN_PROCESSES", "4")
     assert launched(4) is None
 

@@ -15,9 +15,19 @@ from safetensors.torch import load_file
 from graphtrain import Graph, Trainer
 from graphtrain.command.runs import export
 from graphtrain.command.set_up import named_weights
-from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
-from graphtrain.storage.named import checkpoint_folder, newest_checkpoint, saved_graph
+from graphtrain.errors import CheckpointError, LaterFormatError, LifeCycleError, UsageError
+from graphtrain.storage.manifest import Manifest, read_manifest
+from graphtrain.storage.named import (
+    checkpoint_folder,
+    existing_checkpoint,
+    graph_of,
+    holds_a_graph,
+    newest_checkpoint,
+    saved_graph,
+    saved_manifest,
+)
 from tests.resume.rank_runs import run, trainer_of
+from tests.storage.test_manifest import seal, written
 
 
 def ranked(graph: Graph, **more: Any) -> Graph:
@@ -206,3 +216,148 @@ def test_a_damaged_checkpoint_is_named_to_the_reader(trained: Path) -> None:
     found = newest_checkpoint(trained / "checkpoints", read, lambda line: None, damaged=damaged.append)
     assert damaged == [newest]
     assert found not in (None, newest.name)
+
+
+# ---- without a run: folders with a checkpoint of a few bytes
+
+
+def checkpoints_in(run: Path, steps: int = 3, **facts: Any) -> list[Path]:
+    """Checkpoints of a run, oldest first, each with the graph of a fit."""
+    folder = run / "checkpoints"
+    made = []
+    for step in range(1, steps + 1):
+        written(folder, graph=Graph.load("fit").to_json(), step=step, **facts)
+        made.append((folder / "000001-step-1").rename(folder / f"{step + 10:06d}-step-{step}"))
+    return made
+
+
+def test_a_folder_is_named_by_its_path_its_name_or_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    first, second, newest = checkpoints_in(run)
+    folder = run / "checkpoints"
+    ranking = {"metric": "m", "mode": "min", "checkpoints": [{"checkpoint": second.name, "value": 1}]}
+    (run / "best.json").write_text(json.dumps(ranking))
+    (tmp_path / "link").symlink_to(first)
+    for name, path in {
+        first: first,
+        tmp_path / "link": first,
+        first.name: first,
+        "best": second,
+        "newest": newest,
+        run / "best": second,
+        run / "newest": newest,
+        "other": Path("other"),
+        tmp_path / "best": tmp_path / "best",
+        f"x/{first.name}": Path(f"x/{first.name}"),
+    }.items():
+        assert checkpoint_folder(name, folder) == path, name
+    monkeypatch.chdir(tmp_path)
+    assert checkpoint_folder("run/newest") == Path("run") / "checkpoints" / newest.name
+    assert checkpoint_folder("newest") == Path("newest"), "of no run"
+    (run / "newest").write_text("a file of somebody")
+    assert checkpoint_folder(run / "newest") == run / "newest" and not holds_a_graph(run / "newest")
+    assert [holds_a_graph(path) for path in (run, first, run / "best", tmp_path, folder, Path("a" * 9999))] == [
+        *[True] * 3, *[False] * 3
+    ]  # fmt: skip
+
+
+def test_a_name_of_nothing_says_what_there_is(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    first, second, _ = checkpoints_in(tmp_path)
+    names = ", ".join(f"{step + 10:06d}-step-{step}" for step in (1, 2, 3))
+    assert existing_checkpoint(first.name, folder) == first
+    for name, where, option, known, message in (
+        (
+            "00012-step-2", folder, "resume", "none",
+            f"resume: there is no checkpoint `00012-step-2`\n  hint: did you mean {second.name}?",
+        ),
+        ("quite other", folder, "", "none", f"there is no checkpoint `quite other`\n  hint: there are: {names}"),
+        ("other", tmp_path / "none", "", "save first", "there is no checkpoint `other`\n  hint: save first"),
+        ("other", None, "", "", "there is no checkpoint `other`"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError) as refused:
+            existing_checkpoint(name, where, option, known)
+        assert str(refused.value) == message
+
+
+def test_the_newest_that_can_be_used_is_read(tmp_path: Path) -> None:
+    """Those with weights that are not finite last, the newest first."""
+    folder = tmp_path / "checkpoints"
+    one, two, three, four = checkpoints_in(tmp_path, 4)
+    seal(two, not_finite="model.w")
+    seal(four, not_finite="model.b")
+    lines: list[str] = []
+    damaged: list[Path] = []
+
+    def newest(*unreadable: Path, finite_first: bool = True, cause: Exception | None = None, **options: Any) -> Any:
+        def read(path: Path, manifest: Manifest) -> Path:
+            assert manifest == read_manifest(path)
+            if path in unreadable:
+                raise CheckpointError(f"{path}: torn") from cause
+            return path
+
+        lines.clear()
+        damaged.clear()
+        return newest_checkpoint(
+            folder, read, lines.append, finite_first=finite_first, damaged=damaged.append, **options
+        )
+
+    def over(path: Path, weight: str) -> str:
+        return f"passed over {path}: `{weight}` is not finite; --resume {path.name} resumes from it anyway"
+
+    assert newest() == three and lines == [over(four, "model.b")] and not damaged
+    assert newest(finite_first=False) == four and not lines
+    assert newest(three) == one and damaged == [three]
+    torn = f"skipped a damaged checkpoint: {three}: torn"
+    assert lines == [torn, over(four, "model.b"), over(two, "model.w")]
+    assert newest(three, one) == four and damaged == [three, one]
+    assert lines == [torn, f"skipped a damaged checkpoint: {one}: torn"]
+    assert newest(three, one, four, cause=OSError()) == two and damaged == []
+    assert newest(one, two, three, four) is None and damaged == [three, one, four, two]
+    reasons = {three.name: "it is of another run"}
+    path = newest(why_incompatible=lambda manifest: reasons[three.name] if manifest.step == 3 else "")
+    assert path == one and lines[0] == f"skipped {three}: it is of another run"
+    seal(four, format=2)
+    with pytest.raises(LaterFormatError):
+        newest()
+
+
+def test_a_run_without_a_checkpoint_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    for path, option in ((tmp_path / "newest", f"`{tmp_path}/newest`: "), (tmp_path, "")):
+        with pytest.raises(UsageError) as refused:
+            saved_manifest(path)
+        assert str(refused.value) == (
+            f"{option}there is no checkpoint in `{tmp_path}`\n  hint: name the directory of a run that has saved"
+        )
+
+
+def test_a_saved_graph_is_that_of_a_checkpoint_whose_files_are_sound(tmp_path: Path) -> None:
+    first, second, third = checkpoints_in(tmp_path)
+    assert saved_manifest(tmp_path) == (third, read_manifest(third))
+    assert saved_manifest(first) == (first, read_manifest(first))
+    seal(third, graph="{}")
+    lines: list[str] = []
+    assert saved_manifest(tmp_path, lines.append)[0] == second, "one whose graph cannot be read is passed over"
+    assert len(lines) == 1 and f"{third}: its graph cannot be read: " in lines[0]
+    with pytest.raises(CheckpointError, match=f"^{third}: its graph cannot be read: "):
+        graph_of(*saved_manifest(third))
+    (second / "model.safetensors").unlink()
+    assert saved_manifest(tmp_path)[0] == first
+    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read"):
+        saved_manifest(second)
+
+
+def test_a_graph_may_have_to_be_in_the_run_directory(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    checkpoints_in(run)
+    assert saved_graph(run, contained=True) == saved_graph(run / "newest", contained=True) == Graph.load("fit")
+    (run / "checkpoints").rename(elsewhere)
+    (run / "checkpoints").symlink_to(elsewhere)
+    assert saved_graph(run) == saved_graph(run / "newest") == Graph.load("fit")
+    for path in (run, run / "newest"):
+        with pytest.raises(UsageError) as refused:
+            saved_graph(path, contained=True)
+        assert str(refused.value) == (
+            f"`{run}/checkpoints` leads out of the run directory, which has to contain the graph"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -13,8 +14,20 @@ import numpy
 import pytest
 import torch
 
-from graphtrain.errors import UsageError
-from graphtrain.storage.run_directory import MetricsFile, read_status
+from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.storage import run_directory
+from graphtrain.storage.run_directory import (
+    MetricsFile,
+    Ranking,
+    Retention,
+    are_starts,
+    is_ranking,
+    is_status,
+    last_rows,
+    read_starts,
+    read_status,
+    readable_failure,
+)
 from graphtrain.storage.run_files import RunFiles
 
 
@@ -85,3 +98,247 @@ def test_a_status_that_cannot_be_read_is_reported(make: Callable[[Path], None], 
     with pytest.raises(UsageError, match=said):
         read_status(tmp_path)
     assert time.process_time() - begun < 5
+
+
+def test_no_run_says_what_a_run_directory_holds(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        read_status(tmp_path)
+    assert str(refused.value) == f"there is no run in `{tmp_path}`\n  hint: a run directory holds a file status.json"
+
+
+# ---- rows
+
+
+def rows_of(path: Path, count: int) -> MetricsFile:
+    metrics = MetricsFile(path)
+    for step in range(count):
+        metrics.append({"step": step, "loss": float("nan")})
+    return metrics
+
+
+ROW = b'{"step": 0, "loss": "nan"}\n'
+
+
+def test_rows_are_cut_back_to_those_of_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    metrics = MetricsFile(path)
+    assert metrics.length() == 0 and metrics.cut(0) == [] and not path.exists()
+    metrics = rows_of(path, 3)
+    assert metrics.length() == 3 * len(ROW) == path.stat().st_size
+    assert [row["step"] for row in metrics.first_rows(2 * len(ROW))] == [0, 1]
+    assert str(metrics.first_rows(len(ROW))) == "[{'step': 0, 'loss': nan}]"
+    (row,) = metrics.cut(len(ROW))
+    assert row["step"] == 0 and path.read_bytes() == ROW
+    metrics.append({"step": 7})
+    metrics.close()
+    metrics.close()
+    assert path.read_bytes() == ROW + b'{"step": 7}\n' and metrics.length() == len(ROW) + 12
+    assert metrics.cut(len(ROW) + 12)[1] == {"step": 7}
+    with pytest.raises(UsageError) as refused:
+        metrics.cut(99)
+    assert str(refused.value) == (
+        f"{path} has 39 bytes, but the checkpoint was made when it had 99\n"
+        "  hint: it was changed since; resume from another checkpoint, or into another run directory"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "length", "reason"),
+    [
+        (ROW + b'{"step": 1', 30, "the last row is cut"),
+        (b'{"a": ' + b" " * 100 + b"1}\n", 90, "a row is too long"),
+        (b'{"a": [1]}\n', 11, "a value is not a number"),
+        (b'{"a": "x"}\n', 11, "could not convert string to float: 'x'"),
+        (b"[1]\n", 4, "'list' object has no attribute 'items'"),
+        (b"nothing\n", 8, "Expecting value: line 1 column 1 (char 0)"),
+    ],
+)
+def test_rows_that_were_not_written_by_the_run_are_refused(
+    content: bytes, length: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_directory, "_MOST_BYTES_OF_A_ROW", 60)
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as refused:
+        MetricsFile(path).first_rows(length)
+    assert str(refused.value) == (
+        f"{path} does not hold the rows that were written ({reason})\n"
+        "  hint: it was changed since; resume into another run directory, with --fork"
+    )
+
+
+def test_rows_that_a_full_disk_refuses_are_written_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, path = os.write, tmp_path / "metrics.jsonl"
+    metrics = rows_of(path, 1)
+    room = [5]
+
+    def full(descriptor: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        room[0] -= 5
+        return write(descriptor, data[:5])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        metrics.append({"step": 1})
+        with pytest.raises(CheckpointError) as failed:
+            metrics.length()
+        assert str(failed.value) == f"cannot write {path}: No space left on device"
+    metrics.append({"step": 2})
+    assert path.read_bytes() == ROW + b'{"step": 1}\n{"step": 2}\n'
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    metrics.flush()
+    assert len(flushed) == 1
+    path.rename(tmp_path / "moved")
+    for make in (lambda: None, path.touch):
+        make()
+        with pytest.raises(CheckpointError) as failed:
+            metrics.length()
+        assert str(failed.value) == f"{path} was moved or removed while rows were written to it"
+    metrics.close()
+    metrics.flush()
+    assert len(flushed) == 1, "nothing is open"
+    metrics.append({"step": 3})
+    metrics._waiting = b"of a run that is cut back"
+    assert metrics.cut(12) == [{"step": 3}] and metrics.length() == 12
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EROFS, "make it writable, then resume"), (errno.EACCES, "make it writable, then resume"),
+        (errno.EPERM, "make it writable, then resume"), (errno.EIO, ""),
+    ],
+)  # fmt: skip
+def test_an_error_of_the_disk_is_readable(number: int, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as failed, readable_failure(tmp_path):
+        raise OSError(number, os.strerror(number))
+    assert (failed.value.message, failed.value.hint) == (f"cannot write {tmp_path}: {os.strerror(number)}", hint)
+    with pytest.raises(CheckpointError) as failed, readable_failure(tmp_path):
+        raise OSError("a text")
+    assert failed.value.message == f"cannot write {tmp_path}: a text"
+
+
+def test_the_last_rows_are_read_from_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert last_rows(tmp_path, 100) == []
+    rows = b"".join(b'{"step": %d}\n' % step for step in range(6))  # of twelve bytes each
+    (tmp_path / "metrics.jsonl").write_bytes(rows)
+    monkeypatch.setattr(run_directory, "_MOST_BYTES_OF_LAST_ROWS", 30)
+
+    def steps(length: int) -> list[int]:
+        return [row["step"] for row in last_rows(tmp_path, length)]
+
+    assert steps(24) == [0, 1] and steps(30) == [0, 1]
+    assert steps(31) == [1] and steps(48) == [2, 3] and steps(72) == [4, 5]
+    assert steps(0) == []
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"a": NaN}\n[1]\n{"b"\n1\n')
+    assert last_rows(tmp_path, 22) == [{"a": "nan"}]
+
+
+# ---- whose file it is
+
+
+def test_starts_are_read_as_far_as_they_can_be(tmp_path: Path) -> None:
+    file = tmp_path / "starts.jsonl"
+    assert read_starts(tmp_path) == [] and not are_starts(file)
+    file.write_bytes(b'{"run": "a"}\n{"run": "b", "cut\n[1]\n\xff\n{"run": "c"}')
+    assert read_starts(tmp_path) == [{"run": "a"}, {"run": "c"}]
+    assert are_starts(file)
+    for content, is_ours in ((b"", True), (b'{"run"', True), (b'{"ru', False), (b'{"other": 1}', False)):
+        file.write_bytes(content)
+        assert are_starts(file) is is_ours, content
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    assert read_starts(tmp_path) == [] and not are_starts(file)
+
+
+def test_a_status_is_known_by_its_fields(tmp_path: Path) -> None:
+    file = tmp_path / "status.json"
+    assert not is_status(file)
+    for content, is_ours in (
+        ("", True), ('{"state": "x", "position": "y"}', True), ('{"state": "x"}', False), ('{"position": 1}', False),
+        ("[]", False), ("{", False),
+    ):  # fmt: skip
+        file.write_text(content)
+        assert is_status(file) is is_ours, content
+
+
+# ---- the ranking
+
+SOUND = {
+    "metric": "loss",
+    "mode": "max",
+    "checkpoints": [{"checkpoint": "b", "value": 2}, {"checkpoint": "a", "value": 1.5}],
+}
+
+
+def test_a_ranking_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    assert is_ranking(path) and Ranking.parsed(path) is None and Ranking.read(path) == Ranking()
+    ranking = Ranking("loss", "max", {"b": 2.0, "a": 1.5})
+    ranking.write(path)
+    assert path.read_text() == json.dumps(SOUND, indent=2).replace('"value": 2\n', '"value": 2.0\n') + "\n"
+    assert Ranking.read(path) == ranking and is_ranking(path)
+    assert ranking.best == {"checkpoint": "b", "metric": "loss", "value": 2.0} and Ranking("loss").best is None
+    Ranking("loss").write(path)
+    assert not path.exists()
+    Ranking("loss").write(path)
+    path.write_text("of somebody")
+    for other in (ranking, Ranking()):
+        with pytest.raises(CheckpointError) as refused:
+            other.write(path)
+        assert str(refused.value) == f"{path} was not written by a run"
+    assert path.read_text() == "of somebody"
+
+
+@pytest.mark.parametrize(
+    ("change", "is_one"),
+    [
+        ({}, True), ({"metric": 1}, False), ({"mode": "most"}, False), ({"mode": "min"}, True),
+        ({"checkpoints": {}}, False), ({"checkpoints": []}, True), ({"metric": None}, False),
+    ],
+)  # fmt: skip
+def test_what_is_a_ranking(change: dict[str, Any], is_one: bool, tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    path.write_text(json.dumps({**SOUND, **change}))
+    assert is_ranking(path) is is_one
+    assert (Ranking.read(path) != Ranking()) is is_one
+
+
+def test_entries_of_a_ranking_that_are_none_are_left_out(tmp_path: Path) -> None:
+    values: list[Any] = [True, "1", None, "nan", 10**400, [1], 0, -1.5, 10**300]
+    entries = [{"checkpoint": f"{number}", "value": value} for number, value in enumerate(values)]
+    wrong: list[Any] = [1, [], {"checkpoint": 1, "value": 1}, {"value": 1}, {"checkpoint": "x"}]
+    (tmp_path / "best.json").write_text(json.dumps({**SOUND, "checkpoints": [*wrong, *entries]}))
+    assert Ranking.read(tmp_path / "best.json").values == {"6": 0.0, "7": -1.5, "8": 1e300}
+
+
+# ---- which checkpoints are kept
+
+
+def test_retentions_of_several_nodes_keep_what_one_of_them_keeps() -> None:
+    assert Retention.merged({"a": Retention(1), "b": Retention(3)}) == Retention(3)
+    best = {"a": Retention(1, "loss", "max", 2), "b": Retention(4, keep_best=9), "c": Retention(2, "loss", "max", 5)}
+    assert Retention.merged(best) == Retention(4, "loss", "max", 5)
+    for other, field, values in (
+        (Retention(1, "error", "max"), "best", ("'loss'", "'error'")),
+        (Retention(1, "loss", "min"), "best_mode", ("'max'", "'min'")),
+    ):
+        with pytest.raises(UsageError) as refused:
+            Retention.merged({"a": Retention(1, "loss", "max"), "other": other})
+        assert str(refused.value) == (
+            f"`a.{field}` is {values[0]} and `other.{field}` is {values[1]}, but a run ranks its checkpoints in one "
+            "way\n  hint: give both the same value, or remove `best` from one of them"
+        )
+
+
+def test_at_least_one_is_kept_and_those_that_are_not_finite_go_first() -> None:
+    assert Retention(0).expired("abc", {}) == ["a", "b"]
+    assert Retention(2).expired("abcd", {}, unsound="d") == ["a", "d"]
+    assert Retention(2).expired("abcd", {}, not_finite="bd") == ["b"]
+    assert Retention(2).expired("abcd", {}, not_finite="abcd") == ["a", "b"]
+    assert Retention(1, "loss").is_among_best(0.5, [0.6]) and not Retention(1, "loss").is_among_best(0.6, [0.6])
+    assert not Retention(1, "loss").is_among_best(float("nan"), [])

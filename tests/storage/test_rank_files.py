@@ -1,0 +1,310 @@
+"""Files of several ranks, written here one after the other: each byte once, and every rank reads its own state."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import msgpack
+import pytest
+import torch
+
+from graphtrain.errors import CheckpointError
+from graphtrain.storage import rank_files
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint, write_folder
+from graphtrain.storage.encoding import Tensors
+from graphtrain.storage.manifest import Manifest, read_manifest
+from graphtrain.storage.rank_files import EarlierFiles, Slim, manifest_of, write_file, write_files
+from graphtrain.storage.sharing import MustBeEqual, Sharing, differences, differing
+from graphtrain.storage.state_files import StagedState
+from graphtrain.storage.tensor_files import StagingBuffers
+from tests.storage.facts import FACTS
+
+State = dict[str, dict[str, Any]]
+
+
+def state_of(rank: int) -> State:
+    """Weights that all ranks share, buffers of each; and a resource whose name is that of the files of ranks."""
+    return {
+        "resources": {
+            "model": {"bias": torch.zeros(3), "weight": torch.arange(4.0), "mean": torch.full((2,), float(rank))},
+            "rank": {"w": torch.ones(5), "n": rank},
+            "task": {"seen": rank, "name": "t"},
+        },
+        "gradients": {"model": {"weight": torch.full((4,), rank + 1.0)}},
+        "progress": {"step": {"steps": 3}, "next": {"position": rank}},
+        "reachable": {"task": {"set": {"x": rank}}},
+        "slots": {"loss": torch.ones(()), "batch": (rank, torch.full((1,), float(rank)))},
+    }
+
+
+def leaves_of(states: list[StagedState]) -> list[dict[str, dict[str, str]]]:
+    files = differing([state.summary.files for state in states])
+    return [state.leaves(files) for state in states]
+
+
+def save(
+    path: Path, count: int = 3, slim: Slim | None = None, state: Callable[[int], State] = state_of, **facts: Any
+) -> Manifest:
+    """Write a checkpoint as so many ranks do; the facts of each have its number."""
+    states = [StagedState(state(rank), {}, StagingBuffers()) for rank in range(count)]
+    summaries = [state.summary for state in states]
+    sharing = Sharing.of(states[0], summaries, leaves_of(states))
+
+    def write(folder: Path) -> Manifest:
+        reports = [
+            {"files": write_files(folder, rank, each, sharing, slim), "own": {"unknown": [f"of {rank}"]}}
+            for rank, each in enumerate(states)
+        ]
+        return manifest_of(Manifest(**{**FACTS, **facts}), states[0], sharing, summaries, reports, slim)
+
+    return write_folder(path, write, Event())
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, Mapping):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def in_order(state: State) -> State:
+    """As it is read: names in their order."""
+    return {section: dict(sorted(names.items())) for section, names in state.items()}
+
+
+def test_what_is_in_which_file(tmp_path: Path) -> None:
+    """The largest tensor that is the same goes to rank 0, the next to the ranks with fewer bytes."""
+    folder = tmp_path / "000001-step-1"
+    manifest = save(folder)
+    assert manifest.tensors == {
+        "model": {"weight": "model.00001.safetensors", "bias": "model.00002.safetensors"},
+        "rank": {"w": "rank.safetensors"},
+        "slots": {"loss": "slots.00002.safetensors"},
+    }
+    own = [f"rank.{rank:05d}.{suffix}" for rank in range(3) for suffix in ("safetensors", "msgpack")]
+    shared = ["progress.msgpack", *(name for file in manifest.tensors.values() for name in file.values())]
+    written = {path.name for path in folder.iterdir()} - {"manifest.msgpack"}
+    assert written == set(manifest.files) == {*own, *shared}
+    names = {
+        name: {section: [*parts] for section, parts in msgpack.unpackb((folder / name).read_bytes()).items()}
+        for name in ("progress.msgpack", "rank.00001.msgpack")
+    }
+    assert names == {
+        "progress.msgpack": {
+            "resources": ["model"], "gradients": ["model"], "progress": ["step"], "reachable": [], "slots": ["loss"],
+        },
+        "rank.00001.msgpack": {
+            "resources": ["rank", "task"], "progress": ["next"], "reachable": ["task"], "slots": ["batch"],
+        },
+    }  # fmt: skip
+    assert manifest.ranks == 3 and manifest.own_drift
+    assert manifest.own == [{"unknown": [f"of {rank}"]} for rank in range(3)]
+    assert manifest.digest == hashlib.sha256(" ".join(manifest.digests).encode()).hexdigest()
+    assert len(set(manifest.digests)) == 3
+    for name, (size, checksum) in manifest.files.items():
+        data = (folder / name).read_bytes()
+        assert (size, checksum) == (len(data), hashlib.sha256(data).hexdigest())
+
+
+@pytest.mark.parametrize("slim", [None, Slim({"model": ["bias", "mean"], "rank": ["w"]})], ids=["whole", "slim"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_rank_reads_its_own_state(count: int, slim: Slim | None, tmp_path: Path) -> None:
+    path = tmp_path / "000001-step-1"
+    manifest = save(path, count, slim)
+    for rank in range(count):
+        read = read_checkpoint(path, rank=rank)
+        assert same(read.sections, in_order(state_of(rank))), rank
+        assert read.rank == rank and read.others == {} and read.ranks == count
+        assert read.digest == manifest.digests[rank]
+        assert read.manifest.unknown == [f"of {rank}"]
+    assert same(read_checkpoint(path, rank=count, world_size=count).sections, in_order(state_of(0)))
+    assert any(name.startswith("model.frozen.") for name in manifest.files) is (slim is not None)
+
+
+OF_RANKS = ("gradients", "metrics", "progress", "slots")
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "first", "others"),
+    [
+        (0, None, 0, []), (2, 3, 2, []), (3, 3, 0, []), (0, 2, 0, [0, 1, 2]), (0, 4, 0, [0, 1, 2]), (1, 2, 0, [0, 1]),
+        (2, 4, 0, [0, 2]), (3, 4, 0, [0, 2]),
+    ],
+)  # fmt: skip
+def test_another_number_of_ranks_reads_what_it_needs(
+    rank: int, world_size: int | None, first: int, others: list[int], tmp_path: Path
+) -> None:
+    """Rank 0 gets all that is summed; any other what rank 0 has, and what the rank of its number has."""
+    save(tmp_path / "000001-step-1")
+    read = read_checkpoint(tmp_path / "000001-step-1", rank=rank, world_size=world_size)
+    assert read.rank == first and same(read.sections, in_order(state_of(first)))
+    assert list(read.others) == others
+    for other in others:
+        sections = OF_RANKS if other != first else read.sections
+        expected = {name: names for name, names in in_order(state_of(other)).items() if name in sections}
+        assert same(read.others[other], expected), other
+
+
+def test_ranks_that_are_alike_have_nothing_of_their_own(tmp_path: Path) -> None:
+    manifest = save(tmp_path / "000001-step-1", 2, state=lambda rank: state_of(0))
+    assert not manifest.own_drift
+    assert [name for name in manifest.files if name.startswith("rank.0")] == []
+    manifest = save(tmp_path / "000002-step-1", 2, state=lambda rank: {**state_of(rank), "reachable": {}})
+    assert not manifest.own_drift
+
+
+def test_a_tensor_that_a_file_lacks_and_a_file_that_is_not_listed_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "000001-step-1"
+    manifest = save(path)
+    places = {**manifest.tensors, "model": {"weight": "model.00002.safetensors"}}
+    with pytest.raises(CheckpointError) as refused:
+        rank_files.read_state(path, Manifest(**{**vars(manifest), "tensors": places}), [0])
+    assert str(refused.value) == f"{path}: `model.00002.safetensors` has no tensor `weight` of `model`"
+    for missing in ("progress.msgpack", "model.00001.safetensors"):
+        files = {name: entry for name, entry in manifest.files.items() if name != missing}
+        with pytest.raises(CheckpointError) as refused:
+            rank_files.read_state(path, Manifest(**{**vars(manifest), "files": files}), [0])
+        assert str(refused.value) == f"{path}: the manifest lists no file `{missing}`"
+
+
+def test_only_what_a_rank_needs_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "000001-step-1"
+    save(path)
+    (path / "rank.00001.msgpack").write_bytes(b"torn")
+    (path / "rank.00001.safetensors").write_bytes(b"torn")
+    assert same(read_checkpoint(path, rank=2).sections, in_order(state_of(2)))
+    for rank, world_size in ((1, None), (0, 2)):
+        with pytest.raises(CheckpointError, match=r"rank\.00001\.(msgpack|safetensors) has 4 bytes instead of"):
+            read_checkpoint(path, rank=rank, world_size=world_size)
+
+
+# ---- what has to be equal
+
+EQUAL = MustBeEqual(
+    tensors={"model": None, "slots": ["batch/1"]},
+    parts={"resources": ["rank", "task"], "reachable": ["task"]},
+    own_fields={"next": ["position"]},
+)
+
+
+def test_what_must_be_equal_and_is_not_is_listed() -> None:
+    states = [
+        StagedState(state_of(rank), {"progress": {"next": {"position": rank, "round": min(rank, 1)}}}, StagingBuffers())
+        for rank in range(3)
+    ]
+    summaries, leaves = [state.summary for state in states], leaves_of(states)
+    essential: list[Mapping[str, bytes]] = [state.essential for state in states]
+    on_others = "differs between rank 0 and ranks 1, 2"
+    assert [*differences(EQUAL, summaries, leaves, essential)] == [
+        f"the tensor `mean` of `model` {on_others}",
+        f"the tensor `batch/1` of `slots` {on_others}",
+        f"`rank` {on_others}",
+        f"`task` {on_others}",
+        f"`task` (reachable) {on_others}",
+        f"`next.round` {on_others}: 0 and `1`",
+    ]
+    assert [*differences(MustBeEqual(), summaries, leaves, [{}] * 3)] == []
+    one_differs = [{"p": msgpack.packb({"p": value})} for value in ({"a": [1]}, {"a": [1]}, {"a": [2]})]
+    assert [*differences(MustBeEqual(), summaries, leaves, one_differs)] == ["`p.a` differs between rank 0 and rank 2"]
+    of_others = [{"p": msgpack.packb({"p": 1})}, {}, {"p": msgpack.packb({"p": 1})}]
+    assert [*differences(MustBeEqual(), summaries, leaves, of_others)] == ["`p.` differs between rank 0 and rank 1"]
+
+
+def test_bytes_are_distributed_evenly() -> None:
+    """And equally on all ranks: by size, then by name."""
+    tensors = {f"t{number}": torch.zeros(size) for number, size in enumerate((5, 3, 3, 2, 2, 1, 0, 4))}
+    states = [StagedState({"resources": {"model": tensors}}, {}, StagingBuffers()) for _ in range(3)]
+    sharing = Sharing.of(states[0], [state.summary for state in states], leaves_of(states))
+    assert sharing.tensors == {"model": {"t0": 0, "t7": 1, "t1": 2, "t2": 2, "t3": 1, "t4": 0, "t5": 1, "t6": 2}}
+
+
+# ---- files that stay the same
+
+
+def slim_state(value: float) -> State:
+    return {"resources": {"model": {"frozen": torch.ones(9), "trained": torch.full((2,), value)}}}
+
+
+def write_slim(folder: Path, number: int, value: float, previous: str) -> Path:
+    path = folder / f"00000{number}-step-{number}"
+    state = StagedState(slim_state(value), {}, StagingBuffers())
+    write_checkpoint(path, state, Manifest(**FACTS), Slim({"model": ["frozen"]}, previous))
+    return path
+
+
+def test_a_file_that_stays_the_same_is_stored_once(tmp_path: Path) -> None:
+    """Unless the earlier one is damaged, gone, or cannot be linked; everything else is written."""
+
+    def links(path: Path) -> dict[str, int]:
+        return {file.name: file.stat().st_nlink for file in path.iterdir() if file.suffix == ".safetensors"}
+
+    first = write_slim(tmp_path, 1, 1.0, "")
+    assert links(first) == {"model.safetensors": 1, "model.frozen.safetensors": 1}
+    assert read_manifest(first).tensors == {"model": {"frozen": "model.frozen.safetensors"}}
+    second = write_slim(tmp_path, 2, 2.0, first.name)
+    assert links(second) == {"model.safetensors": 1, "model.frozen.safetensors": 2}
+    assert (second / "progress.msgpack").stat().st_nlink == 1
+    assert (
+        read_manifest(second).files["model.frozen.safetensors"]
+        == read_manifest(first).files["model.frozen.safetensors"]
+    )
+    data = bytearray((second / "model.frozen.safetensors").read_bytes())
+    (second / "model.frozen.safetensors").unlink()
+    (second / "model.frozen.safetensors").write_bytes(data[:-1] + b"\x07")
+    third = write_slim(tmp_path, 3, 2.0, second.name)
+    assert links(third) == {"model.safetensors": 2, "model.frozen.safetensors": 1}
+    fourth = write_slim(tmp_path, 4, 2.0, "000009-step-9")
+    assert set(links(fourth).values()) == {1}
+    for path, value in ((first, 1.0), (second, 2.0), (third, 2.0), (fourth, 2.0)):
+        if path != second:
+            assert same(read_checkpoint(path).sections["resources"], slim_state(value)["resources"])
+
+
+def test_where_links_are_refused_it_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write_slim(tmp_path, 1, 1.0, "")
+
+    def refused(*words: Any, **options: Any) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    pieces = [(first / "model.safetensors").read_bytes()]
+    earlier = EarlierFiles(first)
+    assert earlier.link(tmp_path / "model.safetensors", pieces) == read_manifest(first).files["model.safetensors"]
+    assert earlier.link(tmp_path / "other.safetensors", pieces) is None, "the earlier one has no file of this name"
+    monkeypatch.setattr(os, "link", refused)
+    assert earlier.link(tmp_path / "again" / "model.safetensors", pieces) is None
+    second = write_slim(tmp_path, 2, 1.0, first.name)
+    assert {file.stat().st_nlink for file in second.iterdir()} == {1}
+
+
+def test_a_file_is_written_in_pieces_and_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor).st_size))
+    pieces = [bytes(range(256)) * 5000, b"", memoryview(b"end")]
+    size, checksum = write_file(tmp_path / "file", pieces)
+    data = (tmp_path / "file").read_bytes()
+    assert data == b"".join(pieces) and (size, checksum) == (len(data), hashlib.sha256(data).hexdigest())
+    assert flushed == [len(data)]
+    with pytest.raises(FileExistsError):
+        write_file(tmp_path / "file", pieces)
+
+
+def test_the_checksum_of_a_file_is_known_only_if_it_holds_the_tensors(tmp_path: Path) -> None:
+    path = write_slim(tmp_path, 1, 1.0, "")
+    checkpoint: Checkpoint = read_checkpoint(path)
+    trained = Tensors("model", {"trained": torch.full((2,), 1.0)})
+    known = checkpoint.manifest.files["model.safetensors"][1]
+    assert checkpoint.checksum_of("model.safetensors", trained) == known
+    for other in (
+        Tensors("model", {"trained": torch.full((2,), 2.0)}),
+        Tensors("model", {"trained": torch.full((3,), 1.0)}),
+    ):
+        assert checkpoint.checksum_of("model.safetensors", other) is None
+    assert checkpoint.checksum_of("other.safetensors", trained) is None
