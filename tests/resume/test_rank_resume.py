@@ -43,10 +43,14 @@ def test_wherever_it_is_cut_it_is_exact(whole: list[End], tmp_path: Path, cuts: 
         assert ends[0].metrics == whole[0].metrics
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("world_size", "cuts"),
-    [(1, SOME[1:]), (3, SOME[:4]), *(pytest.param(size, TRANSITIONS, marks=pytest.mark.sweep) for size in (1, 3, 4))],
+    [
+        (1, [6]),
+        (3, [10]),
+        *(pytest.param(size, cuts, marks=pytest.mark.full) for size, cuts in ((1, SOME[1:]), (3, SOME[:3]))),
+        *(pytest.param(size, TRANSITIONS, marks=pytest.mark.sweep) for size in (1, 3, 4)),
+    ],
 )
 def test_another_number_of_ranks_trains_on_the_same_samples_to_the_same_weights(
     plain: list[End], trained: list[int], tmp_path: Path, world_size: int, cuts: Sequence[int]
@@ -59,6 +63,24 @@ def test_another_number_of_ranks_trains_on_the_same_samples_to_the_same_weights(
         ends = run(world_size, run_dir, is_plain=True, trained=samples)
         assert_equal(ends, plain, f"cut before {cut[0].position}")
         assert sorted(samples) == sorted(trained)
+
+
+def test_what_another_number_of_ranks_changes_is_told_or_refused(tmp_path: Path) -> None:
+    run(2, tmp_path / "window", advance=6)
+    (end,) = run(1, tmp_path / "window")
+    (line,) = (line for line in end.lines if line.startswith("resumed"))
+    assert line.endswith(
+        "exact except for what changed: 1 process instead of 2 (other random numbers, `model.1.running_mean`, "
+        "`model.1.running_var` of rank 0, gradients of the open window are summed)"
+    )
+    run(2, tmp_path / "batch", advance=3)
+    with pytest.raises(CheckpointError) as refused:
+        run(1, tmp_path / "batch")
+    assert str(refused.value) == (
+        f"{tmp_path}/batch/checkpoints/000001-step-0 was made while 2 ranks had a batch each in `batch`, but there are "
+        "1 process now\n"
+        "  hint: resume with 2 processes or more, or from a checkpoint that was made between two batches"
+    )
 
 
 def assert_equal(ends: list[End], expected: list[End], message: str = "") -> None:
