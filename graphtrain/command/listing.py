@@ -58,7 +58,8 @@ def run_directories(folder: Path) -> Iterator[Path]:
     start = len(folder.parts)
     for path, folders, _ in os.walk(folder):
         outer = Path(path)
-        inner = [outer / name for name in sorted(folders, key=in_natural_order) if not name.startswith(".")]
+        in_order = sorted(sorted(folders), key=in_natural_order)  # to which 0.1 and 0.01 are alike
+        inner = [outer / name for name in in_order if not name.startswith(".")]
         runs = [inner_path for inner_path in inner if not inner_path.is_symlink() and _is_run(inner_path)]
         yield from runs
         # Folders inside a run directory are not runs.
