@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 KINDS = "docs/kinds.md"
-OF_A_KIND = "{ show_root_heading: false, show_signature: false, members: false, merge_init_into_class: false }"
+OF_A_KIND = "{ show_root_heading: false, show_root_toc_entry: false, members: false }"
 LANGUAGES = {".py": "python", ".toml": "toml", ".md": "markdown"}
 
 # In one pattern, so that nothing inside a block or a code span is taken for a link.
