@@ -129,10 +129,10 @@ class ContentHash:
             plain = value.tobytes() if isinstance(value, numpy.generic) else value
             self._text(kind.__qualname__, value.name if is_enum else plain)
             return
-        number, _ = self._met.setdefault(id(value), (len(self._met), value))
-        if number < len(self._met) - 1:
-            self._text("same", number)
+        if (met := self._met.get(id(value))) is not None:
+            self._text("same", met[0])
             return
+        self._met[id(value)] = len(self._met), value
         self._text(kind.__module__, kind.__qualname__)
         match category:
             case "tensor":

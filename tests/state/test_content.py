@@ -312,6 +312,15 @@ def test_every_difference_counts(name: str) -> None:
     assert len(hashes) == len(set(hashes))
 
 
+def test_an_object_that_is_met_again_at_once_is_the_same() -> None:
+    one = [1.0]
+    two = [1.0]
+    assert content_hash([one, one]) == content_hash([two, two]) != content_hash([one, two])
+    inside: list[Any] = []
+    inside.append(inside)
+    assert content_hash(inside) != content_hash([[]])
+
+
 @pytest.mark.parametrize(
     "values",
     [
