@@ -53,7 +53,7 @@ LATE = {
 # that `fit` and `evaluate` do not need are parts by their names. `make test-without NAME` tests what is left.
 WITHOUT = {
     "viz": Removal(
-        ("viz", "graphtrain/viz", "tests/viz"),
+        ("viz", "graphtrain/viz", "tests/viz", "tests/gallery/page.py"),
         ("render", "to_dot", "to_mermaid", "show", "_repr_svg_", "picture", "mermaid", "dot", "svg"),
     ),
     "proof": Removal(

@@ -193,7 +193,6 @@ BEFORE = {"length": 4, "samples": 8, "hash": "a", "settings": {"loader": "Loader
         ({"settings": {"another": 3}}, [], []),
         ({"settings": None}, [], []),
     ],
-    ids=str,
 )
 def test_what_differs_between_data(after: dict[str, Any], changes: list[str], asides: list[str]) -> None:
     settings = after.get("settings", {})
@@ -373,7 +372,6 @@ OUT_OF_RANGE = (
         ([4], OUT_OF_RANGE.format(4)),
         ([3, -1, 9], OUT_OF_RANGE.format(-1)),
     ],
-    ids=str,
 )
 def test_what_selects_nothing_is_refused(indices: Any, message: str) -> None:
     with pytest.raises(DataError) as caught:
@@ -411,7 +409,6 @@ def test_a_selection_is_a_tensor_of_its_own() -> None:
         ({"in_order": False}, "Loader: in_order=False gives batches in the order workers finish, which is not "
          "reproducible"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_loader_that_is_refused(keywords: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError) as caught:

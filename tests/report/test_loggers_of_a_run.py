@@ -57,6 +57,13 @@ def test_a_run(tmp_path: Path) -> None:
     assert len(rows) > len({row["step"] for row in rows}), "or no two rows have one step"
     assert shown_in(tmp_path / "tensorboard") == as_shown(rows)
     assert texts_in(tmp_path / "tensorboard", "hyper_parameters")
+
+
+def test_the_picture_of_the_graph_is_written_once(tmp_path: Path) -> None:
+    from graphtrain.viz.render import drawing
+
+    assert drawing(GRAPH, "png").startswith(b"\x89PNG")
+    make_trainer(tmp_path).run()
     assert written_in(tmp_path / "tensorboard").count("graph") == 1
 
 

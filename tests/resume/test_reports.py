@@ -296,7 +296,6 @@ def test_a_changed_setting_in_words() -> None:
         ([0] * 64, [0] * 64), ([0] * 65, "65 values with checksum 3a3e8d5c"), (torch.float32, "a dtype"),
         (object(), "a object"),
     ],
-    ids=repr,
 )  # fmt: skip
 def test_a_setting_as_it_is_saved(value: Any, expected: Any) -> None:
     found = encoded(value)

@@ -557,7 +557,7 @@ EQUAL: list[tuple[Any, Any, bool, bool]] = [  # equal, and whether they hold the
 ]
 
 
-@pytest.mark.parametrize("row", EQUAL, ids=str)
+@pytest.mark.parametrize("row", EQUAL)
 def test_equality(row: tuple[Any, Any, bool, bool]) -> None:
     before, now, equal, same = row
     assert (is_equal(before, now), hold_the_same(before, now)) == (equal, same)
