@@ -31,7 +31,7 @@ FIT: dict[str, str] = {
 
 # Names of Lightning, Hugging Face's TrainingArguments, Keras' `fit`, ignite and Composer, and their equivalents.
 FOREIGN: dict[str, str] = {
-    **{name: f"`{edit}`" for name, edit in FIT.items() if name != "best_mode"},
+    **{name: f"`{edit}`" for name, edit in FIT.items() if name not in ("best_mode", "ema", "early_stop")},
     "max_epochs": '`finish.after = "N epochs"`',
     "num_train_epochs": '`finish.after = "N epochs"`',
     "max_steps": '`finish.after = "N steps"`',

@@ -80,7 +80,7 @@ def small_svg(curves: Sequence[Curve]) -> str:
 
     def place(point: tuple[float, float]) -> str:
         across = (point[0] - left) / (right - left) if right > left else 0.5
-        up = (point[1] - low) / (high - low) if high > low else 0.5
+        up = (point[1] / 2 - low / 2) / (high / 2 - low / 2) if high / 2 > low / 2 else 0.5  # no difference overflows
         return f"{_LEFT + across * (_WIDTH - 4 - _LEFT):.1f},{_HEIGHT - _BOTTOM - up * (_HEIGHT - _BOTTOM - 6):.1f}"
 
     paths = []

@@ -76,7 +76,7 @@ def test_what_the_run_is_called_cannot_be_set(script: Path, command: Command) ->
 
 
 def test_help_lists_what_can_be_set(script: Path, command: Command) -> None:
-    shown = command("run", "cycle.py", "--help").out
+    shown = command("run", "cycle.py", "log", "--help").out
     assert "batches" in shown and "  run  " not in shown
     assert "log.from" in shown
 

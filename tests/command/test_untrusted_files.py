@@ -162,7 +162,7 @@ def test_what_is_gone_when_a_run_is_resumed(tiny: Path, command: Command) -> Non
         (["run", "gone.py", "--run-dir", "r"], "there is no script `gone.py`"),
         (["run", "gone/tiny.py", "--run-dir", "r"], "there is no script `gone/tiny.py`"),
         (["run", "tiny.py", "--run-dir", "r", "--resume", "gone"], "there is no checkpoint `gone`"),
-        (["run", "tiny.py", "--run-dir", "r2", "--fork", "gone"], "there is no checkpoint in `gone`"),
+        (["run", "tiny.py", "--run-dir", "r2", "--fork", "gone"], "there is no checkpoint `gone`"),
         (
             ["run", "tiny.py", "--run-dir", "r", "--init", "model=gone.safetensors"],
             "there is no file `gone.safetensors`",

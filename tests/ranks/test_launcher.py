@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from graphtrain import alive
 from graphtrain.alive import is_alive
 from graphtrain.command import training
 from graphtrain.data.loaders import RankLocal
@@ -168,9 +170,11 @@ def test_what_comes_while_they_are_started_reaches_all_and_none_is_left(monkeypa
 def test_a_process_asks_to_be_stopped_with_its_parent(parent_is_alive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, int]] = []
     library = type("Library", (), {"prctl": lambda self, *words: calls.append(words)})
-    monkeypatch.setattr(launcher.ctypes, "CDLL", lambda name: library())
-    monkeypatch.setattr(launcher.os, "kill", lambda *words: calls.append(words))
-    launcher._end_with_parent(os.getppid() if parent_is_alive else -1)()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library())
+    monkeypatch.setattr(alive.os, "kill", lambda *words: calls.append(words))
+    ask = alive.end_with_parent(os.getppid() if parent_is_alive else -1)
+    assert ask is not None
+    ask()
     stops = [] if parent_is_alive else [(os.getpid(), signal.SIGTERM)]
     assert calls == [(1, signal.SIGTERM), *stops]
 

@@ -233,6 +233,7 @@ def test_of_many_metrics_the_losses_are_shown(tmp_path: Path) -> None:
 points = st.lists(st.tuples(st.integers(0, 10**9), st.floats()), min_size=1, max_size=12)
 
 
+@pytest.mark.full
 @given(st.lists(points, max_size=3))
 def test_any_curve_stays_in_its_picture(drawn: list[list[tuple[float, float]]]) -> None:
     svg = small_svg([Curve("loss", each) for each in drawn])

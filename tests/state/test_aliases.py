@@ -216,7 +216,8 @@ def test_a_place_inside_of_another_leads_nowhere() -> None:
     data = [[inner, inner]]
     _, reader = noted(data, {})
     aliases = {"batch": [[["l"], ["at", "train_data[0]"]], [["l", 0], ["at", "train_data"]]]}
-    share(values := {"batch": {"l": [torch.ones(2), torch.ones(2)]}}, aliases, reader)
+    loaded = torch.ones(2)
+    share(values := {"batch": {"l": [loaded, loaded]}}, aliases, reader)
     assert data[0][0] is inner and values["batch"]["l"] is data[0]
 
 
