@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, final
 
 from graphtrain.checks import checked_graph
-from graphtrain.command.config import Settings
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import notify_once
 from graphtrain.command.run import RunOptions, Script, resume_command
 from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
-from graphtrain.command.settings import logged_every, renamings, setup_arguments, with_parameters
+from graphtrain.command.settings import Settings, logged_every, renamings, setup_arguments, with_parameters
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import CheckpointError, UsageError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from graphtrain.command.config import Settings
+from graphtrain.command.settings import Settings
 from graphtrain.storage.run_directory import read_status
 from tests.command.conftest import Command
 from tests.command.test_run import WITH_VALIDATION
