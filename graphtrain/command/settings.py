@@ -1,4 +1,4 @@
-"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` of the command line, whose values are TOML or else strings; and `--config`."""
+"""``NAME=VALUE`` and ``NODE.PARAM=VALUE``, whose values are TOML or else strings, of the command line and of `--config`."""
 
 from __future__ import annotations
 
