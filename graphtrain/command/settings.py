@@ -1,4 +1,4 @@
-"""``NAME=VALUE`` and ``NODE.PARAM=VALUE``, whose values are TOML or else strings, of the command line and of `--config`."""
+"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` of the command line and of `--config`; values are TOML or else strings."""
 
 from __future__ import annotations
 
