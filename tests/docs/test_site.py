@@ -1,4 +1,4 @@
-"""The site that `make docs` builds has every page, every exported name and every kind; its pictures are as the pages."""
+"""The site that `make docs` builds has every page, every exported name and every kind; its pictures match."""
 
 from __future__ import annotations
 
