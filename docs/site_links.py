@@ -119,10 +119,13 @@ def _cells(notebook: Any) -> str:
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
         parts.append(text if cell["cell_type"] == "markdown" else _fenced("python", text))
-        for output in cell.get("outputs", ()):
-            if printed := "".join(output.get("text", output.get("data", {}).get("text/plain", ""))):
-                parts.append(_fenced("text", printed))
+        outputs = ["".join(_printed(output)) for output in cell.get("outputs", ())]
+        parts += [_fenced("text", printed) for printed in outputs if printed]
     return "\n\n".join(parts)
+
+
+def _printed(output: Any) -> Any:
+    return output.get("text", output.get("data", {}).get("text/plain", ""))
 
 
 # ---- the hooks of MkDocs
