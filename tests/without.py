@@ -19,6 +19,7 @@ import tempfile
 import tomllib
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -203,7 +204,9 @@ class Gone:
             )
         if isinstance(value, str) and value.endswith(".md") and (self.root / value).is_file():
             return self.names((self.root / value).read_text("utf-8"))
-        return self.names(repr(value))
+        with suppress(Exception):  # objects of a test may have no `repr`
+            return self.names(repr(value))
+        return False
 
 
 def _module(file: str) -> str:
