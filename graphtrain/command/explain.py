@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ class _Past:
             yield shown(not_finite)
 
     def _why_finished(self) -> Iterator[str]:
-        snapshot, manifest = self.snapshot, self._newest()
+        snapshot, manifest = self.snapshot, self._newest
         ends = " or ".join(map(shown, snapshot.end))
         if ends:
             reached = snapshot.done is not None and snapshot.done >= 1
@@ -142,7 +143,7 @@ class _Past:
 
     def checkpoints(self) -> Iterator[str]:
         """The newest and the best one, and how often the run went back to one."""
-        if (paths := checkpoint_paths(self.path / CHECKPOINTS_FOLDER)) and (manifest := self._newest()) is not None:
+        if (paths := checkpoint_paths(self.path / CHECKPOINTS_FOLDER)) and (manifest := self._newest) is not None:
             yield f"newest {paths[-1].name}, step {manifest.step}"
             if manifest.not_finite:
                 yield f"`{shown(manifest.not_finite)}` in it is not finite"
@@ -154,6 +155,7 @@ class _Past:
         if isinstance(best := self.status.get("best"), Mapping):
             yield f"best {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {_number(best.get('value'))}"
 
+    @cached_property
     def _newest(self) -> Manifest | None:
         paths = checkpoint_paths(self.path / CHECKPOINTS_FOLDER)
         try:

@@ -109,6 +109,6 @@ def _hint(name: str) -> str:
     """What another library's name for a setting is here."""
     there = suggestion(name, FIT)
     for own, edit in FIT.items():
-        if f"`{edit.replace('--overlay ', '')}`" in there or f"`{edit}`" in there:
+        if f"`{edit}`" in there:
             return f"that is `{own}` here"
     return there
