@@ -14,12 +14,11 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.listing import age
-from graphtrain.command.output import shown
+from graphtrain.command.output import shown, shown_number
 from graphtrain.command.run import resume_command
 from graphtrain.errors import GraphtrainError
 from graphtrain.graph.elements import END
 from graphtrain.names import quoted
-from graphtrain.report.numbers import metric
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
@@ -138,7 +137,9 @@ class _Past:
         """The last rows of metrics."""
         file = self.path / METRICS_FILE
         rows = last_rows(self.path, file.stat().st_size) if file.is_file() else []
-        shown_rows = ([f"{shown(name)} {_number(value)}" for name, value in row.items()] for row in rows[-_MOST_ROWS:])
+        shown_rows = (
+            [f"{shown(name)} {shown_number(value)}" for name, value in row.items()] for row in rows[-_MOST_ROWS:]
+        )
         return [*map("  ".join, shown_rows)]
 
     def checkpoints(self) -> Iterator[str]:
@@ -153,7 +154,7 @@ class _Past:
         elif paths:
             yield f"newest {paths[-1].name}, which cannot be read"
         if isinstance(best := self.status.get("best"), Mapping):
-            yield f"best {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {_number(best.get('value'))}"
+            yield f"best {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {shown_number(best.get('value'))}"
 
     @cached_property
     def _newest(self) -> Manifest | None:
@@ -205,7 +206,3 @@ def _moment(at: Any) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
     except (TypeError, ValueError, OverflowError, OSError):
         return "at an unknown time"
-
-
-def _number(value: Any) -> str:
-    return metric(value) if isinstance(value, int | float) else shown(value)

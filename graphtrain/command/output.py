@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.printable import one_line, printable, shorten
 from graphtrain.ranks.current import current_ranks
+from graphtrain.report.numbers import metric
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,6 +96,11 @@ def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[s
 def shown(value: Any, most: int = _MOST_CHARACTERS) -> str:
     """An untrusted value, on one line."""
     return shorten(one_line(str(value)), most)
+
+
+def shown_number(value: Any) -> str:
+    """An untrusted value that should be a metric."""
+    return metric(value) if isinstance(value, int | float) else shown(value)
 
 
 def counted(number: int, thing: str) -> str:

@@ -14,11 +14,10 @@ import click
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
 from graphtrain.command.listing import age, print_runs, run_directories
-from graphtrain.command.output import console, notify, shown
+from graphtrain.command.output import console, notify, shown, shown_number
 from graphtrain.errors import UsageError
 from graphtrain.lazy import PARTS, installed
 from graphtrain.printable import one_line
-from graphtrain.report.numbers import metric
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.run_directory import ACTIVE, STATUS_FILE, present_status
 
@@ -105,8 +104,7 @@ def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
         yield f"  {shown(status['not_finite'])}"
     yield f"  newest checkpoint {shown(status.get('checkpoint') or 'none yet')}"
     if isinstance(best := status.get("best"), dict):
-        value = best.get("value")
-        number = metric(value) if isinstance(value, int | float) else shown(value)
+        number = shown_number(best.get("value"))
         yield f"  best checkpoint {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {number}"
     if status.get("digest"):
         yield f"  digest {shown(status['digest'])}"
