@@ -229,7 +229,7 @@ def test_a_script_that_is_its_own_command(processes: Processes, monkeypatch: pyt
 @pytest.mark.full
 def test_stopped_and_made_again_it_ends_as_if_it_was_not(folder: Path, command: Command) -> None:
     """In processes of their own: stopped as the command, made again as the script."""
-    text = SLOW + '\nfrom graphtrain import main\nif __name__ == "__main__":\n    main(setup)\n'
+    text = SLOW.replace("0.02", "0.5") + '\nfrom graphtrain import main\nif __name__ == "__main__":\n    main(setup)\n'
     (folder / "tiny.py").write_text(text)
     words = ["finish.after=10 epochs", "checkpoint.every=5 steps", "--run-dir"]
     first = start_new(["run", "tiny.py", "lr=0.1,0.2", *words, "cut", "--parallel", "2"], folder)
