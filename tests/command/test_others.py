@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -362,7 +363,7 @@ def test_help_names_every_command(command: Command) -> None:
     assert (result.code, result.err) == (0, "")
     section = result.out.partition("Commands:\n")[2].partition("\n\n")[0]
     listed = [line.split()[0] for line in section.splitlines() if line[:2].isspace() and not line[2:3].isspace()]
-    assert listed == [*COMMANDS]
+    assert listed == [name for name, module in COMMANDS.items() if find_spec(f"graphtrain.command.{module}")]
 
 
 def test_version(command: Command) -> None:
