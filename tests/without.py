@@ -311,7 +311,16 @@ def main(arguments: list[str]) -> int:
         print(f"without {arguments[0]}" + (f", and so without {', '.join(takes)}" if takes else ""), flush=True)
         (root / "sitecustomize.py").write_text(ALONE, encoding="utf-8")
         (root / LIST.name).write_text(json.dumps({"files": files, "words": words}), encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-p", "tests.without", "-m", "not full and not sweep", *arguments[1:]]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "tests.without",
+            "-m",
+            "not full and not sweep",
+            *arguments[1:],
+        ]
         code = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, check=False).returncode
         if (root / WHOLE.name).exists():
             whole = sorted({*(root / WHOLE.name).read_text("utf-8").split()})

@@ -317,6 +317,7 @@ def test_what_the_outer_graph_allows_holds_inside() -> None:
     assert replace(inside, allow=("G209",)).check() == []
 
 
+@pytest.mark.full
 def test_guards_that_explode_are_reported_once() -> None:
     graph = FIT.guard("g0", "step.steps > 1")
     for number in range(60):

@@ -144,6 +144,7 @@ def test_predictions_are_written_beside_the_run(trained: Path, command: Command)
     assert [line["output"] for line in lines] == pytest.approx(expected.tolist(), abs=0)
 
 
+@pytest.mark.full
 def test_several_ranks_write_the_same(trained: Path) -> None:
     weights = evaluation.Weights(trained, quiet=True)
     for world_size in (1, 2):

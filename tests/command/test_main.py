@@ -330,6 +330,7 @@ def test_a_warm_start_is_strict(weights: Path, folder: Path, command: Command) -
 # ---- what setup sets
 
 
+@pytest.mark.full
 def test_a_changed_rate_is_decided_on_the_command_line(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "finish.after=6 steps", "--run-dir", "r"]
     assert command(*words, "--until", "2 steps").code == 0

@@ -27,6 +27,7 @@ def place_of(run_dir: Path) -> tuple[int, str, str]:
     return status["step"], status["state"], status["digest"]
 
 
+@pytest.mark.full
 def test_a_run_with_overlays_stops_early_and_is_resumed_exactly(script: Path, command: Command) -> None:
     # A rate of zero improves nothing; the average of weights that stand still stands still.
     words = ("run", "tiny.py", "lr=0", *BOTH, "early_stop.patience=2", "ema.decay=0.5", "finish.after=9 epochs")

@@ -47,6 +47,7 @@ def test_setup_that_catches_everything_delays_the_end_to_the_first_transition(fo
     assert status_of(folder / "r")["step"] == 0 and not list((folder / "r" / "checkpoints").iterdir())
 
 
+@pytest.mark.full
 def test_while_a_checkpoint_is_read(tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["run", "tiny.py", "finish.after=2 epochs", "--run-dir", "r"]
     assert command(*words, "--until", "3 batches").code == 0

@@ -135,6 +135,7 @@ def differing(result: Result) -> list[str]:
     )
 
 
+@pytest.mark.full
 def test_a_run_that_was_interrupted_and_resumed_is_proved(folder: Path, command: Command) -> None:
     (folder / "whole.py").write_text(WHOLE)
     words = ["run", "whole.py", "lr=0.02", *KEEPING, "--seed", "5", "--run-dir", "r", "--quiet"]
@@ -189,6 +190,7 @@ def test_checkpoints_at_odd_places(position: str, folder: Path, command: Command
     assert (result.code, [row[-1] for row in rows(result)]) == (0, ["equal", "equal"]), result.out
 
 
+@pytest.mark.full
 def test_the_comparison_sees_an_open_window(folder: Path, command: Command) -> None:
     (folder / "whole.py").write_text(WHOLE)
     assert command("run", "whole.py", *KEEPING, "--run-dir", "r", "--quiet").code == 0
@@ -294,7 +296,7 @@ def test_a_body_that_trains_is_replayed_by_its_own_clock(is_lost: bool, folder: 
 # --- What is found ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "script", [COUNTING, GLOBAL_ITERATOR], ids=["an iterator in the data set", "an iterator in a global variable"]
 )
@@ -317,7 +319,7 @@ def test_state_that_is_lost_is_named(script: str, folder: Path, command: Command
     assert contents(folder / "r") == before
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("script", "node"),
     [(OF_THE_SYSTEM, "train_batch"), (OF_THE_CLOCK, "train_batch"), (IN_THE_DATA, "next_batch")],
@@ -412,6 +414,7 @@ def test_a_place_that_is_not_reached_is_a_difference(folder: Path, command: Comm
     assert rows(result)[0][-1] == "lost state (1 field)"
 
 
+@pytest.mark.full
 def test_progress_that_is_lost_is_found_and_the_replay_ends(folder: Path, command: Command) -> None:
     """A data set that has become shorter: the run never stands again as it stood."""
     shorter = COUNTING.replace("return 6\n", "return 6 if pathlib.Path('running').exists() else 4\n")
@@ -453,6 +456,7 @@ def test_a_checkpoint_that_a_span_ends_with_is_not_read_again_for_the_next(
 # --- Which spans there are -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_last(tiny: Path, command: Command) -> None:
     (tiny / "clear.toml").write_text('format = 1\nextends = "fit"\n\n[[edit]]\nrename = "zero_grad"\nnew = "clear"\n')
     words = ["run", "tiny.py", "checkpoint.keep=9", "finish.after=4 epochs", "--until", "14 batches"]
@@ -470,6 +474,7 @@ def test_last(tiny: Path, command: Command) -> None:
     assert (result.code, [row[:2] for row in rows(result)]) == (0, [names[-3:-1], names[-2:]])
 
 
+@pytest.mark.full
 def test_arguments_come_from_the_run_and_from_the_command_line(folder: Path, command: Command) -> None:
     signature = "import math\nfrom pathlib import Path\nfrom typing import Any\n\ndef setup(lr: float, path: Path, "
     signature += "most: float = 1.0, sizes: list[int] = [1], name: str = 'x', **rest: Any):\n    batches = 4\n"
@@ -553,6 +558,7 @@ def test_how_a_run_began_must_be_known(tiny: Path, command: Command) -> None:
     assert "how the run started is not known" in command("verify", "tiny.py", "--run-dir", "r").err
 
 
+@pytest.mark.full
 def test_a_line_that_was_given_up_is_passed_over(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "checkpoint.keep=99", "log.every=1 steps", "--run-dir", "r", "finish.after=3 epochs"]
     assert command(*words).code == 0

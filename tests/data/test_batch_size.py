@@ -86,6 +86,7 @@ def test_every_sample_is_seen_once_in_the_order_of_the_epoch(
     assert whole.progress["next_batch"]["epochs"] == trainer.progress["next_batch"]["epochs"] + 1
 
 
+@pytest.mark.full
 def test_several_changes_and_cuts_between_them(tmp_path: Path) -> None:
     """Each resume of the same size in between is exact."""
 

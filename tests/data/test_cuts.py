@@ -62,7 +62,7 @@ def test_loaders(kind: Any, options: Callable[[], dict[str, Any]], tmp_path: Pat
     assert_exact(lambda: kind(Noisy(), **options()), tmp_path)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["random collation", "drop_last"])
 def test_a_data_loader_with_workers(name: str, tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(lambda: DataLoader(Noisy(), num_workers=2, **OPTIONS[name]()), tmp_path)

@@ -93,7 +93,7 @@ def assert_exact(graph: Graph, made: Callable[[], Any], tmp_path: Path, cuts: ra
     return seen
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("interval", [23, pytest.param(1, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_an_epoch_has_what_is_selected_and_cuts_are_exact(shuffle: bool, interval: int, tmp_path: Path) -> None:
@@ -117,6 +117,7 @@ def test_cuts_are_exact_with_workers(tmp_path: Path) -> None:
     assert assert_exact(graph_of(), made, tmp_path, range(9, 10)) == one_process[1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("interval", [17, pytest.param(1, marks=pytest.mark.sweep)])
 def test_what_is_written_in_mid_epoch_is_for_the_next_one(interval: int, tmp_path: Path) -> None:
     graph = graph_of(lambda count: [count % 12, (count + 1) % 12, 3], after="zero_grad")
@@ -150,7 +151,7 @@ def test_a_validation_has_a_selection_of_its_own() -> None:
     assert [len(batch) for batch in seen] == [4] * 9, "what training selects is not for it"
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("mid_epoch", "interval"),
     [

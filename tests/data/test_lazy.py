@@ -140,6 +140,7 @@ def test_a_data_loader_whose_iterator_is_its_own(tmp_path: Path, assert_exact: A
     assert_exact(lambda: Wrapped(Noisy(), 2, sampler=BufferedSampler("torch")), tmp_path)  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_two_loaders_that_share_a_generator(tmp_path: Path, assert_exact: AssertExact) -> None:
     def made() -> dict[str, Any]:
         generator = torch.Generator().manual_seed(2)

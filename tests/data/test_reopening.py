@@ -263,7 +263,7 @@ IN_PIECES = {
 }
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("made", IN_PIECES.values(), ids=IN_PIECES)
 def test_a_run_in_pieces_is_the_run_in_one(made: Made) -> None:
     """Workers end between two pieces, so the epoch is opened again in the process that holds what came of it."""

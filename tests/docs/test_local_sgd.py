@@ -72,12 +72,13 @@ def by_hand(recipe: dict[str, Any]) -> list[Any]:
     return [weight.tolist() for weight in model.parameters()]
 
 
+@pytest.mark.full
 def test_two_ranks_train_by_themselves_and_meet(recipe: dict[str, Any]) -> None:
     left, right = on_two_ranks(recipe)
     assert weights_of(left) == weights_of(right) == by_hand(recipe)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("cut", [9, 20])
 def test_a_cut_inside_of_a_window_is_exact(cut: int, recipe: dict[str, Any], tmp_path: Path) -> None:
     whole = on_two_ranks(recipe)

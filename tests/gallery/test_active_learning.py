@@ -36,6 +36,7 @@ def test_the_highest_scores_without_a_label_are_chosen_in_batches_of_any_size() 
         assert chosen_in_batches(scores, draw.randint(1, 7), labelled, count) == expected
 
 
+@pytest.mark.full
 def test_labels_grow_to_all_of_the_pool_and_rows_have_the_round() -> None:
     trainer = PROCEDURE.trainer(
         graph=PROCEDURE.graph().set("finish", after="6 rounds").set("fit/finish", after="1 epochs")

@@ -118,7 +118,7 @@ def some(procedure: Procedure, transitions: int, count: int) -> list[int]:
     return sorted(random.Random(procedure.name).sample(range(1, transitions), count))
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 def test_some_cuts_are_exact(procedure: Procedure, tmp_path: Path) -> None:
     whole = procedure.trainer(tmp_path / "whole")
     transitions = transitions_of(whole)
@@ -147,7 +147,7 @@ def on_two_ranks(procedure: Procedure, run_dir: Path | None, advance: int = 0) -
     return run_ranks(2, program)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 def test_two_ranks_have_one_state_and_resume_exactly(procedure: Procedure, tmp_path: Path) -> None:
     if procedure.one_rank_only:
         with pytest.raises(GraphtrainError, match=procedure.one_rank_only):
@@ -168,7 +168,7 @@ def test_two_ranks_have_one_state_and_resume_exactly(procedure: Procedure, tmp_p
 # ---- overlays of `fit`
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_trains_and_resumes_or_is_refused(procedure: Procedure, overlay: str, tmp_path: Path) -> None:
     def changed() -> dict[str, Any]:

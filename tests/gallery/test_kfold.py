@@ -58,6 +58,7 @@ def test_batches_of_a_list_count_by_their_samples() -> None:
     assert last == pytest.approx((6 * losses[0] + 5 * losses[1] + 2 * losses[2]) / 13)
 
 
+@pytest.mark.full
 def test_cuts_in_the_second_fold_are_exact(tmp_path: Path) -> None:
     """A few of them; the sweep of the gallery makes all cuts."""
     whole = PROCEDURE.trainer()

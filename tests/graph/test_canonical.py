@@ -110,6 +110,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.full
 @settings(max_examples=150, deadline=None)
 @given(VALUES)
 def test_any_value_survives_json_and_toml(value: object) -> None:

@@ -210,6 +210,7 @@ def edited(steps: list[Edit]) -> Graph:
     return graph
 
 
+@pytest.mark.full
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=5), st.lists(STEPS, max_size=5))
 def test_it_differs_where_the_hash_does(first: list[Edit], second: list[Edit]) -> None:

@@ -295,6 +295,7 @@ def test_each_all_pairs_and_many_triples(names: Names, tmp_path: Path) -> None:
     expect_cuts_are_exact(names, whole, cuts_of(names, 3), tmp_path)
 
 
+@pytest.mark.full
 def test_all_of_them_at_once(tmp_path: Path) -> None:
     names = tuple(name for name in TRAINED if name not in ("drop", "scaled"))
     assert FIT.overlay(*names).check() == []

@@ -319,6 +319,7 @@ def test_the_compiled_guard_equals_the_reference(expression: Expression, values:
     assert outcome(compiled) == expected, "a guard is pure: asking again changes nothing"
 
 
+@pytest.mark.full
 @settings(max_examples=300, deadline=None)
 @given(EXPRESSIONS, VALUES)
 def test_python_itself_agrees_with_the_reference(expression: Expression, values: dict[str, Any]) -> None:
@@ -350,6 +351,7 @@ def python_text(expression: Expression) -> str:
     return spell(expression)
 
 
+@pytest.mark.full
 @settings(max_examples=200, deadline=None)
 @given(EXPRESSIONS)
 def test_an_expression_parses_back_from_python_text(expression: Expression) -> None:

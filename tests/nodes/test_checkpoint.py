@@ -139,6 +139,7 @@ def test_where_only_the_metric_is_new_it_takes_the_place_of_the_newest(if_busy: 
     assert trainer.read("checkpoint.skipped") == 0
 
 
+@pytest.mark.full
 def test_the_file_names_what_is_there_when_it_is_written(tmp_path: Path) -> None:
     """At every transition: each name is that of a checkpoint, and the values are in order."""
     trainer = trainer_of(saved_first(every="3 batches", keep_best=2, mode="sync"), tmp_path)
@@ -191,7 +192,7 @@ def cut_graph(graph: Any, every: str, ending: str) -> Graph:
     return made.set("accumulate", every=2).set("finish", after=ending)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("graph", "every"), [(fit, "never"), (saved_first, "3 batches")])
 def test_after_a_cut_the_run_and_what_stays_are_the_same(graph: Any, every: str, tmp_path: Path) -> None:
     equal_after_cuts(cut_graph(graph, every, "6 batches"), tmp_path, 23)
@@ -274,6 +275,7 @@ def test_what_was_given_up_is_no_longer_ranked(tmp_path: Path) -> None:
     assert ranking(tmp_path) == [(2, 5.0), (6, 5.5), (4, 6.0)]
 
 
+@pytest.mark.full
 def test_what_was_ranked_before_the_best_is_known_when_the_best_is_given_up(tmp_path: Path) -> None:
     graph = saved_first(every="2 batches", keep=100, mode="sync")
     trainer_of(graph, tmp_path).run()
@@ -388,6 +390,7 @@ def two(**second: Any) -> Graph:
     return fit(keep_best=2).insert("often", "checkpoint", after="step", **{"every": "1 steps", "keep": 1, **second})
 
 
+@pytest.mark.full
 def test_what_one_of_several_nodes_keeps_is_kept(tmp_path: Path) -> None:
     trainer = trainer_of(two(keep=3), tmp_path)
     trainer.run(until="13 batches")

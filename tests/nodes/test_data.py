@@ -78,7 +78,7 @@ def seed_all(seed: int) -> None:
 # Loader: what a batch is depends on its number and nothing else
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [

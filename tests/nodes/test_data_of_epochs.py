@@ -229,7 +229,7 @@ def federated(kind: str, seen: list[Any], run_dir: Path | None = None) -> Traine
     )
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_a_federated_average_by_nested_graphs_equals_its_loop_by_hand(kind: str, tmp_path: Path) -> None:
     expected: list[Any] = []

@@ -209,6 +209,7 @@ def expect_cuts_are_exact(graph: Graph, folder: Path, first_cut: int, *, is_all:
         assert second.digest() == whole.digest(), f"cut before {first.position}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cuts", ["some", pytest.param("all", marks=pytest.mark.sweep)])
 def test_a_cut_run_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
     expect_cuts_are_exact(graph_of(loss="drop", gradients="report"), tmp_path, 20, is_all=cuts == "all")
@@ -264,6 +265,7 @@ def test_skipping_and_dropping_differ() -> None:
     assert skipping_by_hand(LOSS, 3) != skipping_by_hand({}, 3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cuts", ["some", pytest.param("all", marks=pytest.mark.sweep)])
 def test_a_cut_run_that_skips_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
     graph = graph_of(2, ("skip_not_finite", "check_finite"), loss="report")

@@ -133,6 +133,7 @@ def test_without_a_scale_or_with_one_clipped_first_it_would_train_something_else
     assert ends[0] != ends[1] and ends[0] != ends[2]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cuts", ["some", pytest.param("all", marks=pytest.mark.sweep)])
 def test_a_cut_run_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
     graph = graph_of("ema")

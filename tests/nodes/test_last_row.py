@@ -80,6 +80,7 @@ def test_no_row_is_recorded_twice() -> None:
     assert losses(trainer) == [(4, 1.5), (6, 4.5), (8, 6.5)]
 
 
+@pytest.mark.full
 def test_stopped_and_resumed_the_rows_are_the_same(tmp_path: Path) -> None:
     whole = make_trainer(fit("7 steps"))
     whole.run()
@@ -184,6 +185,7 @@ def test_rows_of_two_bodies_that_are_alike_are_both_recorded() -> None:
     assert losses(trainer) == [(3, 1.0), (3, 1.0)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("interval", [11, pytest.param(1, marks=pytest.mark.sweep)])
 def test_the_rows_of_bodies_are_the_same_wherever_it_is_cut(interval: int, tmp_path: Path) -> None:
     graph = rounds("3 steps", "2 steps")

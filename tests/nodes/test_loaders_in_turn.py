@@ -204,6 +204,7 @@ def place_of(graph: Graph, loader: str, position: str = "validate/eval_batch", t
     return number
 
 
+@pytest.mark.full
 def test_a_cut_in_the_middle_of_a_loader_is_exact(tmp_path: Path) -> None:
     graph = FIT.set("validate", every="0.5 epochs")
     cuts = [place_of(graph, name) for name in loaders()]
@@ -254,6 +255,7 @@ def at_ranks(graph: Graph, run_dir: Path | None = None, cut: int = 0, world_size
     return run_ranks(world_size, program)
 
 
+@pytest.mark.full
 def test_ranks_measure_what_one_process_measures() -> None:
     graph = FIT.set("train_batch", reads={"batch": "batch"})
     for world_size in (2, 3):
@@ -278,6 +280,7 @@ def test_ranks_measure_what_one_process_measures() -> None:
         assert rows[0] == pytest.approx(alone[0])
 
 
+@pytest.mark.full
 def test_a_cut_of_ranks_in_any_loader_is_exact(tmp_path: Path) -> None:
     whole = at_ranks(FIT)
     for cut in (27, 39):

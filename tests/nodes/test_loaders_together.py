@@ -231,6 +231,7 @@ def at_ranks(graph: Graph, run_dir: Path | None = None, cut: int = 0, world_size
     return run_ranks(world_size, program)
 
 
+@pytest.mark.full
 def test_ranks_take_turns_in_the_batches_of_all_loaders(tmp_path: Path) -> None:
     whole = at_ranks(FIT)
     assert {batches for *_, batches in whole} == {10}

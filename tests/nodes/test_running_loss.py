@@ -100,6 +100,7 @@ def test_losses_wait_for_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
         trainer.advance()
 
 
+@pytest.mark.full
 def test_ranks_record_what_one_process_does(tmp_path: Path) -> None:
     graph = FIT.overlay("running_loss").set("running_loss", windows=3).set("finish", after="6 steps")
 

@@ -49,6 +49,7 @@ def warmed_up(run_dir: Path | None = None) -> Trainer:
     return trainer_of(graph, model, run_dir, optimizer=optimizer, scheduler=warm_up(optimizer, steps))
 
 
+@pytest.mark.full
 def test_warm_up_is_that_of_torch_and_resumed_bit_for_bit(tmp_path: Path) -> None:
     whole = warmed_up()
     whole.run()

@@ -162,6 +162,7 @@ def expect_cuts_are_exact(folder: Path, cuts: Iterable[int], graph: Graph, **mor
         assert second.digest() == whole.digest(), f"cut before {first.position}"
 
 
+@pytest.mark.full
 def test_a_cut_between_two_splits_is_exact(tmp_path: Path) -> None:
     graph = SHORT.set("split_batch", length=LENGTH).set("accumulate", every=2)
     expect_cuts_are_exact(tmp_path / "length", [9, 17, 40], graph)
@@ -236,6 +237,7 @@ def test_ranks_with_different_numbers_of_splits_train_what_the_loop_by_hand_trai
     assert first[2] == second[2] == 2  # a rank that has no split left counts, with gradients of zero
 
 
+@pytest.mark.full
 def test_a_cut_of_several_ranks_between_two_splits_is_exact(tmp_path: Path) -> None:
     whole = at_ranks(RANK_GRAPH)
     for cut in (14, 23):
@@ -243,6 +245,7 @@ def test_a_cut_of_several_ranks_between_two_splits_is_exact(tmp_path: Path) -> N
         assert at_ranks(RANK_GRAPH, tmp_path / str(cut)) == whole
 
 
+@pytest.mark.full
 def test_an_odd_batch_leaves_a_rank_without_splits(tmp_path: Path) -> None:
     lengths = (7, 3, 6)
     whole = at_ranks(RANK_GRAPH, lengths=lengths)

@@ -85,6 +85,7 @@ def equipped() -> Graph:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("interval", [19, pytest.param(1, marks=pytest.mark.sweep)])
 def test_a_cut_at_every_edge_is_exact(interval: int, tmp_path: Path) -> None:
     trainer, edges = make_trainer(equipped(), tmp_path, **VAL), 0
@@ -107,6 +108,7 @@ def test_a_raised_ending_has_an_end_again_and_what_is_due_by_amounts_stays_where
     assert validated("8 steps", tmp_path) == [3, 4, 6, 8]
 
 
+@pytest.mark.full
 def test_two_ranks_do_it_at_the_same_time_and_are_exact_over_a_cut(tmp_path: Path) -> None:
     def options() -> dict[str, Any]:
         return {"graph": lambda graph: graph.set("validate", every=["3 steps", "end"])}

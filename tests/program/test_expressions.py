@@ -73,6 +73,7 @@ def by_hand(every: Any, max_norm: Any) -> tuple[dict[str, Any], list[int]]:
     return {name: value.clone() for name, value in model.state_dict().items()}, sizes
 
 
+@pytest.mark.full
 def test_a_bound_and_a_window_by_expressions_equal_the_loop_by_hand_through_cuts() -> None:
     graph = (
         fit()
@@ -89,6 +90,7 @@ def test_a_bound_and_a_window_by_expressions_equal_the_loop_by_hand_through_cuts
     assert_same(weights(whole), expected)
 
 
+@pytest.mark.full
 def test_a_window_keeps_the_size_with_which_it_opened() -> None:
     """The expression has another value at every batch, so also while a window is open."""
     graph = fit().set("accumulate", reads={"every": "4 - next_batch.batches % 3"})
@@ -164,6 +166,7 @@ def test_a_function_takes_its_parameters_from_expressions() -> None:
         assert torch.equal(left, right)
 
 
+@pytest.mark.full
 def test_a_slot_and_a_guard_in_an_expression_through_cuts() -> None:
     @node(writes="norm")
     def measure(model: nn.Module) -> float:

@@ -96,6 +96,7 @@ def test_when_it_is_due(every: Any, start: Any, expected: list[int]) -> None:
     assert batches_at_runs(nudged(every, start)) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("interval", [7, pytest.param(1, marks=pytest.mark.sweep)])
 def test_a_cut_at_every_edge_is_exact(interval: int) -> None:
     graph = nudged(["once", "2 per epoch", "0.5 run"], "2 batches").set("finish", after="4 batches")
@@ -108,6 +109,7 @@ def test_a_cut_at_every_edge_is_exact(interval: int) -> None:
     assert_cuts_are_exact(lambda run_dir: make_trainer(graph, run_dir, data), range(1, edges, interval))
 
 
+@pytest.mark.full
 def test_validations_are_a_unit() -> None:
     resources = {"val_data": [torch.ones(2, 2)], "validation_step": lambda model, batch: model(batch).mean()}
     graph = nudged("2 validations", graph=FIT.set("validate", every="2 batches"))

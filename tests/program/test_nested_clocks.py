@@ -142,6 +142,7 @@ def test_rows_have_the_clock_of_the_graph_that_trains_and_a_column_for_each_arou
     assert seen == of_a_fold * FOLDS
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("interval", [23, pytest.param(1, marks=pytest.mark.sweep)])
 def test_a_run_cut_at_any_edge_writes_the_same_rows(interval: int, tmp_path: Path) -> None:
     whole = make_trainer(k_fold(), tmp_path / "whole")

@@ -164,7 +164,7 @@ def trace(setting: Setting, kind: str) -> list[int]:
     return found
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("every", "batches"),
     [
@@ -183,6 +183,7 @@ def test_when_a_validation_and_a_checkpoint_are_due(every: str, batches: list[in
     assert trace(setting, "validated") == trace(setting, "saved") == batches
 
 
+@pytest.mark.full
 def test_steps_of_the_four_policies_for_a_short_last_window() -> None:
     assert trace(Setting(accumulate=4, window="step"), "step") == [4, 7, 11, 14]
     assert trace(Setting(accumulate=4, window="scaled"), "step") == [4, 7, 11, 14]

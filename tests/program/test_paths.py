@@ -93,6 +93,7 @@ def by_hand() -> tuple[dict[str, Any], int]:
             return dict(model.state_dict()), runs
 
 
+@pytest.mark.full
 def test_what_reads_inside_a_body_equals_the_loop_by_hand_through_cuts() -> None:
     graph = rounds()
     assert graph.check() == []

@@ -134,6 +134,7 @@ def test_a_scheduler_is_counted_as_it_is_stepped() -> None:
     assert PlannedRun(graph).steps(batches(10), node="schedule") == 33
 
 
+@pytest.mark.full
 def test_bodies_are_multiplied() -> None:
     graph = phases()
     run = PlannedRun(graph)

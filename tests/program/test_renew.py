@@ -116,6 +116,7 @@ def whole() -> tuple[list[str], list[float]]:
     return digests, trainer.progress["judge"]["results"]
 
 
+@pytest.mark.full
 def test_k_fold_equals_the_loop_by_hand(whole: tuple[list[str], list[float]]) -> None:
     torch.set_num_threads(1)
     results: list[float] = []
@@ -148,6 +149,7 @@ def cuts(count: int) -> list[int]:
     return [1, 2, 3, 7, 12, count // 3 + 1, count // 3 + 2, count // 3 + 13, 2 * count // 3 - 3, count - 4]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("interval", [3, pytest.param(1, marks=pytest.mark.sweep)])
 def test_cuts_are_exact(interval: int, whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
     digests, results = whole

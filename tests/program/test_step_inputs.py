@@ -109,7 +109,7 @@ def test_a_training_graph_inside_a_loop_counts_for_itself() -> None:
     assert rows == by_hand(4, 2) * 3
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("make", "interval"),
     [

@@ -103,6 +103,7 @@ class Remembering:
         return {"loss": nn.functional.mse_loss(outputs + given, batch[1]), "memory": self.last}
 
 
+@pytest.mark.full
 def test_a_written_tensor_that_the_step_function_keeps_stays_one_through_cuts() -> None:
     graph = fit(writes={"memory": "memory"}, keep=["memory"])
     make = lambda run_dir: make_trainer(graph, run_dir, training_step=Remembering())  # noqa: E731
@@ -126,6 +127,7 @@ def counting_step(model: nn.Module, batch: Any, tokens: int = 0) -> dict[str, An
     return {"loss": loss, "tokens": tokens + batch[0].shape[1] * len(batch[0])}
 
 
+@pytest.mark.full
 def test_a_count_of_tokens_decides_when_to_step_and_scales_the_gradients() -> None:
     """Windows of at least 20 tokens, whose loss is a mean over the tokens of the window."""
 
@@ -181,6 +183,7 @@ def queue_step(model: nn.Module, batch: Any, queue: torch.Tensor | None = None) 
     return {"loss": loss, "queue": torch.cat([keys, queue])[:4], "similar": loss.detach()}
 
 
+@pytest.mark.full
 def test_a_queue_of_keys_equals_the_loop_by_hand_through_cuts() -> None:
     graph = fit(writes={"queue": "queue"}, keep=["queue"]).set("accumulate", every=1)
     make = lambda run_dir: make_trainer(graph, run_dir, training_step=queue_step)  # noqa: E731
@@ -265,6 +268,7 @@ def test_a_slot_without_a_default_is_asked_for_too_early() -> None:
         make_trainer(fit(writes={"hidden": "hidden"}), training_step=step).run()
 
 
+@pytest.mark.full
 def test_what_cannot_be_saved_is_named_when_a_checkpoint_is_made(tmp_path: Any) -> None:
     def step(model: nn.Module, batch: Any, hidden: Any = None) -> Any:
         return {"loss": model(batch[0], None)[0].mean(), "hidden": iter(())}

@@ -76,6 +76,7 @@ def test_a_counter(several: list[Fraction], moments: list[tuple[int, int, bool]]
             assert not trigger.due()  # else the node would run forever
 
 
+@pytest.mark.full
 @given(amounts, st.lists(st.one_of(st.integers(0, 40), st.floats(0, 3)), max_size=40))
 @example(Fraction(1, 10), [3])  # 0.3, the float, is less than 3/10
 @example(Fraction(1, 10), [1, 1])  # 0.1, the float, is more than 1/10
@@ -115,6 +116,7 @@ def test_counts_beyond_what_a_float_can_hold() -> None:
     assert trigger.due()
 
 
+@pytest.mark.full
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=6), amounts, st.data())
 def test_a_count_that_restarts(lengths: list[int], amount: Fraction, data: st.DataObject) -> None:
     owner = SimpleNamespace(epoch=0, epoch_batches=0)
@@ -160,6 +162,7 @@ def fetching(data: Any, limit: int | None = None) -> Any:
     return instance
 
 
+@pytest.mark.full
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(-3, 3)), min_size=1, max_size=6), amounts, st.data())
 def test_epochs_that_differ_in_length(shapes: list[tuple[int, int]], amount: Fraction, data: st.DataObject) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -106,6 +107,7 @@ def test_two_passes_on_one_batch_in_a_window_train_what_the_loop_by_hand_trains(
     assert_same(weights(trainer), by_hand())
 
 
+@pytest.mark.full
 def test_a_window_that_is_kept_aside_survives_a_cut_in_its_middle() -> None:
     trainer = trainer_of()
     cut = 0

@@ -221,7 +221,7 @@ def without(*names: str) -> Any:
     return capture
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("lost", ["gradients", "metrics"])
 def test_state_that_was_not_saved_is_found(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StatefulObjects, "capture", without(lost))

@@ -30,6 +30,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_its_history_is_read_and_not_verified_by_one_process(run_dir: Path) -> None:
     lines: list[str] = []
     segments = RunHistory(run_dir, lines.append).segments()
@@ -76,6 +77,7 @@ def trained_run(run_dir: Path, **options: Any) -> Path:
     return run_dir
 
 
+@pytest.mark.full
 def test_as_many_ranks_repeat_it_to_the_last_bit(tmp_path: Path) -> None:
     for verdict in verified(trained_run(tmp_path)):
         assert verdict.is_equal and verdict.batches >= 4 and verdict.comparison.tensors > 10, verdict.failure

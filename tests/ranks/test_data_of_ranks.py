@@ -170,7 +170,7 @@ def on_ranks(world_size: int, made: Made, graph: Graph, seed: int = 0, **resourc
     return run_ranks(world_size, program, seed)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", DATA)
 def test_every_batch_once_in_the_same_windows(name: str) -> None:
     expected: list[tuple[int, int, int, Any]] = []
@@ -346,6 +346,7 @@ def test_a_distributed_sampler_is_refused(is_loader: bool) -> None:
         assert "train_data has a DistributedSampler" in str(result) and "rank_local" in str(result)
 
 
+@pytest.mark.full
 def test_what_it_costs_to_draw_all_is_reported_once() -> None:
     lines = {name: on_ranks(2, DATA[name], fit())[0].lines for name in ("dataloader", "list", "loader", "iterable")}
     reported = {

@@ -61,7 +61,7 @@ def test_a_rank_that_fails_is_named_by_the_others_with_its_node() -> None:
         assert "ValueError: a bad batch" in str(outcome)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(6))
 def test_a_rank_that_is_killed_is_missed_and_nobody_waits(seed: int) -> None:
     def kill(world: World) -> None:
@@ -98,6 +98,7 @@ def test_save_on_one_rank_is_one_checkpoint_of_all() -> None:
     assert saves == {0: 1, 1: 1}
 
 
+@pytest.mark.full
 def test_clocks_that_are_50_seconds_apart_take_ranks_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = PLAN.graph().set("validate", every="30 seconds").set("log", every="20 seconds")
     graph = graph.set("finish", after="200 seconds")
@@ -121,6 +122,7 @@ def test_clocks_that_are_50_seconds_apart_take_ranks_the_same_way(monkeypatch: p
     assert any(isinstance(outcome, RanksDivergedError) for outcome in World(3, random.Random(0)).run(program))
 
 
+@pytest.mark.full
 def test_weights_that_one_rank_changes_alone_are_found_without_a_save() -> None:
     @node
     def perturb(model: torch.nn.Module, rank: int, step: int) -> None:

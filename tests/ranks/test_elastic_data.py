@@ -98,7 +98,7 @@ def stretch(
     ]
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", DATA)
 def test_cut_anywhere_and_continued_by_others(name: str) -> None:
     """2 -> 2 -> 1 -> 4 -> 3, cut after every round of the first, and at places drawn for the others."""

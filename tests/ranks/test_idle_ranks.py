@@ -82,7 +82,7 @@ def assert_as_alone(window: int, edit: Edit = lambda graph: graph, **resources: 
     return alone
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("samples", [22, 9, 1])
 def test_short_windows_and_epochs(samples: int) -> None:
     """Five batches on four ranks with windows of four, and fewer batches than ranks."""
@@ -147,6 +147,7 @@ def test_a_validation_has_the_means_of_all_samples() -> None:
         assert any("val/rare" in row for row in alone.metrics) is (samples == 15)
 
 
+@pytest.mark.full
 def test_validations_of_several_data() -> None:
     def edit(graph: Graph) -> Graph:
         graph = graph.insert(
@@ -160,6 +161,7 @@ def test_validations_of_several_data() -> None:
     assert {name for row in alone.metrics for name in row} >= {"val/loss", "test/loss"}
 
 
+@pytest.mark.full
 def test_an_average_of_a_mean_by_samples() -> None:
     """Batches of other sizes on each rank weigh by their samples; those that a function counts, by what it says."""
 
@@ -225,6 +227,7 @@ def replaced(kind: Any) -> Edit:
     )
 
 
+@pytest.mark.full
 def test_a_visit_that_may_run_no_backward_pass_is_counted_on_all_ranks() -> None:
     """Which of them did is known once they have told each other; a window takes more batches in its place."""
     ends = trained(3, fit(1, replaced(skipping())))
@@ -236,6 +239,7 @@ def test_a_visit_that_may_run_no_backward_pass_is_counted_on_all_ranks() -> None
     assert_as_alone(4, replaced(skipping()))
 
 
+@pytest.mark.full
 def test_two_passes_on_one_batch() -> None:
     kind = undeclared("sam_batch", SamBatch, writes="loss", effects="backward")
     assert_as_alone(4, replaced(kind))
@@ -268,6 +272,7 @@ train_batch = ["end"]
 )
 
 
+@pytest.mark.full
 def test_a_body_in_which_an_outer_batch_is_trained_on() -> None:
     """Its backward passes fill the window outside, and a node that reads what it hands out has none without a batch."""
 

@@ -118,6 +118,7 @@ def test_windows_stay_those_of_the_world_size_that_the_run_began_with(world_size
     assert trained(world_size, began_with=3) == [1.0] * 7 + [2.0]  # 6 micro-batches, and the one that is left
 
 
+@pytest.mark.full
 def test_without_the_room_of_a_window_it_takes_more(monkeypatch: Patch) -> None:
     expected = trained(4, began_with=1, every=3)
     assert expected == [1.0] * 7 + [3.0]
@@ -125,6 +126,7 @@ def test_without_the_room_of_a_window_it_takes_more(monkeypatch: Patch) -> None:
     assert trained(4, began_with=1, every=3) != expected
 
 
+@pytest.mark.full
 def test_a_request_that_comes_while_records_are_gathered_is_not_lost(monkeypatch: Patch) -> None:
     def asked(at: int, clears: bool) -> int:
         trainers: dict[int, Any] = {}
@@ -159,6 +161,7 @@ def test_a_request_that_comes_while_records_are_gathered_is_not_lost(monkeypatch
     assert 0 in [asked(at, clears=True) for at in moments]
 
 
+@pytest.mark.full
 def test_without_choices_in_the_record_ranks_that_part_and_meet_are_not_seen(monkeypatch: Patch) -> None:
     graph = PLAN.graph().insert("parting", branch_on, after="zero_grad", reads={"step": "step.steps"})
     graph = graph.insert("aside", "choice", after="parting").guard("parted", "branch")
@@ -179,6 +182,7 @@ def test_ranks_that_wait_for_each_other_are_a_broken_protocol() -> None:
         World(2, random.Random(0)).run(lambda ranks: ranks.gather(b"x" * ranks.rank))
 
 
+@pytest.mark.full
 def test_a_run_of_ranks_equals_itself_in_any_order() -> None:
     plan = Plan(batches=5, every=2, validation=2, with_loader=True)
     assert run_plan(plan, 3, seed=1)[0].metrics == run_plan(plan, 3, seed=2)[0].metrics

@@ -63,6 +63,7 @@ def folds_of_rank() -> tuple[list[list[float]], list[dict[str, float]]]:
     return [*weights, trainer.resources["model"].weight.detach().flatten().tolist()], trainer.metrics
 
 
+@pytest.mark.full
 def test_all_ranks_make_the_same_model_again(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = run_ranks(3, lambda ranks: folds_of_rank())
     assert first == second == third

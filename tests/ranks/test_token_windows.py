@@ -88,6 +88,7 @@ def whole() -> list[End]:
 CUTS = (20, 24, 36, 18, 22, 37)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cuts", [CUTS[:1], pytest.param(range(1, 60), marks=pytest.mark.sweep)], ids=["some", "all"])
 def test_wherever_it_is_cut_it_is_exact(whole: list[End], tmp_path: Path, cuts: Any) -> None:
     for number in cuts:
@@ -98,7 +99,7 @@ def test_wherever_it_is_cut_it_is_exact(whole: list[End], tmp_path: Path, cuts: 
         assert ends[0].metrics == whole[0].metrics
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("world_size", "cuts"),
     [(1, CUTS[1:3]), (3, CUTS[:1]), *(pytest.param(size, range(1, 60), marks=pytest.mark.sweep) for size in (1, 3, 4))],

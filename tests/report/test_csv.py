@@ -43,6 +43,7 @@ def test_one_row_has_what_one_step_has(tmp_path: Path) -> None:
     assert header.split(",")[:3] == ["step", "epoch", "loss"] and "late" in header
 
 
+@pytest.mark.full
 def test_a_killed_run_has_every_row_once(tmp_path: Path) -> None:
     """Saved, trained on, abandoned and resumed, at several places: the table is that of the run never cut."""
     given: dict[str, Any] = {"graph": graph, "training_step": training_step}

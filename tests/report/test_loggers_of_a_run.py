@@ -51,6 +51,7 @@ def uncut(graph: Graph = GRAPH) -> Trainer:
     return trainer
 
 
+@pytest.mark.full
 def test_a_run(tmp_path: Path) -> None:
     make_trainer(tmp_path).run()
     rows = uncut().metrics
@@ -59,6 +60,7 @@ def test_a_run(tmp_path: Path) -> None:
     assert texts_in(tmp_path / "tensorboard", "hyper_parameters")
 
 
+@pytest.mark.full
 def test_the_picture_of_the_graph_is_written_once(tmp_path: Path) -> None:
     from graphtrain.viz.render import drawing
 
@@ -87,6 +89,7 @@ def test_killed_and_resumed(tmp_path: Path, length: int) -> None:
     assert [step for step, _ in texts_in(tmp_path / "tensorboard", "hyper_parameters")] == [0]
 
 
+@pytest.mark.full
 def test_save_between_two_rows_of_one_step(tmp_path: Path) -> None:
     graph = small_graph().set("checkpoint", every="never")
     reference = uncut(graph).metrics
@@ -108,6 +111,7 @@ def test_save_between_two_rows_of_one_step(tmp_path: Path) -> None:
     assert shown_in(tmp_path / "tensorboard") == as_shown(reference)
 
 
+@pytest.mark.full
 def test_a_raised_ending_is_described(tmp_path: Path) -> None:
     make_trainer(tmp_path).run()
     longer = small_graph(ending="3 epochs").set("checkpoint", every="1 batches")

@@ -92,6 +92,7 @@ def test_so_is_one_of_validation() -> None:
     assert row["val/seen"] == BATCHES + 2
 
 
+@pytest.mark.full
 def test_when_a_mean_is_brought_up_to_date_makes_no_difference(tmp_path: Path) -> None:
     """A save does it; so a run that is cut must come to the same rows."""
     whole = make_trainer()
@@ -146,7 +147,7 @@ def recording(value: Any, name: Any = "x") -> Graph:
     return Graph.load("fit").insert("record", record, after="zero_grad")
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("value", "kept"),
     [

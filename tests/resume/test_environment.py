@@ -350,6 +350,7 @@ def test_the_difference_is_plain_whatever_is_configured(project: Path) -> None:
     assert provenance(project / "tiny.py").difference == expected
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_the_difference_is_bounded_and_begins_with_what_is_loaded(project: Path) -> None:
     git = in_git(project)

@@ -157,6 +157,7 @@ def test_one_does_not_take_the_place_of_another_at_the_same_step(tmp_path: Path)
     assert manifests[-1].not_finite == "model.layer.bias"
 
 
+@pytest.mark.full
 def test_ranks_keep_them_too(tmp_path: Path) -> None:
     def run(ranks: Any) -> Outcome:
         return trainer_of(tmp_path).run()

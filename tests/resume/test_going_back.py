@@ -58,6 +58,7 @@ def test_it_goes_back_more_than_once_and_tells(whole: tuple[Trainer, Path, Lines
     assert status["trained"][0] == whole[0].read("next_batch.batches")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("between", [13, *(pytest.param(number, marks=pytest.mark.sweep) for number in (1, 2, 5, 8))])
 def test_stops_every_few_transitions_change_nothing(
     between: int, tmp_path: Path, whole: tuple[Trainer, Path, Lines]
@@ -247,6 +248,7 @@ def test_a_kind_of_ones_own_goes_back_and_names_what_stays(tmp_path: Path) -> No
 # ---- several ranks
 
 
+@pytest.mark.full
 def test_another_number_of_ranks_goes_back_to_what_the_former_have_saved(tmp_path: Path) -> None:
     lines = Lines()
 

@@ -193,6 +193,7 @@ def test_one_field_of_a_schedule(tmp_path: Path) -> None:
     assert rates(resumed, 5) == rates_by_hand(lambda one: lr_scheduler.StepLR(one, 3, gamma=0.7), 12)[7:]
 
 
+@pytest.mark.full
 def test_another_scheduler_a_new_one_and_none(tmp_path: Path) -> None:
     for folder, before, now, expected in (
         ("other", SCHEDULES["step"], SCHEDULES["cosine"], rates_by_hand(SCHEDULES["cosine"], 5)),
@@ -370,6 +371,7 @@ def one_cycle(max_rate: float, steps: int = 50) -> Make:
     return lambda one: lr_scheduler.OneCycleLR(one, max_rate, total_steps=steps, div_factor=max_rate / 0.01)
 
 
+@pytest.mark.full
 def test_the_fields_of_a_group_that_a_schedule_made_are_decided_one_by_one(tmp_path: Path) -> None:
     def hand(max_rate: float, steps: int, least: float) -> list[float]:
         def make(one: torch.optim.Optimizer) -> Any:
@@ -390,6 +392,7 @@ def test_the_fields_of_a_group_that_a_schedule_made_are_decided_one_by_one(tmp_p
         assert rates(new, 5) == pytest.approx(expected, rel=1e-12), folder
 
 
+@pytest.mark.full
 def test_from_saved_is_remembered_by_schedules_and_by_the_command_before(tmp_path: Path) -> None:
     def exponential(gamma: float) -> Make:
         return lambda one: lr_scheduler.ExponentialLR(one, gamma)

@@ -236,7 +236,7 @@ def test_a_mutation_is_noticed_by_the_sweep(
     assert any(compared(whole, cut, kind, tmp_path) for cut in telling_first(found))
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "mutation",
     [gradients_not_saved, random_not_saved, modes_not_saved, frozen_flags_not_saved, buffers_not_saved,

@@ -284,6 +284,7 @@ def test_nothing_is_told_before_that(tmp_path: Path) -> None:
     assert said == []
 
 
+@pytest.mark.full
 def test_a_save_is_reported_once_too(tmp_path: Path) -> None:
     said: list[str] = []
     trainer = Trainer(
@@ -298,6 +299,7 @@ def test_a_save_is_reported_once_too(tmp_path: Path) -> None:
     assert told[1].startswith(f"no save point in {PATIENCE} transitions: `thing` cannot be saved")
 
 
+@pytest.mark.full
 def test_a_stop_and_a_save_at_one_position_are_one_attempt(tmp_path: Path) -> None:
     graph = around_a_body(make_thing, use_thing)
     trainer = Trainer(graph, run_dir=tmp_path, device="cpu", display=None, notify=lambda line: None)

@@ -53,7 +53,7 @@ def drop_means_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_resume._Resized, "_means", lambda resized: resized._states[0]["metrics"])
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("mutate", "cut", "world_size"),
     [
@@ -93,6 +93,7 @@ def test_a_rank_that_writes_alone_decides_nothing_alone(tmp_path: Path) -> None:
         saved(tmp_path / "local", asks_itself=True)
 
 
+@pytest.mark.full
 def test_what_is_each_ranks_own_is_saved_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of: Any = Sharing.of
 

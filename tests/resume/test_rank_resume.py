@@ -43,6 +43,7 @@ def test_wherever_it_is_cut_it_is_exact(whole: list[End], tmp_path: Path, cuts: 
         assert ends[0].metrics == whole[0].metrics
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("world_size", "cuts"),
     [

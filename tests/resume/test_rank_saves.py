@@ -94,7 +94,7 @@ def test_gradients_that_were_summed_are_the_same(tmp_path: Path) -> None:
     assert "model/0.weight" in read_manifest(folder).tensors["gradients"]
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_disk_that_one_rank_cannot_write_stops_all_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
@@ -269,7 +269,7 @@ def mix(folder: Path) -> None:
     shutil.copyfile(older / "rank.00001.msgpack", folder / "rank.00001.msgpack")
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("damage", [truncate, remove, mix])
 def test_a_checkpoint_of_which_one_rank_cannot_read_its_piece_is_skipped_by_all(
     tmp_path: Path, damage: Callable[[Path], None]

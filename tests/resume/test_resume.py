@@ -21,7 +21,7 @@ def test_a_cut_before_the_end_of_validation_keeps_what_was_pending(tmp_path: Pat
     assert {("validate/eval_batch", False), ("train_batch", True), ("validate", True), ("zero_grad", True)} <= seen
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("ending", ["1 epochs", "4 batches", "2 steps"])
 def test_a_finished_run_whose_ending_is_raised_equals_the_longer_run(ending: str, tmp_path: Path) -> None:
     losses: list[float] = []
@@ -36,6 +36,7 @@ def test_a_finished_run_whose_ending_is_raised_equals_the_longer_run(ending: str
     assert (tmp_path / METRICS_FILE).read_text() == (tmp_path / "whole" / METRICS_FILE).read_text()
 
 
+@pytest.mark.full
 def test_an_old_end_that_cut_a_window_is_reported_when_it_is_raised(tmp_path: Path) -> None:
     for ending, cut in (("3 batches", True), ("1 epochs", False), ("4 batches", False)):
         said: list[str] = []

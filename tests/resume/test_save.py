@@ -263,6 +263,7 @@ def test_what_cannot_be_saved_is_an_error_before_anything_trains(tmp_path: Path)
     assert losses, "without a run directory nothing is saved"
 
 
+@pytest.mark.full
 def test_the_best_checkpoint_stays(tmp_path: Path) -> None:
     graph = saving("0.5 epochs", keep=1, best="val/loss").set("finish", after="6 epochs")
     trainer = small_trainer(tmp_path, graph=graph)

@@ -65,6 +65,7 @@ def test_what_is_frozen_is_written_once(tmp_path: Path) -> None:
         assert written < (path / frozen).stat().st_size  # the rest is small
 
 
+@pytest.mark.full
 def test_a_cut_anywhere_is_exact(tmp_path: Path) -> None:
     whole = trainer_of(None, slim=False)
     whole.run()
@@ -78,6 +79,7 @@ def test_a_cut_anywhere_is_exact(tmp_path: Path) -> None:
         assert resumed.digest() == whole.digest(), cut
 
 
+@pytest.mark.full
 def test_either_kind_resumes_the_other(tmp_path: Path) -> None:
     whole = trainer_of(None)
     whole.run()
@@ -145,6 +147,7 @@ def test_where_nothing_can_be_linked_all_is_written(tmp_path: Path, monkeypatch:
     assert trainer_of(tmp_path).run() is Outcome.ALREADY_FINISHED
 
 
+@pytest.mark.full
 def test_several_ranks_share_it_too_and_one_process_resumes(tmp_path: Path) -> None:
     def program(ranks: Ranks) -> str:
         trainer = trainer_of(tmp_path, edit=lambda graph: graph.set("accumulate", every=1))

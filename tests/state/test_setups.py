@@ -180,8 +180,14 @@ SLOW = {"lazy_generator_in_two_workers", "own_loader_with_workers_over_data_that
 FORKED = [*sorted(OF_THE_PROCESS), *sorted(FILES), *sorted(NAMED - SLOW - OF_THE_PROCESS - FILES)[::3]]
 
 
+IN_THIS_PROCESS = [name for name in ROWS if name not in NOT_IN_THIS_PROCESS]
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in ROWS if name not in NOT_IN_THIS_PROCESS], indirect=True)
+@pytest.mark.first(len(IN_THIS_PROCESS[::4]))
+@pytest.mark.parametrize(
+    "name", sorted(IN_THIS_PROCESS, key=lambda name: name not in IN_THIS_PROCESS[::4]), indirect=True
+)
 def test_a_resume_in_the_same_process_is_exact_where_it_says_so(name: str, tmp_path: Path) -> None:
     """From one cut of a single epoch."""
     row = ROWS[name]

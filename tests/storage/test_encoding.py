@@ -133,6 +133,7 @@ nests = st.recursive(
 )
 
 
+@pytest.mark.full
 @given(nests)
 def test_nests_of_plain_values_come_back_equal_to_the_last_bit(value: Any) -> None:
     assert same(there_and_back(value), value)
@@ -168,6 +169,7 @@ def test_equal_sets_have_one_form_in_every_process() -> None:
     assert len(outputs) == 1
 
 
+@pytest.mark.full
 @given(numpy_strategies.arrays(numpy_strategies.scalar_dtypes(), numpy_strategies.array_shapes(min_dims=0, min_side=0)))
 def test_arrays_of_every_scalar_type_come_back(value: Any) -> None:
     assert same(there_and_back({"n": value})["n"], value)

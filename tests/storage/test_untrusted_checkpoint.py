@@ -190,6 +190,7 @@ def every_type(value: Any) -> set[type]:
     return {type(value)}.union(*map(every_type, parts))
 
 
+@pytest.mark.full
 def test_no_code_makes_an_object_of_any_other_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """All codes with all values, two deep: what comes of them is of the types that `pack` takes, and runs nothing."""
     made: list[str] = []

@@ -46,6 +46,7 @@ def test_what_comes_to_a_rest_is_no_growth() -> None:
     assert trend.add(1, None) == trend.add(1, 5) == trend.add(1, 10**12) == ""
 
 
+@pytest.mark.full
 def test_a_run_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = itertools.count(400 * MIB, MIB)
     monkeypatch.setattr(watchers, "memory_bytes", lambda device: next(memory))

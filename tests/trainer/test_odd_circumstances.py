@@ -159,7 +159,7 @@ def test_validation_data_without_a_batch_changes_nothing_and_is_reported_once(na
     assert said.count(EMPTY) == said.count(NO_METRICS) == 1
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("interval", [29, pytest.param(1, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("data", [[torch.ones(4, 2)], Unsized(1), Unsized(0)])
 def test_a_validation_of_at_most_one_batch_is_exact_after_any_cut(data: Any, interval: int, tmp_path: Path) -> None:

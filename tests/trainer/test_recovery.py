@@ -133,6 +133,7 @@ def test_a_failure_in_a_validation(whole: Trainer, tmp_path: Path) -> None:
     assert_same(trainer, whole)
 
 
+@pytest.mark.full
 def test_it_may_fail_again(whole: Trainer, tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, failing(tmp_path, 4, 5, 8, 15))
     for _ in range(4):
@@ -183,6 +184,7 @@ def test_an_interrupt_inside_a_node_is_recovered_from(whole: Trainer, tmp_path: 
     assert_same(trainer, whole)
 
 
+@pytest.mark.full
 def test_after_a_rewire_the_graph_of_now_is_resumed(tmp_path: Path) -> None:
     """The nodes that it kept from the former graph are set up again too."""
     results = []

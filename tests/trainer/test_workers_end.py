@@ -111,7 +111,7 @@ def test_a_run_in_pieces_is_the_run_in_one(make: Callable[[], Any], prefetch: bo
     assert (pieces.digest(), pieces.metrics) == (whole.digest(), whole.metrics)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("make", [loader, data_loader])
 def test_a_run_that_is_finished_in_mid_epoch_can_be_continued(make: Callable[[], Any]) -> None:
     trainer = make_trainer(make())
@@ -125,6 +125,7 @@ def test_a_run_that_is_finished_in_mid_epoch_can_be_continued(make: Callable[[],
     assert trainer.digest() == longer.digest()
 
 
+@pytest.mark.full
 def test_single_transitions_do_not_begin_them_again() -> None:
     trainer = make_trainer(data_loader())
     while trainer.progress["next_batch"]["batches"] < 2:
@@ -182,6 +183,7 @@ def test_inside_an_evaluation() -> None:
     assert not workers()
 
 
+@pytest.mark.full
 def test_a_node_that_is_replaced_leaves_none_behind() -> None:
     trainer = make_trainer(loader())
     while trainer.position != "train_batch":

@@ -286,6 +286,7 @@ display.end(snapshot())
     assert_shown(shown, "your name: Ada", "got Ada", "more", "line more")
 
 
+@pytest.mark.full
 def test_signal_handlers_may_print(tmp_path: Path) -> None:
     script = """
 import signal

@@ -73,6 +73,7 @@ def test_what_json_does_not_have_is_a_string_in_it(value: str) -> None:
     assert plain["metrics"] == {"loss": value}
 
 
+@pytest.mark.full
 @given(st.dictionaries(st.sampled_from([*fields, "more"]), anything))
 def test_whatever_stands_there_makes_a_snapshot_that_can_be_shown(found: dict[str, Any]) -> None:
     one = Snapshot.from_plain(found)
