@@ -28,7 +28,7 @@ from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.read_toml import overlay_name
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.lazy import PARTS, installed, part
-from graphtrain.names import quoted
+from graphtrain.names import quoted, suggestion
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import USUAL, without_unread
@@ -119,6 +119,7 @@ class _Training:
         self._program, self._options, self._drive = program, options, drive
         self._ranks = current_ranks()
         self._trace, self._report = notify_once(), notify_once(quiet=options.quiet)
+        self._shown = [name.strip() for name in options.show.split(",") if name.strip()]
 
     def run(self, settings: Settings) -> int:
         """Set the program up, and train; the exit code."""
@@ -139,12 +140,11 @@ class _Training:
                 report(line)
         ready = with_made(made.resources)
         loaded = warm_start(ready, options.init)
-        metrics = [name.strip() for name in options.show.split(",") if name.strip()]
         trainer: Callable[..., Trainer] = functools.partial(
             Trainer,
             device=options.device,
             deterministic=options.deterministic,
-            display=None if options.quiet else display_for(report, metrics or None),
+            display=None if options.quiet else display_for(report, self._shown or None),
             notify=report,
             not_state=made.not_state,
             **made.resources,
@@ -269,6 +269,11 @@ class _Training:
                 f"the run in `{run_dir}` is finished, so nothing was run; changed since: {', '.join(trainer.changes)}",
                 f"begin another run in a directory of its own, with --run-dir{further if endings else ''}",
             )
+        recorded = {name for row in trainer.metrics for name in row}
+        for name in self._shown:
+            if recorded and name not in recorded:
+                hint = suggestion(name, recorded) or f"recorded are {quoted(sorted(recorded))}"
+                report(f"--show {name}: no row of metrics has `{name}`; {hint}")
         further = f"; a later {endings} trains it further" if endings else ""
         diverged = f", and {trainer.not_finite}" if trainer.not_finite else ""
         report(f"{outcome}{diverged}{further}: {run_dir}  digest {trainer.digest()[:16]}")

@@ -52,6 +52,14 @@ def test_a_run_is_kept_in_a_fresh_directory(tiny: Path, command: Command) -> Non
     assert first["digest"] == second["digest"], "one seed, one result"
 
 
+def test_a_metric_to_show_that_no_row_has_is_reported(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r", "--show"]
+    assert "--show los: no row of metrics has `los`; did you mean `loss`?\n" in command(*words, "loss, los").err
+    shown = command(*words[:-2], "again", "--show", "accuracy,loss")
+    assert "--show accuracy: no row of metrics has `accuracy`; known: epoch, epoch/loss, loss, lr, step\n" in shown.err
+    assert "no row of metrics has `loss`" not in shown.err
+
+
 def test_the_command_that_resumes_is_the_one_that_was_typed(tiny: Path, command: Command) -> None:
     """Without what was reached, and what is done once; the run directory is named if it was not."""
     assert command("run", "tiny.py", "--run-dir", "first", "--until", "1 steps").code == 0
