@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from graphtrain.kind import DECLARED
@@ -42,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Those of a sweep are on the disk. Setting TMPDIR, or `--basetemp`, chooses another place.
     """
+    hypothesis.settings.register_profile("of tests", deadline=None)  # a machine may be busy
+    hypothesis.settings.load_profile("of tests")
     # A shell starts what runs in its background with interrupts ignored, `nohup` with hang-ups; tests send both.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

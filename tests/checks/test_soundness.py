@@ -543,7 +543,7 @@ def collected(number: int, first: int) -> list[tuple[Graph, Run]]:
     found: list[tuple[Graph, Run]] = []
 
     @seed(first)
-    @settings(max_examples=number, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=number, database=None, suppress_health_check=list(HealthCheck))
     @given(graphs())
     def collect(graph: Graph) -> None:
         problems = problems_of(graph)

@@ -111,7 +111,7 @@ VALUES = st.recursive(
 
 
 @pytest.mark.full
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(VALUES)
 def test_any_value_survives_json_and_toml(value: object) -> None:
     graph = FIT.set("clip", value=value)

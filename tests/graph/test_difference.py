@@ -211,7 +211,7 @@ def edited(steps: list[Edit]) -> Graph:
 
 
 @pytest.mark.full
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(STEPS, max_size=5), st.lists(STEPS, max_size=5))
 def test_it_differs_where_the_hash_does(first: list[Edit], second: list[Edit]) -> None:
     """The structural hash is computed on its own, from the canonical text."""

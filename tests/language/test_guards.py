@@ -306,7 +306,7 @@ def outcome(call: Callable[[], Any]) -> tuple[type, Any]:
 
 
 @pytest.mark.full
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(EXPRESSIONS, VALUES)
 @example(parse("slot and b.n"), {"slot": 2, "b.n": 3, "a.i": 0, "a.f": 0, "b.flag": True})
 @example(parse("(slot or b.n) == True"), {"slot": 2, "b.n": 3, "a.i": 0, "a.f": 0, "b.flag": True})
@@ -320,7 +320,7 @@ def test_the_compiled_guard_equals_the_reference(expression: Expression, values:
 
 
 @pytest.mark.full
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(EXPRESSIONS, VALUES)
 def test_python_itself_agrees_with_the_reference(expression: Expression, values: dict[str, Any]) -> None:
     """`and` and `or` of the reference answer True or False; of a guard's value nothing else is asked."""
@@ -352,7 +352,7 @@ def python_text(expression: Expression) -> str:
 
 
 @pytest.mark.full
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(EXPRESSIONS)
 def test_an_expression_parses_back_from_python_text(expression: Expression) -> None:
     text = python_text(expression)

@@ -225,7 +225,7 @@ def expressions(draw: st.DrawFn, ticking: list[str], names: list[str], slot: str
 def test_small_graphs_at_random() -> None:
     seen: Counter[str] = Counter()
 
-    @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=100, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(graphs())
     def compare(graph: Graph) -> None:
         if any(problem.severity == "error" for problem in graph.check()):

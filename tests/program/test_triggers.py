@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from graphtrain import Graph, UsageError
@@ -163,7 +163,6 @@ def fetching(data: Any, limit: int | None = None) -> Any:
 
 
 @pytest.mark.full
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(-3, 3)), min_size=1, max_size=6), amounts, st.data())
 def test_epochs_that_differ_in_length(shapes: list[tuple[int, int]], amount: Fraction, data: st.DataObject) -> None:
     lengths = [length for length, _ in shapes]

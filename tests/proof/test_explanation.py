@@ -675,7 +675,7 @@ def dice_run(graph: Graph, trace: Callable[[Explanation], Any] | None) -> tuple[
 
 
 @pytest.mark.full
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     named=st.recursive(st.sampled_from(ATOMS), joined, max_leaves=4),
     first=st.recursive(st.sampled_from([*ATOMS, "named"]), joined, max_leaves=6),
