@@ -39,7 +39,7 @@ def test_any_order_of_ranks_and_requests(part: int) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("part", range(20))
-def test_ten_thousand_orders(part: int) -> None:
+@pytest.mark.parametrize("part", range(4))
+def test_two_thousand_orders(part: int) -> None:
     for seed in range(1000 + part * 500, 1000 + part * 500 + 500):
         check(seed)
