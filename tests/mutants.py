@@ -39,7 +39,7 @@ _OTHER = {getattr(ast, one): getattr(ast, two) for pair in _PAIRS for one, two i
 
 def changed(node: Any) -> ast.AST | None:
     """The node with one change; None where it has none."""
-    other = copy.deepcopy(node)
+    other = copy.deepcopy(node) if isinstance(node, ast.expr | ast.Return | ast.Expr | ast.AugAssign) else None
     match other:
         case ast.Compare(ops=[operator]) if type(operator) in _OTHER:
             other.ops = [_OTHER[type(operator)]()]
