@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from graphtrain.program.agreement import Agreement
+    from graphtrain.report.recorder import Recorder
 else:
     torch = lazy_import("torch")
 
@@ -43,7 +44,7 @@ class CheckFinite:
         of: "loss", "gradients" of `optimizer`, or the "parameters" that it updates. Default: "loss".
         action: "report" prints a line, once, and trains on; "stop" ends the run with an error; "drop" sets `found`,
             which a guard on an edge to `discard` reads: each visit then waits for the device, and, among several ranks,
-            for the others; "off" asks nothing. Default: "stop".
+            for the others, and a batch whose loss is not finite is in no mean; "off" asks nothing. Default: "stop".
 
     Guard fields:
         found: at this visit something was not finite; always false but with "drop".
@@ -77,13 +78,17 @@ class CheckFinite:
     def __init__(self) -> None:
         self._values, self._places = [], []
 
-    def setup(self, optimizer: Any, notify: Callable[[str], None], ranks: Agreement | None = None) -> None:
+    def setup(
+        self, optimizer: Any, notify: Callable[[str], None], recorder: Recorder, ranks: Agreement | None = None
+    ) -> None:
         self._optimizers, self._notify, self._ranks = optimizers_of(optimizer), notify, ranks
         if self.action == "drop" and self.of == "parameters":
             raise UsageError(
                 'check_finite: action = "drop" of "parameters": weights that are not finite stay, whatever is dropped',
                 'use "stop"; or check "gradients" before the step',
             )
+        if self.action == "drop":
+            recorder.means("train").only_finite = True
 
     def __call__(self, loss: Any = None, samples: Any = 0, epoch: int = 0, batch: int = 0, seen: int = 0) -> None:
         if self.action == "off":

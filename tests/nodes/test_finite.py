@@ -182,6 +182,7 @@ def test_windows_with_a_fault_are_dropped_as_by_hand(of: str, faults: dict[int, 
     assert trainer.read("step.steps") == steps
     assert trainer.read(f"check_{of}.dropped") == EPOCHS * len(faults)
     assert len([line for line in said if "the window is dropped" in line]) == 1
+    assert all(math.isfinite(value) for row in trainer.metrics for value in row.values())
 
 
 def test_another_check_would_drop_other_windows() -> None:
