@@ -225,7 +225,7 @@ def _replayed(
 
 def _checkpoint(run_dir: Path, to: str) -> Path | None:
     """The checkpoint that `--to` names: best, newest, or a name in the run directory; None for an amount."""
-    path = checkpoint_folder(Path(to).name, run_dir / CHECKPOINTS_FOLDER) if to == Path(to).name else Path(to)
+    path = checkpoint_folder(to, run_dir / CHECKPOINTS_FOLDER)
     return path if path.parent == run_dir / CHECKPOINTS_FOLDER and path.is_dir() else None
 
 
