@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import nodes_of
 
@@ -20,11 +22,21 @@ def remedy(loss: str, step: int, graph: Graph) -> str:
     >>> remedy("val/loss", 50, Graph.load("fit"))
     "graphtrain replay --to '50 steps' --node validate/eval_batch --pdb stops in that validation"
     """
-    kinds = {path: node.use for path, node in nodes_of(graph).items()}
-    split = loss.rpartition("/")[0]
-    evaluating = [path for path, kind in kinds.items() if split and kind == "eval_batch" and path.startswith(split)]
-    if evaluating:
-        return f"graphtrain replay --to '{step} steps' --node {evaluating[0]} --pdb stops in that validation"
-    if {"check_finite", "train_finite_batch"} & {*kinds.values()}:
+    if options := replay_of_validation(loss, step, graph):
+        return f"graphtrain replay {shlex.join(options)} stops in that validation"
+    if not lacks_a_check(graph):
         return ""
     return "--overlay check_finite names the batch, and --overlay skip_not_finite leaves such batches out"
+
+
+def lacks_a_check(graph: Graph) -> bool:
+    """True if no node of the graph looks for losses that are not finite."""
+    return all(node.use not in ("check_finite", "train_finite_batch") for node in nodes_of(graph).values())
+
+
+def replay_of_validation(loss: str, step: int, graph: Graph) -> list[str]:
+    """The options of `graphtrain replay` that lead to the validation with this loss; none for a loss of training."""
+    split = loss.rpartition("/")[0]
+    evaluating = [path for path, node in nodes_of(graph).items() if node.use == "eval_batch"]
+    path = next((path for path in evaluating if split and path.startswith(split)), None)
+    return ["--to", f"{step} steps", "--node", path, "--pdb"] if path is not None else []
