@@ -20,10 +20,10 @@ def remedy(loss: str, step: int, graph: Graph) -> str:
     >>> remedy("loss", 50, Graph.load("fit").overlay("check_finite"))
     ''
     >>> remedy("val/loss", 50, Graph.load("fit"))
-    "graphtrain replay --to '50 steps' --node validate/eval_batch --pdb stops in that validation"
+    "graphtrain replay SCRIPT --run-dir RUN --to '50 steps' --node validate/eval_batch --pdb stops in that validation"
     """
     if options := replay_of_validation(loss, step, graph):
-        return f"graphtrain replay {shlex.join(options)} stops in that validation"
+        return f"graphtrain replay SCRIPT --run-dir RUN {shlex.join(options)} stops in that validation"
     if not lacks_a_check(graph):
         return ""
     return "--overlay check_finite names the batch, and --overlay skip_not_finite leaves such batches out"

@@ -197,7 +197,7 @@ class OfLosses(Watcher):
         from graphtrain.report.remedies import remedy
 
         self._are_finite = False
-        before = f", and finite in that of step {self._finite_at[name]}" if name in self._finite_at else ""
+        before = f", and was finite in that of step {self._finite_at[name]}" if name in self._finite_at else ""
         hint = remedy(name, step, self._graph())
         self._notices(f"`{name}` is {row[name]} in the row of step {step}{before}{'; ' * bool(hint)}{hint}")
 

@@ -172,7 +172,9 @@ def test_the_first_loss_in_a_row_is_reported_without_the_overlay() -> None:
     ]
     said.clear()
     trainer_of(graph_of(overlays=()).set("log", every="1 steps"), {4: math.nan}, said=said).run()
-    assert any(line.startswith("`loss` is nan in the row of step 3, and finite in that of step 2; ") for line in said)
+    assert any(
+        line.startswith("`loss` is nan in the row of step 3, and was finite in that of step 2; ") for line in said
+    )
     said.clear()
     trainer_of(graph_of(loss="off"), LOSS, said=said).run()
     assert "`loss` is nan in the row of step 3" in said, "the graph has what would help"
