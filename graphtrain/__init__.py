@@ -9,6 +9,7 @@ from graphtrain.errors import GraphError as GraphError
 from graphtrain.errors import GraphtrainError as GraphtrainError
 from graphtrain.errors import GuardError as GuardError
 from graphtrain.errors import LifeCycleError as LifeCycleError
+from graphtrain.errors import NotFiniteError as NotFiniteError
 from graphtrain.errors import UsageError as UsageError
 from graphtrain.kind import Repeated as Repeated
 from graphtrain.kind import StepFunction as StepFunction

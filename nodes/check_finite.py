@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from graphtrain.errors import NotFiniteError, UsageError
 from graphtrain.kind import node, progress
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import gradients_of, optimizers_of, parameters_of
+from graphtrain.nodes._optimizers import names_of, optimizers_of, parameters_of
 from graphtrain.nodes.gradient_norm import norms_of
 from graphtrain.report.values import as_numbers
 
@@ -18,11 +18,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from graphtrain.program.agreement import Agreement
+    from graphtrain.report.recorder import Recorder
 else:
     torch = lazy_import("torch")
 
 
 _WHAT = {"loss": "the loss", "gradients": "a gradient", "parameters": "a weight"}
+_MOST_NAMES = 3
+_LOOK = "look at the batch first, which graphtrain replay leads to"
+_HINTS = {
+    "loss": f'{_LOOK}; --overlay skip_not_finite leaves such batches out, and action = "drop" their windows',
+    "gradients": f'{_LOOK}; action = "drop" leaves such windows out, and clipping does not mend them',
+    "parameters": f"{_LOOK}; then resume from an earlier checkpoint, with a smaller learning rate or with clipping",
+}
 _MOST_WAITING = 1024  # values that stay on the device; a run that records no row stays small
 
 
@@ -37,13 +45,14 @@ class CheckFinite:
         loss: the loss of the batch; None on a rank that had no batch in the round.
         epoch, batch, seen: the place of the batch, for the message: the epoch, its number in that, and the samples of
             the run with it.
+        step: the steps before it, for the message.
         samples: of the batch.
 
     Arguments:
         of: "loss", "gradients" of `optimizer`, or the "parameters" that it updates. Default: "loss".
         action: "report" prints a line, once, and trains on; "stop" ends the run with an error; "drop" sets `found`,
             which a guard on an edge to `discard` reads: each visit then waits for the device, and, among several ranks,
-            for the others; "off" asks nothing. Default: "stop".
+            for the others, and a batch whose loss is not finite is in no mean; "off" asks nothing. Default: "stop".
 
     Guard fields:
         found: at this visit something was not finite; always false but with "drop".
@@ -71,26 +80,42 @@ class CheckFinite:
     _optimizers: tuple[Any, ...]
     _notify: Callable[[str], None]
     _ranks: Agreement | None
+    _model: Any
     _values: list[Tensor | float]
-    _places: list[tuple[int, int, int, int]]
+    _norms: list[Tensor | None]  # of each tensor that is checked; None for those of before a resume
+    _places: list[tuple[int, ...]]
+    _checked: list[Tensor]  # the parameters that `_norms` are of
 
     def __init__(self) -> None:
-        self._values, self._places = [], []
+        self._checked = []
+        self._values, self._norms, self._places = [], [], []
 
-    def setup(self, optimizer: Any, notify: Callable[[str], None], ranks: Agreement | None = None) -> None:
-        self._optimizers, self._notify, self._ranks = optimizers_of(optimizer), notify, ranks
+    def setup(
+        self,
+        optimizer: Any,
+        notify: Callable[[str], None],
+        recorder: Recorder,
+        ranks: Agreement | None = None,
+        model: Any = None,
+    ) -> None:
+        self._optimizers, self._notify, self._ranks, self._model = optimizers_of(optimizer), notify, ranks, model
         if self.action == "drop" and self.of == "parameters":
             raise UsageError(
                 'check_finite: action = "drop" of "parameters": weights that are not finite stay, whatever is dropped',
                 'use "stop"; or check "gradients" before the step',
             )
+        if self.action == "drop":
+            recorder.means("train").only_finite = True
 
-    def __call__(self, loss: Any = None, samples: Any = 0, epoch: int = 0, batch: int = 0, seen: int = 0) -> None:
+    def __call__(
+        self, loss: Any = None, samples: Any = 0, epoch: int = 0, batch: int = 0, seen: int = 0, step: int = 0
+    ) -> None:
         if self.action == "off":
             return
-        value = self._value(loss)
+        value, norms = self._value(loss)
+        place = epoch, batch, seen, samples or 0, step
         if self.action == "drop":
-            faults = self._faults([float(value) if value is not None else 0.0], [(epoch, batch, seen, samples or 0)])
+            faults = self._faults([float(value) if value is not None else 0.0], [norms], [place])
             self.found = bool(faults)
             self.dropped += self.found
             if faults and not self.reported:
@@ -98,7 +123,8 @@ class CheckFinite:
                 self._notify(f"{faults[0]}; the window is dropped, and so are later ones like it")
         elif value is not None:
             self._values.append(value)
-            self._places.append((epoch, batch, seen, samples or 0))
+            self._norms.append(norms)
+            self._places.append(place)
             if len(self._values) >= _MOST_WAITING and self._ranks is None:
                 self._read()
 
@@ -110,29 +136,35 @@ class CheckFinite:
         if self.action in ("report", "stop"):
             self._read()
 
-    def _value(self, loss: Any) -> Any:
-        """One number that is finite if all that is checked is; still on the device."""
+    def _value(self, loss: Any) -> tuple[Any, Tensor | None]:
+        """One number that is finite if all that is checked is, and one of each tensor; still on the device."""
         if self.of == "loss":
-            return loss
-        tensors = (gradients_of if self.of == "gradients" else parameters_of)(self._optimizers)
-        checked = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-        return norms_of(checked, math.inf).max() if checked else None
+            return loss, None
+        parameters = [each for each in parameters_of(self._optimizers) if each.is_floating_point() and each.numel()]
+        if self.of == "gradients":
+            parameters = [each for each in parameters if each.grad is not None]
+        self._checked = parameters
+        tensors = [each.grad if self.of == "gradients" else each for each in parameters]
+        norms = norms_of([each.detach() for each in tensors if each is not None], math.inf) if parameters else None
+        return (norms.max() if norms is not None else None), norms
 
     def _read(self) -> None:
         """Read what is on the device: one transfer for all of it."""
         numbers = as_numbers(self._values)
         places = self._places
-        count, faults = len(numbers), self._faults(numbers, places)
-        self._values, self._places = [], []
+        count, faults = len(numbers), self._faults(numbers, self._norms, places)
+        self._values, self._norms, self._places = [], [], []
         if not faults or (self.action == "report" and self.reported):
             return
-        of_several = f"; {len(faults)} of {count} since the row before" if len(faults) > 1 else ""
+        things = "batches" if self.of == "loss" else "steps"
+        of_several = (
+            f"; {len(faults)} of the {count} {things} since the last row are like it" if len(faults) > 1 else ""
+        )
         message = f"{faults[0]}{of_several}"
         if self.action == "stop":
             raise NotFiniteError(
                 message,
-                "resume from an earlier checkpoint with a smaller learning rate, or with clipping; "
-                'action = "drop" gives such windows up',
+                _HINTS[self.of],
                 samples=next(
                     (place[2] for number, place in zip(numbers, places, strict=True) if not math.isfinite(number)), 0
                 ),
@@ -141,9 +173,15 @@ class CheckFinite:
         self.reported = True
         self._notify(message)
 
-    def _faults(self, numbers: list[float], places: list[tuple[int, int, int, int]]) -> list[str]:
+    def _faults(
+        self, numbers: list[float], norms: Sequence[Tensor | None], places: Sequence[tuple[int, ...]]
+    ) -> list[str]:
         """A line for each value that is not finite, in order; those of all ranks, on all of them."""
-        faults = [[*place, number] for number, place in zip(numbers, places, strict=True) if not math.isfinite(number)]
+        rows = [row for row in zip(places, numbers, norms, strict=True) if not math.isfinite(row[1])]
+        # The names of the first: `drop` has only one, and a row tells only of the first.
+        faults = [
+            [*place, number, self._names(norm) if not index else ""] for index, (place, number, norm) in enumerate(rows)
+        ]
         if self._ranks is None:
             return [self._described(fault) for fault in faults]
         of_ranks = enumerate(self._ranks.gather(faults))
@@ -151,11 +189,21 @@ class CheckFinite:
         return [f"{self._described(fault)}, on rank {rank}" for fault, rank in together]
 
     def _described(self, fault: list[Any]) -> str:
-        epoch, batch, seen, samples, number = fault
+        epoch, batch, seen, samples, step, number, names = fault
         samples_of_run = f", samples {seen - samples + 1} to {seen} of the run" if samples and seen else ""
-        where = f"batch {batch} of epoch {epoch + 1}{samples_of_run}"
+        where = f"batch {batch} of epoch {epoch + 1}, {'step' if self.of == 'parameters' else 'after step'} {step}"
         at = {"loss": "at", "gradients": "in the window that ends with", "parameters": "after"}[self.of]
-        return f"{_WHAT[self.of]} is {number} {at} {where}"
+        return f"{_WHAT[self.of]} is {number} {at} {where}{samples_of_run}{names}"
+
+    def _names(self, norms: Tensor | None) -> str:
+        """The parameters whose gradients, or that themselves, are not finite, in words; empty if that is not known."""
+        if norms is None or len(self._checked) != len(norms):
+            return ""
+        pairs = zip(self._checked, norms.tolist(), strict=True)
+        at_fault = [each for each, norm in pairs if not math.isfinite(norm)]
+        names = names_of(at_fault, self._model, self._optimizers)
+        more = ", ..." if len(names) > _MOST_NAMES else ""
+        return f": {', '.join(names[:_MOST_NAMES])}{more} ({len(names)} of {len(self._checked)})"
 
     def state_dict(self) -> dict[str, Any]:
         """What was not read yet."""
@@ -164,4 +212,5 @@ class CheckFinite:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load it."""
         self._values = list(state["values"])
-        self._places = [(epoch, batch, seen, samples) for epoch, batch, seen, samples in state["places"]]
+        self._norms = [None for _ in self._values]
+        self._places = [tuple(place) for place in state["places"]]

@@ -25,6 +25,7 @@ NAMES = (
     "Loader",
     "Metric",
     "Node",
+    "NotFiniteError",
     "Outcome",
     "Problem",
     "Repeated",

@@ -228,7 +228,7 @@ def option_hint(option: str, known: Sequence[str], value: str = "") -> str:
     >>> option_hint("--run-dri", ["--run-dir", "--resume"]), option_hint("--max-epochs", ["--run-dir"])
     ('did you mean `--run-dir`?', 'that is `finish.after = "N epochs"` here')
     >>> option_hint("--max-epochs", ["--run-dir"], "3"), option_hint("--lr", ["--run-dir"], "1e-3")
-    ("write finish.after='3 epochs'", 'settings are written without dashes: lr=1e-3')
+    ("write finish.after='3 epochs'", 'a setting of that name, if there is one, is written without dashes: lr=1e-3')
     """
     name = option.lstrip("-").replace("-", "_")
     number = re.fullmatch(r"\d+(\.\d+)?", value)
@@ -239,7 +239,7 @@ def option_hint(option: str, known: Sequence[str], value: str = "") -> str:
     # Without the dashes, which all of them have.
     if match := nearest(name, [word.removeprefix("--") for word in known]):
         return f"did you mean `--{match}`?"
-    return f"settings are written without dashes: {name}={value or 'VALUE'}"
+    return f"a setting of that name, if there is one, is written without dashes: {name}={value or 'VALUE'}"
 
 
 def _value_of(option: str, words: Sequence[str]) -> str:

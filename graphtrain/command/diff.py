@@ -52,8 +52,8 @@ def diff(
     """Show how two graphs, or two runs, differ.
 
     Of graphs: nodes, edges and their order, guards, parameters, clock. Of two run directories or checkpoints also:
-    arguments of setup, hyper-parameters, code, data, versions and flags, and the last metrics. A + was added, a -
-    removed, a ~ changed from A to B.
+    arguments of setup, hyper-parameters, code, data, versions and flags, and the last metrics; an overlay that only one
+    of them has is one row. A + was added, a - removed, a ~ changed from A to B.
 
     Exit codes: 0 shown, different or not; 1 different, with --exit-code; 2 there is no such graph.
 
@@ -72,16 +72,18 @@ def diff(
         other = load_graph(other, overlays=overlay, contained=contained)
     difference = Renaming(renamings(rename), graph, other).graph(graph).diff(other)
     of_runs = sections(run, other_run) if run is not None and other_run is not None else {}
-    count = len(difference.changes) + sum(map(len, of_runs.values()))
+    overlays = _overlays(difference) if of_runs else {}
+    changes = [change for change in difference.changes if change.overlay not in overlays]
+    count = len(overlays) + len(changes) + sum(map(len, of_runs.values()))
     summary = counted(count, "difference") if count else "no difference"
-    if difference and not difference.matters and count == len(difference.changes):
+    if difference and not difference.matters and count == len(overlays) + len(changes):
         summary += ", none of which changes what the graph does"
     printed = console()
     printed.print(f"[bold]{escaped(before)} -> {escaped(after)}[/bold]: {summary}", soft_wrap=True)
     if difference:
         if of_runs:
             printed.print("\n[bold]graph[/bold]")
-        _print_changes(difference)
+        _print_changes(changes, overlays)
     for old, new in difference.renamings:
         suggestion = f"`{old}` and `{new}` are alike: a renaming? --rename {old}={new}"
         printed.print(escaped(suggestion), soft_wrap=True, style="dim")
@@ -108,11 +110,19 @@ def _read(source: str, contained: bool) -> tuple[Graph, SavedRun | None]:
     return load_graph(source, contained=contained), None
 
 
-def _print_changes(difference: Difference) -> None:
-    width = 6 if any(change.overlay for change in difference.changes) else 5
-    rows = [(change.what, _where(change), *change.values, change.overlay)[: width - 1] for change in difference.changes]
+def _overlays(difference: Difference) -> dict[str, str]:
+    """The overlays that only one of two graphs has, and whether they were added or removed."""
+    names = dict.fromkeys(change.overlay for change in difference.changes if change.overlay)
+    added = difference.after.layers.names
+    return {name: "added" if name.partition(", ")[0] in added else "removed" for name in names}
+
+
+def _print_changes(changes: Sequence[Change], overlays: Mapping[str, str]) -> None:
+    width = 6 if any(change.overlay for change in changes) else 5
+    rows = [("overlay", name, "", "", "")[: width - 1] for name in overlays]
+    rows += [(change.what, _where(change), *change.values, change.overlay)[: width - 1] for change in changes]
     columns = ["", "what", "where", "before", "after", "overlay"][:width]
-    _print_table(columns, [change.how for change in difference.changes], rows)
+    _print_table(columns, [*overlays.values(), *(change.how for change in changes)], rows)
 
 
 def _print_table(columns: Sequence[str], hows: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +17,12 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.listing import age
-from graphtrain.command.output import shown, shown_number
-from graphtrain.command.run import resume_command
+from graphtrain.command.output import error_lines, shown, shown_number
+from graphtrain.command.run import OF_THE_END, OF_THE_START, resume_command, without
 from graphtrain.errors import GraphtrainError
 from graphtrain.graph.elements import END
 from graphtrain.names import quoted
+from graphtrain.report.remedies import lacks_a_check, replay_of_validation
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
@@ -83,7 +87,8 @@ class _Past:
     def why(self) -> Iterator[str]:
         """Why it is in this state, a sentence a line."""
         state, position = self.snapshot.state, f"node `{self.snapshot.position}`"
-        error, reason = shown(self.status.get("error") or "", 400), shown(self.status.get("reason") or "a request")
+        error, *hint = error_lines(self.status.get("error") or "", 400)
+        reason = shown(self.status.get("reason") or "a request")
         process = shown(self.status.get("process"))
         if state == "failed":
             yield f"it failed {f'in {position}' if self.snapshot.position else 'before it began'}: {error or '?'}"
@@ -99,6 +104,7 @@ class _Past:
             yield f"it was last seen before {position}"
         else:
             yield f"it was interrupted at once in {position}, as by a second Ctrl-C"
+        yield from hint
         if not_finite := self.status.get("not_finite"):
             yield shown(not_finite)
 
@@ -148,6 +154,8 @@ class _Past:
             yield f"newest {paths[-1].name}, step {manifest.step}"
             if manifest.not_finite:
                 yield f"`{shown(manifest.not_finite)}` in it is not finite"
+                finite = self._newest_finite
+                yield f"newest with finite weights {finite.name}" if finite is not None else "none has finite weights"
             if manifest.returns:
                 savers = quoted(manifest.saved_by) or "a checkpoint"
                 yield f"the run went back to a checkpoint {manifest.returns} times (to those of {savers})"
@@ -164,6 +172,15 @@ class _Past:
         except GraphtrainError:
             return None
 
+    @cached_property
+    def _newest_finite(self) -> Path | None:
+        """The newest checkpoint that a resume would not pass over for its weights."""
+        for path in reversed(checkpoint_paths(self.path / CHECKPOINTS_FOLDER)):
+            with contextlib.suppress(GraphtrainError):
+                if not read_manifest(path).not_finite:
+                    return path
+        return None
+
     # ---- what next
 
     def following(self) -> Iterator[str]:
@@ -173,21 +190,47 @@ class _Past:
         resume = resume if command else "run the program again, with this run directory"
         replay = self.status.get("replay")
         if state == "failed" and isinstance(replay, list) and replay:
-            script = next((word for word in command if word.partition(":")[0].endswith(".py")), "SCRIPT")
-            words = ["graphtrain", "replay", script, "--run-dir", str(self.path), *map(str, replay)]
-            yield f"{shown(shlex.join(words), 500)}"
+            yield shown(shlex.join(self._replay(command, [*map(str, replay)])), 500)
             yield "    repeats it up to the node that failed; --pdb opens a debugger there"
         if state in ACTIVE:
             yield f"graphtrain status {shlex.quote(str(self.path))}"
         elif state == "finished":
-            yield "nothing; a later end, such as a larger finish.after, trains it further"
+            if not self.status.get("not_finite"):
+                yield "nothing; a later end, such as a larger finish.after, trains it further"
         else:
             has_checkpoint = bool(checkpoint_paths(self.path / CHECKPOINTS_FOLDER))
             what = "resumes it" if has_checkpoint else "starts it from the beginning: there is no checkpoint"
             yield shown(resume, 1000)
             yield f"    {what}{'; remove the cause of the error first' if state == 'failed' else ''}"
-        if self.status.get("not_finite"):
-            yield "--overlay check_finite, in a new run, names the batch with which the loss diverges"
+        if state not in ACTIVE:
+            yield from self._after_divergence(command)
+
+    def _after_divergence(self, command: Sequence[str]) -> Iterator[str]:
+        """What leads to the batch with which a loss diverged."""
+        losses = re.findall(r"`([^`]+)` is not finite since step (\d{1,15})", str(self.status.get("not_finite")))
+        try:
+            graph = graph_of(self.path, self._newest) if losses and self._newest is not None else None
+        except GraphtrainError:  # of a kind of graph that this version does not read
+            graph = None
+        if graph is None:
+            return
+        name, step = min(losses, key=lambda loss: "/" in loss[0])  # of training first
+        if replay := replay_of_validation(name, int(step), graph):
+            yield shown(shlex.join(self._replay(command, replay)), 500)
+            yield "    stops in the validation with that loss"
+        elif lacks_a_check(graph) and command:
+            free = next(path for number in itertools.count(2) if not (path := Path(f"{self.path}-{number}")).exists())
+            finite = self._newest_finite
+            fork = ["--fork", str(self.path / finite.name)] if finite is not None else []
+            kept = without(command, [*OF_THE_START, *OF_THE_END, "--run-dir="])
+            words = [*kept, *fork, "--overlay", "check_finite", "--run-dir", str(free)]
+            yield shown(shlex.join(words), 1000)
+            yield "    names the batch with which the loss diverges; --overlay skip_not_finite leaves such batches out"
+
+    def _replay(self, command: Sequence[str], options: Sequence[str]) -> list[str]:
+        """The words of a replay of this run."""
+        script = next((word for word in command if word.partition(":")[0].endswith(".py")), "SCRIPT")
+        return ["graphtrain", "replay", script, "--run-dir", str(self.path), *options]
 
     def _command(self) -> list[str]:
         """The words by which the run was last started; empty if they are not known."""

@@ -17,6 +17,7 @@ import click
 from graphtrain.command.output import aligned, console, notify, table
 from graphtrain.errors import UsageError
 from graphtrain.names import in_natural_order, nearest
+from graphtrain.printable import shorten
 from graphtrain.report.numbers import duration, metric
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import checkpoint_paths
@@ -24,6 +25,7 @@ from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STATUS_
 
 _DEPTH = 4
 _MOST_METRICS = 3
+_MOST_OF_AN_ERROR = 60
 _STYLES = {"running": "cyan", "stopping": "cyan", "finished": "green", "failed": "red", "unreadable": "red"}
 _CLOCKS_DIFFER = 5.0  # seconds
 _END_OF_TIME = 1e12  # in seconds; anything beyond is a mistake
@@ -136,6 +138,12 @@ def _resumable(run: ListedRun) -> str:
     return "yes" if checkpoint_paths(run.path / CHECKPOINTS_FOLDER) else "no checkpoint"
 
 
+def _state(run: ListedRun) -> str:
+    """Its state; a run that is finished may still have diverged."""
+    has_diverged = run.snapshot.state == "finished" and run.status.get("not_finite")
+    return f"{run.snapshot.state}, not finite" if has_diverged else run.snapshot.state
+
+
 def _best(run: ListedRun) -> Any:
     best = run.status.get("best")
     return best.get("value") if isinstance(best, Mapping) else None
@@ -143,14 +151,14 @@ def _best(run: ListedRun) -> Any:
 
 _COLUMNS: Mapping[str, Callable[[ListedRun], Any]] = {
     "run": lambda run: str(run.path),
-    "state": lambda run: run.snapshot.state,
+    "state": _state,
     "place": lambda run: run.status.get("place"),
     "graph": lambda run: run.snapshot.graph,
     "last metrics": _last_metrics,
     "best": _best,
     "age": lambda run: age(run.status),
     "resumable": _resumable,
-    "error": lambda run: run.status.get("error"),
+    "error": lambda run: shorten(run.status.get("error") or "", _MOST_OF_AN_ERROR),
 }
 _ALWAYS = ("run", "state")
 _USUAL = ("run", "state", "place", "graph", "last metrics", "age", "resumable")

@@ -98,6 +98,16 @@ def shown(value: Any, most: int = _MOST_CHARACTERS) -> str:
     return shorten(one_line(str(value)), most)
 
 
+def error_lines(error: Any, most: int = _MOST_CHARACTERS) -> list[str]:
+    """An untrusted error, as a status has it: what happened, and the hint, if there is one.
+
+    >>> error_lines("UsageError: no script hint: name one")
+    ['UsageError: no script', 'hint: name one']
+    """
+    what, mark, hint = str(error).rpartition(" hint: ")
+    return [shown(what, most), f"hint: {shown(hint, most)}"] if mark else [shown(error, most)]
+
+
 def shown_number(value: Any) -> str:
     """An untrusted value that should be a metric."""
     return metric(value) if isinstance(value, int | float) else shown(value)

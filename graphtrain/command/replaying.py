@@ -15,6 +15,7 @@ from graphtrain.command.failure import FAILED
 from graphtrain.command.output import console, counted, escaped, ignore, notify_once, print_lines, table
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.errors import UsageError
+from graphtrain.graph.elements import END
 from graphtrain.kind.trigger import Term
 from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
@@ -167,11 +168,36 @@ def replay_to(
         columns = ["parameter", "shape", "gradient norm", "weight norm"]
         printed.print(table(columns, _parameters(replay), right=columns[1:]))
         if debug:
-            names = {**replay.trainer.resources, **replay.slots_in_scope(), "torch": torch}
-            names |= {"trainer": replay.trainer, "gradients": replay.gradients}
-            printed.print(f"\nnames here: {escaped(', '.join(names))}", soft_wrap=True)
-            pdb.Pdb(nosigint=True).run("pass", names)
+            debugger = _Debugger(replay)
+            names = f"names here, as they are at each prompt: {', '.join(debugger.names)}"
+            printed.print(f"\n{escaped(names)}", soft_wrap=True)
+            debugger.run("pass", debugger.names)
         return 0
+
+
+class _Debugger(pdb.Pdb):
+    """A debugger at a moment of a replay. Slots and gradients are those of the moment of the prompt.
+
+    Attributes:
+        names: what can be named there.
+    """
+
+    def __init__(self, replay: Replay) -> None:
+        super().__init__(nosigint=True)
+        self._replay = replay
+        self.names: dict[str, Any] = dict(replay.trainer.resources)
+        self._refresh()
+        self.names |= {"torch": torch, "trainer": replay.trainer, "not_finite": replay.not_finite}
+
+    def precmd(self, line: str) -> str:
+        """Called before each command."""
+        self._refresh()
+        return super().precmd(line)
+
+    def _refresh(self) -> None:
+        if self._replay.trainer.position != END:
+            self.names |= self._replay.slots_in_scope()
+        self.names["gradients"] = self._replay.gradients
 
 
 def _replayed(
@@ -199,7 +225,7 @@ def _replayed(
 
 def _checkpoint(run_dir: Path, to: str) -> Path | None:
     """The checkpoint that `--to` names: best, newest, or a name in the run directory; None for an amount."""
-    path = checkpoint_folder(Path(to).name, run_dir / CHECKPOINTS_FOLDER) if to == Path(to).name else Path(to)
+    path = checkpoint_folder(to, run_dir / CHECKPOINTS_FOLDER)
     return path if path.parent == run_dir / CHECKPOINTS_FOLDER and path.is_dir() else None
 
 
@@ -232,9 +258,11 @@ def _span_around(
             return checkpoint, lineage[min(number + 1, len(lineage) - 1)]
     oldest = lineage[0]
     if reason := history.why_not_from_the_beginning(oldest):
+        count, name = _count(oldest, term), oldest.path.name
+        just = "just " * (count == term.base.amount)  # a step is counted before it is saved
         raise UsageError(
-            f"{term} is before the oldest checkpoint, {oldest.path.name}, and {reason}",
-            f"name a later moment: the oldest checkpoint is at {_count(oldest, term):g} {term.base.unit}",
+            f"{term} is {just}before the oldest checkpoint, {name}, and {reason}",
+            f"name a moment after {count:g} {term.base.unit}, or the checkpoint itself: --to {name}",
         )
     return None, oldest
 

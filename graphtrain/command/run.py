@@ -136,8 +136,8 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
 
 
 # Options for the start of a run, which a resume does not repeat; and limits that have been reached.
-_OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
-_OF_THE_END = ("--until=", "--before=")
+OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
+OF_THE_END = ("--until=", "--before=")
 
 
 def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> str:
@@ -149,7 +149,7 @@ def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> 
     >>> resume_command(["graphtrain", "run", "a.py", "--fork", "r", "--until", "2 steps"], Path("s"), is_reached=True)
     'graphtrain run a.py --run-dir s'
     """
-    kept = without(words, [*_OF_THE_START, *(_OF_THE_END if is_reached else ())])
+    kept = without(words, [*OF_THE_START, *(OF_THE_END if is_reached else ())])
     is_named = any(word.partition("=")[0] == "--run-dir" for word in kept)
     return shlex.join([*kept, *([] if is_named else ["--run-dir", str(run_dir)])])
 

@@ -14,7 +14,7 @@ import click
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
 from graphtrain.command.listing import age, print_runs, run_directories
-from graphtrain.command.output import console, notify, shown, shown_number
+from graphtrain.command.output import console, error_lines, notify, shown, shown_number
 from graphtrain.errors import UsageError
 from graphtrain.lazy import PARTS, installed
 from graphtrain.printable import one_line
@@ -99,7 +99,7 @@ def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
     yield one_line(f"{run_dir}: {snapshot.state}, graph {snapshot.graph}{place}")
     yield from (f"  {line}" for line in _panel(snapshot))
     if status.get("error"):
-        yield f"  {shown(status['error'])}"
+        yield from (f"  {line}" for line in error_lines(status["error"]))
     if status.get("not_finite"):
         yield f"  {shown(status['not_finite'])}"
     yield f"  newest checkpoint {shown(status.get('checkpoint') or 'none yet')}"

@@ -275,8 +275,9 @@ class _Training:
                 hint = suggestion(name, recorded) or f"recorded are {quoted(sorted(recorded))}"
                 report(f"--show {name}: no row of metrics has `{name}`; {hint}")
         further = f"; a later {endings} trains it further" if endings else ""
-        diverged = f", and {trainer.not_finite}" if trainer.not_finite else ""
-        report(f"{outcome}{diverged}{further}: {run_dir}  digest {trainer.digest()[:16]}")
+        if diverged := trainer.not_finite:  # to train it further would not help
+            further = f", and {diverged}" if outcome is Outcome.FINISHED else f". {diverged}"
+        report(f"{outcome}{further}: {run_dir}  digest {trainer.digest()[:16]}")
         if outcome.resumable:
             report(self._resume_with(run_dir, is_reached=outcome is not Outcome.STOPPED))
         return self._code_of_a_stop(run_dir) if outcome is Outcome.STOPPED else 0

@@ -27,14 +27,15 @@ class History:
         self._bound, self._program, self._requests = node, program, requests
 
     def restore(self, to: str = "checkpoint", keep: Collection[str] | None = None, most: int | None = None) -> bool:
-        """Request a return to the last checkpoint of the node `to`; False if it has saved nothing yet.
+        """Request a return to the last checkpoint of the node `to` with finite weights; False if there is none yet.
 
         The run returns once the visit is over: resources, progress, gradients, random numbers and the position in the
         data become those of the checkpoint, rows of metrics recorded since are cut, and a checkpoint follows
         immediately. All ranks have to request it at the same visit.
 
         A run does not return to checkpoints from before it was changed: by other hyper-parameters or another graph
-        at a resume, by `rewire`, or by `load`.
+        at a resume, by a fork, by `rewire`, or by `load`. The checkpoint that such a resume, or a fork, begins with is
+        one of every node that saves.
 
         Arguments:
             to: the name of a node that requests checkpoints, in the same graph or an enclosing one.

@@ -104,6 +104,12 @@ class Replay:
         """The present gradients of parameters, by the same names."""
         return {name: parameter.grad for name, parameter in self.parameters.items() if parameter.grad is not None}
 
+    def not_finite(self) -> dict[str, int]:
+        """How many values of a parameter or gradient are infinite or NaN, by its name; without those that have none."""
+        named = {**self.parameters, **{f"{name}.grad": gradient for name, gradient in self.gradients.items()}}
+        counts = {name: int((~tensor.detach().isfinite()).sum()) for name, tensor in named.items()}
+        return {name: count for name, count in counts.items() if count}
+
 
 def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> list[Transition]:
     """The transitions, where fetching a batch clears every slot that is no longer read.
@@ -139,6 +145,11 @@ def parse_moment(text: str, graph: Graph) -> Term:
     '48211 steps'
     """
     example = "--to '48211 steps'"
+    if text.strip().lower() in ("nan", "inf"):
+        raise UsageError(
+            f'--to: "{text}" is not an amount',
+            "a run with --overlay check_finite names the batch, and prints the command that replays it",
+        )
     terms = parse_amount(text, graph, "--to", example).terms
     if len(terms) != 1:
         raise UsageError(f'--to: "{text}" is not an amount', f"as in {example}")

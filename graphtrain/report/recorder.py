@@ -5,6 +5,7 @@ Metrics are a store with names, not slots: any node may add to it without being 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,10 @@ class Means:
         horizons: the names of the intervals that means are taken over, such as ``("log", "epoch")``.
         gather: sends the sums of a horizon to all ranks, and returns those of each. Default: there is one process.
 
+    Attributes:
+        only_finite: True to leave out what is added with a loss that is not finite; every `add` then waits for the
+            device. Default: False.
+
     >>> means = Means(("log", "epoch"))
     >>> means.add({"loss": 1.0}, samples=1); means.add({"loss": 4.0}, samples=2)
     >>> means.take("log")
@@ -58,6 +63,7 @@ class Means:
 
     def __init__(self, horizons: tuple[str, ...], gather: Callable[[Sums], list[Sums]] | None = None) -> None:
         self._gather = gather
+        self.only_finite = False
         # Values by name; a loss alone; names and a vector; or the number of a window that ends, and its metric.
         self._waiting: list[tuple[Any, Any, Collection[str]]] = []
         self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
@@ -116,6 +122,8 @@ class Means:
         """
         if not isinstance(values, _DETACHED):
             values = {name: detached(value) for name, value in values.items()}
+        if self.only_finite and not _is_loss_finite(values):
+            return
         self._waiting.append((values, samples, sums))
         if len(self._waiting) >= _MOST_WAITING:
             self.settle()
@@ -193,6 +201,15 @@ class Means:
         sums_of = {horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in state.items()}
         self._windows = {horizon: sums_of.pop(horizon) for horizon in state if horizon.startswith(f"{_WINDOW} ")}
         self._sums = {**{horizon: {} for horizon in self._sums}, **sums_of}
+
+
+def _is_loss_finite(values: Any) -> bool:
+    """False for values, as `Means.add` takes them, with a loss that is infinite or NaN."""
+    if isinstance(values, torch.Tensor):
+        return math.isfinite(values)
+    named = zip(*values, strict=True) if isinstance(values, tuple) else values.items()
+    losses = [value for name, value in named if name.rpartition("/")[2] == "loss"]
+    return all(math.isfinite(loss.value if isinstance(loss, Reduced) else loss) for loss in losses)
 
 
 def added(parts: Iterable[Sums]) -> Sums:

@@ -109,14 +109,14 @@ def check_names(names: Iterable[str], source: str) -> None:
 
 
 def loss_that_is_not_finite(row: Mapping[str, float]) -> str:
-    """The first loss of a row that is infinite or NaN, in words; empty if there is none.
+    """The name of the first loss of a row that is infinite or NaN; empty if there is none.
 
     >>> loss_that_is_not_finite({"loss": 0.5, "val/loss": float("nan"), "ratio": float("inf")})
-    '`val/loss` is nan'
+    'val/loss'
     """
     for name, value in row.items():
         if name.rpartition("/")[2] == "loss" and not math.isfinite(value):
-            return f"`{name}` is {value}"
+            return name
     return ""
 
 

@@ -164,7 +164,8 @@ class RankSave:
             with suppress(LostRankError):
                 self._publish("outcome", [what, message, getattr(error, "hint", "")])
             raise
-        self._publish("outcome", [_WRITTEN, written.path.name, {"digest": written.manifest.digest}])
+        outcome = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
+        self._publish("outcome", [_WRITTEN, written.path.name, outcome])
         self._forget()
         return written
 

@@ -72,7 +72,7 @@ class CheckpointWriter(Saves):
     Attributes:
         refusal: why the position tried last was not a save point.
         way_out: what to do about it, if that is known.
-        lineage: the checkpoints that the run can go back to.
+        lineage: the checkpoints that the run can go back to; none has weights that are not finite.
     """
 
     def __init__(
@@ -268,7 +268,9 @@ class CheckpointWriter(Saves):
         self._writing = None
         self._was_written = True
         _report(written.manifest.unknown, self._notices)
-        self.lineage, self._askers = self.lineage.with_saved(written.path.name, self._askers), frozenset()
+        if not written.manifest.not_finite:
+            self.lineage = self.lineage.with_saved(written.path.name, self._askers)
+        self._askers = frozenset()
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
         self._newest = _Newest(written.path, self._written_moment, written.first_number)
@@ -295,7 +297,7 @@ class CheckpointWriter(Saves):
         moment, newest, replaced = self._run.moment, self._newest, None
         if newest is not None and moment and moment == newest.moment:
             replaced, facts = newest.path, replace(facts, replaces=newest.first_number)
-        compiled, policy = self._run.compiled, self._policy
+        compiled, policy, before = self._run.compiled, self._policy, self.lineage
         if compiled.returning:
             self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
             lineage = self.lineage.with_saved(OWN, self._askers)
@@ -315,6 +317,8 @@ class CheckpointWriter(Saves):
         def write_part() -> Written:
             content, changed = compare() if compare is not None else ({}, [])
             known = replace(facts, data_content=content, unknown=[*facts.unknown, *changed])
+            if compiled.returning and staged.weight_that_is_not_finite:
+                known = replace(known, saved_by=before.saved)
 
             def write(write_folder: WriteFolder) -> Written:
                 if problem is not None:

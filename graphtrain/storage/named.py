@@ -1,7 +1,7 @@
 """Resolve names and paths to checkpoints, and read the graphs saved there; without torch.
 
-A checkpoint is named by its path, by ``RUN/best`` or ``RUN/newest``, or, where a run directory is given, by ``best``,
-``newest`` or the name of its folder. A run directory alone stands for its newest sound checkpoint.
+A checkpoint is named by its path, or by ``RUN/best``, ``RUN/newest`` or ``RUN/NAME``, where NAME is that of its folder;
+where a run directory is given, also without the run. A run directory alone stands for its newest sound checkpoint.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from graphtrain.storage.run_directory import BEST_FILE, CHECKPOINTS_FOLDER, Rank
 
 T = TypeVar("T")
 
+_MOST_NAMES = 10
+
 BEST, NEWEST = "best", "newest"
 """`RUN/best` and `RUN/newest` stand for checkpoints of the run in `RUN`."""
 
@@ -37,9 +39,13 @@ def _ignore(line: str) -> None:
 
 
 def _is_named(path: Path) -> bool:
-    """True for ``RUN/best`` and ``RUN/newest`` of a run directory, unless a file or folder has that name."""
-    is_name = path.name in (BEST, NEWEST) and not os.path.lexists(path)
-    return is_name and os.path.isdir(os.path.join(path.parent, CHECKPOINTS_FOLDER))
+    """True for ``RUN/best``, ``RUN/newest`` and ``RUN/NAME`` of a run, unless a file or folder has that name."""
+    if not path.name or os.path.lexists(path):
+        return False
+    folder = os.path.join(path.parent, CHECKPOINTS_FOLDER)
+    if path.name in (BEST, NEWEST):
+        return os.path.isdir(folder)
+    return os.path.isfile(os.path.join(folder, path.name, MANIFEST_FILE))
 
 
 def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Callable[[str], None] = _ignore) -> Path:
@@ -62,6 +68,8 @@ def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Call
     if not _is_named(path):
         return path
     run = path.parent
+    if path.name not in (BEST, NEWEST):
+        return run / CHECKPOINTS_FOLDER / path.name
     if path.name == NEWEST:
         return newest_in(run, _checked, notify, f"`{path}`: ")
     names = {checkpoint.name for checkpoint in own_checkpoint_paths(run / CHECKPOINTS_FOLDER)}
@@ -87,9 +95,12 @@ def existing_checkpoint(name: str | Path, folder: Path | None = None, option: st
     path = checkpoint_folder(name, folder)
     if path.is_dir():
         return path
+    near = Path(name).parent / CHECKPOINTS_FOLDER  # of the run in RUN/NAME
+    folder = near if len(Path(name).parts) > 1 and near.is_dir() else folder
     names = [checkpoint.name for checkpoint in own_checkpoint_paths(folder)] if folder is not None else []
-    close = nearest(str(name), names)
-    hint = f"did you mean {close}?" if close else f"there are: {', '.join(names)}" if names else known
+    close, listed = nearest(Path(name).name, names), names[-_MOST_NAMES:]
+    more = f"{len(names) - len(listed)} more, " if len(names) > len(listed) else ""
+    hint = f"did you mean {close}?" if close else f"there are: {more}{', '.join(listed)}" if names else known
     raise UsageError(f"{option}: " * bool(option) + f"there is no checkpoint `{name}`", hint)
 
 
@@ -172,7 +183,7 @@ def _checked(path: Path, manifest: Manifest) -> Path:
 
 
 def holds_a_graph(path: Path) -> bool:
-    """True for a run directory, and for a checkpoint: its folder, or ``RUN/best`` and ``RUN/newest``."""
+    """True for a run directory, and for a checkpoint: its folder, or ``RUN/best``, ``RUN/newest`` and ``RUN/NAME``."""
     # Not by `Path`, which raises for names that are too long.
     folder, manifest = os.path.join(path, CHECKPOINTS_FOLDER), os.path.join(path, MANIFEST_FILE)
     return os.path.isdir(folder) or os.path.isfile(manifest) or _is_named(path)

@@ -203,6 +203,7 @@ class StagedState:
         self._sums = checksums([tensors for tensors in only_covered if tensors.named])
         self._shared = {tensors.file for tensors in covered.files} - {tensors.file for tensors in only_covered}
 
+    @functools.cached_property
     def weight_that_is_not_finite(self) -> str:
         """The path of the first weight with an infinite or NaN value; empty if there is none."""
         for file, names in self._weights.items():

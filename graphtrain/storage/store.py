@@ -75,7 +75,7 @@ class FolderStore:
             if value is None and replaced is not None:
                 value = self._value(replaced, retention.best)
             facts = replace(facts, best={"metric": retention.best, "value": value})
-        if weight := state.weight_that_is_not_finite():
+        if weight := state.weight_that_is_not_finite:
             facts = replace(facts, not_finite=weight)
             if replaced is not None and not self.facts_of(replaced).not_finite:
                 replaced, facts = None, replace(facts, replaces=0)

@@ -118,8 +118,9 @@ def go_back(run: LiveRun, request: Return) -> None:
     name = writer.lineage.saved.get(request.to)
     if name is None:
         raise CheckpointError(
-            f"`{request.node}` sends the run back to the checkpoint of `{request.to}`, which could not be written",
-            "remove the cause, and resume",
+            f"`{request.node}` sends the run back to the checkpoint of `{request.to}`, which could not be written, "
+            "or has weights that are not finite",
+            "remove the cause, and resume from an earlier checkpoint: --resume NAME",
         )
     checkpoint = choose(files, ResumeOptions(files.checkpoints / name), run.rank_saves)
     assert checkpoint is not None, "it is named"
@@ -162,6 +163,7 @@ def _resume(
     elif in_place:
         session.recorder.load_rows([])
     is_newest = files is not None and files.is_newest(checkpoint)
+    begins_lineage = False
     is_same_graph = manifest.graph_hash == structural_hash(session.graph)
     is_continued = files is not None and files.owns(checkpoint) and checkpoint.ranks == session.world.world_size
     if is_newest and is_continued and is_same_graph and not restored.decided:
@@ -170,9 +172,11 @@ def _resume(
         lineage = Lineage.of(manifest, checkpoint.path.name)
         is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
         run.writer.lineage = lineage if is_as_it_was else lineage.forgotten()
-    # Saved before anything else, so that from now on a resume chooses this state.
-    if files is not None and (restored.decided or not is_newest):
-        run.save(run.requests.sync_policy)
+        begins_lineage = bool(session.compiled.returning) and not is_as_it_was
+    # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
+    if files is not None and (restored.decided or not is_newest or begins_lineage):
+        savers = frozenset(session.compiled.saving) if begins_lineage else frozenset()
+        run.save(run.requests.sync_policy, askers=savers)
     return restored.is_as_saved, changes
 
 

@@ -99,7 +99,8 @@ class LiveRun:
         self.status = StatusFile(self)
         loggers = list(loggers)
         shown = OnDisplay(display, self.snapshot, self.notices)
-        watchers = [shown, self.status, ToLoggers(loggers), OfLosses(self.notices), self.monitors]
+        losses = OfLosses(self.notices, lambda: self.session.graph)
+        watchers = [shown, self.status, ToLoggers(loggers), losses, self.monitors]
         self.watchers = Watchers(session.watch, watchers)
         rows = session.recorder.loggers
         if files is not None:

@@ -16,7 +16,6 @@ from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import AT_END, Trigger
 from graphtrain.lazy import part
 from graphtrain.names import suggestion
-from graphtrain.plan.scope import slots_of
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
@@ -222,10 +221,8 @@ class RunView(Recorded):
         error = self._run.failure
         if isinstance(error, NotFiniteError) and error.samples and "samples" in self.graph.units:
             nodes = self._session.compiled.program.nodes
-            reader = next(node for node in nodes if node.instance is error.check)
-            losses = {*slots_of(target for read, target in reader.plan_node.reads if read.name == "loss")}
-            writers = [node.path for node in nodes if not losses.isdisjoint(node.plan_node.own_writes)]
-            return ["--to", f"{error.samples} samples", "--node", (writers or [reader.path])[0]]
+            reader = next(node for node in nodes if node.instance is error.check)  # where batch and gradients are there
+            return ["--to", f"{error.samples} samples", "--node", reader.path]
         has_run = isinstance(error, GuardError)
         return replay_options(self._session.compiled, self._session.position, has_run=has_run) if is_replayed else []
 

@@ -22,11 +22,11 @@ from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.trainer.observer import MemoryTrend, memory_bytes
 
 if TYPE_CHECKING:
+    from graphtrain.graph import Graph
     from graphtrain.trainer.live_run import LiveRun
 
 # A watcher rests at least this many times as long as its last tick took.
 _LEAST_REST = 10
-_NOT_FINITE = "--overlay check_finite names the batch, and can drop it"
 
 
 class Watcher:
@@ -177,16 +177,29 @@ class ToLoggers(Watcher):
 
 @final
 class OfLosses(Watcher):
-    """Reports the first loss that is not finite."""
+    """Reports the first row with a loss that is not finite.
 
-    def __init__(self, notices: Notices) -> None:
-        self._notices = notices
+    Arguments:
+        graph: returns the graph of the run.
+    """
+
+    def __init__(self, notices: Notices, graph: Callable[[], Graph]) -> None:
+        self._notices, self._graph = notices, graph
         self._are_finite = True
+        self._finite_at: dict[str, int] = {}
 
     def row(self, row: Mapping[str, float], step: int) -> None:
-        if self._are_finite and (loss := loss_that_is_not_finite(row)):
-            self._are_finite = False
-            self._notices(f"{loss} at step {step}, the first loss that is not finite; {_NOT_FINITE}")
+        if not self._are_finite:
+            return
+        if not (name := loss_that_is_not_finite(row)):
+            self._finite_at |= dict.fromkeys(row, step)
+            return
+        from graphtrain.report.remedies import remedy
+
+        self._are_finite = False
+        before = f", and was finite in that of step {self._finite_at[name]}" if name in self._finite_at else ""
+        hint = remedy(name, step, self._graph())
+        self._notices(f"`{name}` is {row[name]} in the row of step {step}{before}{'; ' * bool(hint)}{hint}")
 
 
 @final

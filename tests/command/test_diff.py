@@ -104,6 +104,15 @@ def test_names_files_run_directories_and_checkpoints(stopped: Path, command: Com
     assert command("show", "r").out.startswith("fit  start: decide")
 
 
+def test_an_overlay_that_only_one_of_two_runs_has_is_one_row(stopped: Path, command: Command) -> None:
+    words = ("--overlay", "check_finite", "--until", "1 batches", "--quiet", "--run-dir", "checked")
+    assert command(*RUN, *words).code == 0
+    for names, sign in ((("r", "checked"), "+"), (("checked", "r"), "-")):
+        lines = [line.split() for line in command("diff", *names).out.splitlines()]
+        assert [sign, "overlay", "check_finite"] in lines
+        assert not any("check_loss" in line for line in lines)
+
+
 def test_an_unsound_checkpoint_is_passed_over(stopped: Path, command: Command) -> None:
     more = ("finish.after=5 epochs", "checkpoint.keep=100", "--until", "5 batches", "--quiet")
     assert command(*RUN, *more, "--run-dir", "r").code == 0

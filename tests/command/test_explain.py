@@ -119,6 +119,44 @@ def test_a_run_that_failed_before_it_began(folder: Path, command: Command) -> No
     assert told["next"][0] == shlex.join(["graphtrain", *RUN])
 
 
+DIVERGING = TINY.replace("(model, batch):", "(model, batch, step):").replace(
+    "    return model(batch).square().mean()",
+    "    return model(batch).square().mean() * (float('nan') if step > 4 else 1)",
+)
+
+
+def test_a_run_that_diverged(folder: Path, command: Command) -> None:
+    assert DIVERGING.count("nan") == 1
+    (folder / "tiny.py").write_text(DIVERGING)
+    assert command(*RUN).code == 0
+    told = sections(command("explain", "r").out)
+    assert "`loss` is not finite since step 6" in told[""][-1]
+    assert told["checkpoints"][-1] == "newest with finite weights 000002-step-4"
+    assert told["next"] == [
+        "graphtrain run tiny.py lr=0.2 'checkpoint.every=2 steps' 'log.every=1 steps' --quiet --fork r/000002-step-4 "
+        "--overlay check_finite --run-dir r-2",
+        "names the batch with which the loss diverges; --overlay skip_not_finite leaves such batches out",
+    ]
+    assert rows_of(command("ls", ".").out)[:2] == ["r", "finished, not finite"]
+    forget("tiny")
+    forked = command(*shlex.split(told["next"][0])[1:])
+    assert forked.code == 1 and "the loss is nan at batch 2 of epoch 2, after step 5" in forked.err, forked.err
+    told = sections(command("explain", "r-2").out)
+    assert told["next"][0].endswith(" samples' --node check_loss") and len(told["next"]) == 4
+    assert told[""][2].startswith("  hint: look at the batch first")
+    replayed = command(*shlex.split(told["next"][0])[1:])
+    assert replayed.code == 0 and "loss     float32 (): nan" in replayed.out and "nan  " in replayed.out, replayed
+    (error,) = rows_of(command("ls", "r-2/..", "--columns", "error", "--sort", "-error").out)[-1:]
+    assert len(error) == 60 and error.endswith("...")
+    status = command("status", "r-2").out.splitlines()
+    assert any(line.startswith("  hint: look at the batch first") for line in status)
+
+
+def rows_of(out: str) -> list[str]:
+    """The cells of the first run that is listed."""
+    return re.split(r" {2,}", out.splitlines()[1].strip())
+
+
 def test_a_failed_checkpoint_is_the_reason_of_a_stop(
     tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,7 +58,7 @@ def test_types_and_defaults_of_a_setup_are_words(folder: Path, command: Command)
         (["run", "tiny.py", "--max_epochs"], 'that is `finish.after = "N epochs"` here'),
         (["run", "tiny.py", "--grad_clip", "0.5"], "write clip.max_norm=0.5"),
         (["run", "tiny.py", "--gpus", "2"], "There is no option `--gpus`; write --processes 2"),
-        (["run", "tiny.py", "--lr", "3"], "settings are written without dashes: lr=3"),
+        (["run", "tiny.py", "--lr", "3"], "a setting of that name, if there is one, is written without dashes: lr=3"),
         (["render", "fit", "--outptu", "x.svg"], "did you mean `--output`?"),
         (["--verson"], "did you mean `--version`?"),
         (["statsu"], "There is no command `statsu`; did you mean `status`?"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from graphtrain.printable import shorten
 from tests.command.conftest import Command
 from tests.command.test_others import gone, write_status
 
@@ -143,7 +144,7 @@ def test_a_run_that_fails_before_it_begins_is_listed(place: str, tiny: Path, com
     assert command(*run, *words).code in (1, 2)
     (status,) = json.loads(command("ls", "--json").out)
     assert status["state"] == "failed" and status["error"].startswith(error) and status["arguments"] == {"lr": 0.2}
-    assert rows(command("ls").out)[1][-2:] == ["no checkpoint", status["error"]]
+    assert rows(command("ls").out)[1][-2:] == ["no checkpoint", shorten(status["error"], 60)]
     assert command("status", "runs/r").out.startswith("runs/r: failed, graph ?, before it began\n")
     sys.modules.pop("tiny", None)
     (tiny / "tiny.py").write_text(script)

@@ -206,6 +206,9 @@ def test_the_debugger(noted: Path, command: Command, monkeypatch: pytest.MonkeyP
         "p sorted(gradients)[:2], float(gradients['0.bias'][0])",
         "p type(model).__name__, tuple(batch[0].shape)",
         "p trainer.advance(), [one.grad for one in model.parameters()][0]",
+        "p gradients, not_finite()",
+        "!model[0].bias.data[:2] = float('inf')",
+        "p not_finite()",
         "c",
     ]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(typed) + "\n"))
@@ -214,14 +217,16 @@ def test_the_debugger(noted: Path, command: Command, monkeypatch: pytest.MonkeyP
     assert (result.code, contents(noted / "r")) == (0, before)
     expected = load_file(noted / "noted" / "step-5.safetensors")
     answers = [line.removeprefix("(Pdb) ") for line in result.out.splitlines() if line.startswith("(Pdb) ")]
-    assert answers[:5] == [
+    assert answers[:6] == [
         "('zero_grad', 5)",
         repr(float(expected["loss"])),
         repr((["0.bias", "0.weight"], float(expected["0.bias"][0]))),
         "('Sequential', (3, 4))",
         "('decide', None)",
+        "({}, {})",
     ]
-    assert "names here: model, optimizer" in result.out and "gradients" in result.out
+    assert "(Pdb) {'0.bias': 2}" in result.out
+    assert "names here, as they are at each prompt: model, optimizer" in result.out and "gradients" in result.out
 
 
 def test_the_debugger_inside_a_nested_graph(noted: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,12 +255,13 @@ def test_a_run_that_was_killed_goes_beyond_its_last_checkpoint(noted: Path, comm
 # --- Refusals --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.first(4)
+@pytest.mark.first(5)
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
         (["--to", "10 steps"], "the run never reached 10 steps: it is finished at 9 steps", ""),
         (["--to", "99 batches"], "the run never reached 99 batches: it is finished at 24 batches", ""),
+        (["--to", "nan"], '--to: "nan" is not an amount', "--overlay check_finite"),
         (["--to", "9999 samples"], "the run does not reach 9999 samples: it ends at step 9", "an earlier moment"),
         (["--to", "5 stops"], "--to: unknown unit `stops`", "did you mean `steps`?"),
         (["--to", "often"], '--to: expected "<number> <unit>"', "as in --to '48211 steps'"),
@@ -285,7 +291,9 @@ def test_before_the_oldest_checkpoint_of_a_fork(noted: Path, command: Command) -
     result = command("replay", "whole.py", "--run-dir", "forked", "--to", "2 steps")
     assert result.code == 2
     assert "2 steps is before the oldest checkpoint, 000001-step-9, and the run started from 0" in result.err
-    assert "name a later moment: the oldest checkpoint is at 9 steps" in result.err
+    assert "name a moment after 9 steps, or the checkpoint itself: --to 000001-step-9" in result.err
+    result = command("replay", "whole.py", "--run-dir", "forked", "--to", "9 steps")
+    assert "9 steps is just before the oldest checkpoint, 000001-step-9, and the run" in result.err
     assert command("replay", "whole.py", "--run-dir", "forked", "--to", "10 steps").code == 0
 
 

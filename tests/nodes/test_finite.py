@@ -97,10 +97,11 @@ def test_a_loss_that_is_not_finite_is_named_when_a_row_is_recorded() -> None:
     with pytest.raises(NotFiniteError) as error:
         trainer.run()
     assert error.value.message == (
-        "the loss is nan at batch 3 of epoch 1, samples 13 to 18 of the run; 3 of 6 since the row before"
+        "the loss is nan at batch 3 of epoch 1, after step 1, samples 13 to 18 of the run; "
+        "3 of the 6 batches since the last row are like it"
     )
     assert trainer.read("next_batch.batches") == 6, "where the first row was due"
-    assert 'action = "drop"' in error.value.hint
+    assert "--overlay skip_not_finite" in error.value.hint and "learning rate" not in error.value.hint
 
 
 def test_it_is_named_at_the_end_where_no_row_is_due() -> None:
@@ -112,8 +113,15 @@ def test_it_is_named_at_the_end_where_no_row_is_due() -> None:
 @pytest.mark.parametrize(
     ("of", "expected"),
     [
-        ("gradients", "a gradient is nan in the window that ends with batch 4 of epoch 1"),
-        ("parameters", "a weight is nan after batch 4 of epoch 1"),
+        (
+            "gradients",
+            "a gradient is nan in the window that ends with batch 4 of epoch 1, after step 1, "
+            r"samples 19 to 24 of the run: 0.weight \(1 of 4\)",
+        ),
+        (
+            "parameters",
+            r"a weight is nan after batch 4 of epoch 1, step 2, samples 19 to 24 of the run: 0.weight \(1 of 4\)",
+        ),
     ],
 )
 def test_gradients_and_weights_are_named_too(of: str, expected: str) -> None:
@@ -158,13 +166,21 @@ def test_the_first_loss_in_a_row_is_reported_without_the_overlay() -> None:
     said: list[str] = []
     trainer = trainer_of(graph_of(overlays=()), LOSS, said=said)
     assert trainer.run() is Outcome.FINISHED
-    assert [line for line in said if "not finite" in line] == [
-        "`loss` is nan at step 3, the first loss that is not finite; --overlay check_finite names the batch, and can "
-        "drop it"
+    assert [line for line in said if "in the row of" in line] == [
+        "`loss` is nan in the row of step 3; --overlay check_finite names the batch, and --overlay skip_not_finite "
+        "leaves such batches out"
     ]
     said.clear()
+    trainer_of(graph_of(overlays=()).set("log", every="1 steps"), {4: math.nan}, said=said).run()
+    assert any(
+        line.startswith("`loss` is nan in the row of step 3, and was finite in that of step 2; ") for line in said
+    )
+    said.clear()
+    trainer_of(graph_of(loss="off"), LOSS, said=said).run()
+    assert "`loss` is nan in the row of step 3" in said, "the graph has what would help"
+    said.clear()
     trainer_of(graph_of(overlays=()), {}, said=said).run()
-    assert not [line for line in said if "finite" in line]
+    assert not [line for line in said if "in the row of" in line]
 
 
 # ---- drop
@@ -182,6 +198,7 @@ def test_windows_with_a_fault_are_dropped_as_by_hand(of: str, faults: dict[int, 
     assert trainer.read("step.steps") == steps
     assert trainer.read(f"check_{of}.dropped") == EPOCHS * len(faults)
     assert len([line for line in said if "the window is dropped" in line]) == 1
+    assert all(math.isfinite(value) for row in trainer.metrics for value in row.values())
 
 
 def test_another_check_would_drop_other_windows() -> None:
@@ -217,7 +234,7 @@ def test_a_cut_run_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
 
 def test_what_was_not_read_before_a_cut_is_named_after_it(tmp_path: Path) -> None:
     trainer_of(graph_of(), LOSS, tmp_path).run(until="4 batches")
-    with pytest.raises(NotFiniteError, match=r"the loss is nan at batch 3 of epoch 1, samples 13 to 18 .*; 3 of 6"):
+    with pytest.raises(NotFiniteError, match=r"the loss is nan at batch 3 of epoch 1, .* 13 to 18 .*; 3 of the 6"):
         trainer_of(graph_of(), LOSS, tmp_path).run()
 
 
@@ -348,4 +365,4 @@ def test_a_replay_is_led_to_the_batch_and_the_node_where_it_arose(tmp_path: Path
     trainer = trainer_of(graph_of().set("checkpoint", every="2 batches"), {6: math.nan}, tmp_path)
     with pytest.raises(NotFiniteError, match="batch 7 of epoch 1"):
         trainer.run()
-    assert trainer.replay_options() == ["--to", "42 samples", "--node", "train_batch"]
+    assert trainer.replay_options() == ["--to", "42 samples", "--node", "check_loss"]

@@ -178,7 +178,7 @@ def test_what_is_looked_at_are_weights_of_any_type() -> None:
                 continue  # it has none
             state = {"w": torch.tensor([1.0, value]).to(dtype), "n": torch.tensor([1]), "empty": torch.zeros(0)}
             staged = StagedState({"resources": {"model": state}}, {}, StagingBuffers(), {"model": weights, "other": {}})
-            assert staged.weight_that_is_not_finite() == expected, (dtype, value)
+            assert staged.weight_that_is_not_finite == expected, (dtype, value)
 
 
 def test_without_the_rule_they_would_go() -> None:

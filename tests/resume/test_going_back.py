@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,11 +175,49 @@ def test_what_a_person_has_changed_is_not_undone(tmp_path: Path) -> None:
         PROCEDURE.graph(), run_dir=tmp_path, display=None, notify=lambda line: None, **_slower(PROCEDURE.resources())
     )
     changed.advance(1, from_setup="optimizer.lr")
-    assert not changed._run.writer.lineage.saved
+    newest = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1]
+    assert changed._run.writer.lineage.saved == {"checkpoint": newest}, "made after the change"
 
 
 def _slower(resources: dict[str, Any]) -> dict[str, Any]:
     return {**resources, "optimizer": torch.optim.SGD(resources["model"].parameters(), lr=0.01, momentum=0.9)}
+
+
+def test_it_goes_back_to_finite_weights(tmp_path: Path) -> None:
+    lines = Lines()
+    trainer = trainer_of(tmp_path, lines)
+    trainer.run(until="6 batches")
+    trainer.run(before="checkpoint")
+    with torch.no_grad():
+        trainer.resources["model"][0].bias[0] = math.nan
+    trainer.run()
+    (saved,) = (number for number, line in enumerate(lines) if "`model.0.bias` is not finite" in line)
+    assert lines[saved + 1].startswith("`rollback` sends the run back to 000001-step-2: ")
+    assert all(weight.isfinite().all() for weight in trainer.resources["model"].parameters())
+
+
+def test_a_fork_can_go_back_to_its_beginning(tmp_path: Path) -> None:
+    lines, graph = Lines(), Graph.load("fit").set("finish", after="9 batches")
+
+    def trainer_in(run_dir: Path, graph: Graph, sample: float) -> Trainer:
+        supplied = PROCEDURE.resources()
+        supplied["train_data"].dataset.tensors[0][0] *= sample
+        return Trainer(graph, run_dir=run_dir, display=None, notify=lines.append, **supplied)
+
+    trainer_in(tmp_path / "plain", graph, 0.0).run(until="5 batches")
+    trainer_in(tmp_path / "fork", graph.overlay("rollback"), math.nan).run(resume=tmp_path / "plain" / "newest")
+    assert [line.partition(":")[0] for line in lines if "sends" in line] == [
+        "`rollback` sends the run back to 000001-step-5"
+    ]
+
+
+def test_a_loss_that_is_not_finite_ends_a_run_that_has_nowhere_to_go_back_to(tmp_path: Path) -> None:
+    graph = PROCEDURE.graph().set("checkpoint", every="never")
+    resources = {**PROCEDURE.resources(), "training_step": lambda model, batch: model(batch[0]).mean() * math.inf}
+    trainer = Trainer(graph, run_dir=tmp_path, display=None, notify=lambda line: None, **resources)
+    with pytest.raises(NotFiniteError, match="no checkpoint with finite weights to go back to"):
+        trainer.run()
+    assert trainer.read("step.steps") == 0
 
 
 def test_it_goes_back_to_before_the_first_step_of_an_optimizer_with_a_schedule(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_they_name_checkpoints_wherever_one_is_named(trained: Path, tmp_path: Pa
     assert json.loads((trained / "best.json").read_text())["checkpoints"][0]["checkpoint"] == best.name
     assert checkpoint_folder(trained / "best") == best
     assert checkpoint_folder(trained / "newest") == newest
+    assert checkpoint_folder(trained / best.name) == best and saved_graph(trained / best.name) == Graph.load(best)
     assert saved_graph(trained / "best") == Graph.load(str(trained / "newest")) == Graph.load(best)
     assert named_weights(f"model={trained}/best") == ("model", best / "model.safetensors")
     for name, path in (("best", best), ("newest", newest)):
@@ -256,8 +257,9 @@ def test_a_folder_is_named_by_its_path_its_name_or_its_place(tmp_path: Path, mon
     assert checkpoint_folder("newest") == Path("newest"), "of no run"
     (run / "newest").write_text("a file of somebody")
     assert checkpoint_folder(run / "newest") == run / "newest" and not holds_a_graph(run / "newest")
-    assert [holds_a_graph(path) for path in (run, first, run / "best", tmp_path, folder, Path("a" * 9999))] == [
-        *[True] * 3, *[False] * 3
+    named = run, first, run / "best", run / first.name
+    assert [holds_a_graph(path) for path in (*named, tmp_path, folder, run / "gone", Path("a" * 9999))] == [
+        *[True] * 4, *[False] * 4
     ]  # fmt: skip
 
 
@@ -274,6 +276,10 @@ def test_a_name_of_nothing_says_what_there_is(tmp_path: Path) -> None:
         ("quite other", folder, "", "none", f"there is no checkpoint `quite other`\n  hint: there are: {names}"),
         ("other", tmp_path / "none", "", "save first", "there is no checkpoint `other`\n  hint: save first"),
         ("other", None, "", "", "there is no checkpoint `other`"),
+        (
+            f"{tmp_path}/other", None, "", "",
+            f"there is no checkpoint `{tmp_path}/other`\n  hint: there are: {names}",
+        ),
     ):  # fmt: skip
         with pytest.raises(UsageError) as refused:
             existing_checkpoint(name, where, option, known)

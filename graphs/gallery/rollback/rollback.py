@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from graphtrain import Above, node, progress
+from graphtrain import Above, NotFiniteError, node, progress
 
 _LATEST = 0.01  # the weight of the latest loss in mean and variance: they reach back about 100 losses
 
@@ -16,10 +16,12 @@ class Rollback:
     """Go back to the last checkpoint where the loss of a batch spikes, and leave out that batch and those before it.
 
     The run goes back to what the node `checkpoint` saved last, with everything but the progress of this node, and
-    trains again from there. A guard reads `skipped`, so that batches are fetched and not trained on. Before the first
-    checkpoint there is nowhere to go back to: the first spike there is reported, and all are trained through. Among
-    several ranks, the mean of their losses counts. Every visit waits for the device. It needs a run directory; each
-    checkpoint that it goes back to has to be written, so `checkpoint.if_busy` stays at "wait".
+    trains again from there; checkpoints with weights that are not finite are left out, and the one that a fork begins
+    with counts. A guard reads `skipped`, so that batches are fetched and not trained on. Before the first checkpoint
+    there is nowhere to go back to: the first spike there is reported, and all are trained through, but a loss that is
+    not finite ends the run. Among several ranks, the mean of their losses counts. Every visit waits for the device. It
+    needs a run directory; each checkpoint that it goes back to has to be written, so `checkpoint.if_busy` stays at
+    "wait".
 
     Sources: Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, section 5.1, where training went
     back by about 100 steps, and some 200 to 500 batches around each spike were left out. Kumar et al., "ZClip: adaptive
@@ -43,7 +45,8 @@ class Rollback:
         losses: how many there were.
 
     Raises:
-        NotFiniteError: the run has gone back as often as it may.
+        NotFiniteError: the run has gone back as often as it may, or a loss is not finite, and there is no checkpoint to
+            go back to.
         UsageError: there is no run directory.
 
     >>> from graphtrain import Graph
@@ -86,11 +89,18 @@ class Rollback:
             return
         if self._history.restore("checkpoint", most=self.most):
             self.skips = [*self.skips, *self._history.batches(self.skip)]
-        elif not self.reported:
+            return
+        [[epoch, number]] = self._history.batches()
+        spike = f"rollback: the loss is {value:.4g} at batch {number + 1} of epoch {epoch + 1}"
+        if not math.isfinite(value):
+            raise NotFiniteError(
+                f"{spike}, and there is no checkpoint with finite weights to go back to",
+                "checkpoint.every makes one earlier; --overlay check_finite names the batch, "
+                "and --overlay skip_not_finite leaves such batches out",
+            )
+        if not self.reported:
             self.reported = True
-            [[epoch, number]] = self._history.batches()
             self._notify(
-                f"rollback: the loss is {value:.4g} at batch {number + 1} of epoch {epoch + 1}, and no checkpoint was "
-                "made that the run could go back to: it trains on, and so it does at later ones before the first "
-                "checkpoint; checkpoint.every makes one earlier"
+                f"{spike}, and no checkpoint was made that the run could go back to: it trains on, and so it does at "
+                "later spikes before the first checkpoint; checkpoint.every makes one earlier"
             )
