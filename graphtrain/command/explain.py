@@ -109,21 +109,28 @@ class _Past:
             yield shown(not_finite)
 
     def _why_finished(self) -> Iterator[str]:
-        snapshot, manifest = self.snapshot, self._newest
+        manifest, snapshot = self._newest, self.snapshot
         ends = " or ".join(map(shown, snapshot.end))
         if ends:
-            reached = snapshot.done is not None and snapshot.done >= 1
-            yield f"it reached its end, {ends}" if reached else f"it ended before {ends}"
+            yield f"it reached its end, {ends}" if self._is_at_its_end else f"it ended before {ends}"
         if manifest is None or not manifest.ended:
             return
         try:
             graph = graph_of(self.path, manifest)
         except GraphtrainError:  # of a kind of graph that this version does not read
             return
+        of_nodes = [line for _, line in noted(self.status) if line.partition(": ")[0] in graph.nodes]
+        if of_nodes and not self._is_at_its_end:
+            yield shown(of_nodes[-1], 300)
+            return
         for edge in graph.edges.get(manifest.position, ()):
             if edge.target == END:
                 expression = f', where {edge.when} = "{shown(graph.guards.get(edge.when, ""))}"' if edge.when else ""
                 yield f"by the edge {manifest.position} -> {edge}{expression}"
+
+    @property
+    def _is_at_its_end(self) -> bool:
+        return self.snapshot.done is not None and self.snapshot.done >= 1
 
     # ---- what led there
 
@@ -196,7 +203,9 @@ class _Past:
             yield f"graphtrain status {shlex.quote(str(self.path))}"
         elif state == "finished":
             if not self.status.get("not_finite"):
-                yield "nothing; a later end, such as a larger finish.after, trains it further"
+                further = "such as a larger finish.after, trains it further"
+                by_itself = "it ended by itself: what ended it has to be set otherwise to train it further"
+                yield f"nothing; {f'a later end, {further}' if self._is_at_its_end else by_itself}"
         else:
             has_checkpoint = bool(checkpoint_paths(self.path / CHECKPOINTS_FOLDER))
             what = "resumes it" if has_checkpoint else "starts it from the beginning: there is no checkpoint"

@@ -96,6 +96,23 @@ def test_a_run_that_ended_early(folder: Path, command: Command) -> None:
     assert sections(command("explain", "r").out)[""][1] == "  it ended before 10 epochs"
 
 
+def test_what_a_node_says_of_an_end_or_an_error_is_told(folder: Path, command: Command) -> None:
+    text = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
+    (folder / "tiny.py").write_text(text)
+    words = ["run", "tiny.py", "lr=0", "--overlay", "early_stop", "finish.after=9 epochs", "--quiet", "--run-dir"]
+    assert command(*words, "r").code == 0
+    told = sections(command("explain", "r").out)
+    assert told[""][1] == "  it ended before 9 epochs"
+    assert re.fullmatch("  early_stop: val/loss has not improved on .* in 3 values", told[""][2])
+    assert told["next"][0].startswith("nothing; it ended by itself")
+    (folder / "tiny.py").write_text(
+        text.replace("return model(batch).square().mean()", "l = model(batch).mean(); l.backward(); return l")
+    )
+    assert command(*words, "own").code == 1
+    hint = "  hint: `train_batch` runs backward itself: return the loss, without calling loss.backward()"
+    assert sections(command("explain", "own").out)[""][2] == hint
+
+
 def test_a_run_that_was_killed_and_one_that_is_running(folder: Path, command: Command) -> None:
     write_status(folder, process=gone())
     told = sections(command("explain", "r").out)
