@@ -105,10 +105,10 @@ def test_what_a_node_says_of_an_end_or_an_error_is_told(folder: Path, command: C
     assert told[""][1] == "  it ended before 9 epochs"
     assert re.fullmatch("  early_stop: val/loss has not improved on .* in 3 values", told[""][2])
     assert told["next"][0].startswith("nothing; it ended by itself")
-    (folder / "tiny.py").write_text(
+    (folder / "own.py").write_text(
         text.replace("return model(batch).square().mean()", "l = model(batch).square().mean(); l.backward(); return l")
     )
-    assert command(*words, "own").code == 1
+    assert command("run", "own.py", *words[2:], "own").code == 1
     hint = "  hint: `train_batch` runs backward itself: return the loss, without calling loss.backward()"
     assert sections(command("explain", "own").out)[""][2] == hint
 
