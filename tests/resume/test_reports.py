@@ -20,9 +20,9 @@ from graphtrain.ranks import Ranks
 from graphtrain.resume import equal_ranks, provenance, restore, setup_change
 from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.equal_ranks import refuse_models, require_equal, require_equal_weights, require_one_folder
-from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, difference_error, encoded
+from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, encoded
 from graphtrain.resume.provenance import Provenance, code_changes
-from graphtrain.resume.restore import ResumeOptions, repeated
+from graphtrain.resume.restore import ResumeOptions, difference_error, repeated
 from graphtrain.resume.setup_change import factory_changes, unexplained
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.run_files import RunFiles
@@ -283,7 +283,12 @@ def test_a_changed_setting_in_words() -> None:
     assert str(error) == (
         "what is set up now differs from what the run was set up with:\n    a.b.lr: 1 -> 2\n    c.class: SGD -> Adam\n"
         "  hint: --from-setup a.b.lr,c takes the new values, --from-saved keeps the old ones; "
-        'in Python: run(from_setup="a.b.lr,c") or run(from_saved=True)'
+        'in Python: run(from_setup="a.b.lr,c") or run(from_saved=True); or begin another run, with another --run-dir'
+    )
+    changes = [HyperParameterChange("a.lr", 1, 2)]
+    assert difference_error(changes, ["lr 1 -> 2", "width 64 -> 8"], ended=True).message == (
+        "the run is finished, and what is set up now differs from what the run was set up with:\n"
+        "    arguments: lr 1 -> 2, width 64 -> 8\n    a.lr: 1 -> 2"
     )
 
 
