@@ -19,7 +19,14 @@ from graphtrain.command.output import notify_once
 from graphtrain.command.run import RunOptions, Script, resume_command
 from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
-from graphtrain.command.settings import Settings, logged_every, renamings, setup_arguments, with_parameters
+from graphtrain.command.settings import (
+    Settings,
+    arguments_in_force,
+    logged_every,
+    renamings,
+    setup_arguments,
+    with_parameters,
+)
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import CheckpointError, UsageError
@@ -40,7 +47,7 @@ from graphtrain.report.logger import Logger
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint, holds_a_graph, newest_in, saved_graph
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, has_begun
-from graphtrain.storage.run_files import Lead, write_failed_start
+from graphtrain.storage.run_files import Lead, write_start
 from graphtrain.trainer.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.trainer import Trainer
@@ -68,21 +75,29 @@ def train(program: Script | str, settings: Sequence[str], options: RunOptions, d
         return _Training(program, options, drive).run(read)
 
 
-def check_settings(program: Script, runs: Iterable[tuple[Sequence[str], RunOptions]]) -> None:
+def check_settings(
+    program: Script, runs: Iterable[tuple[Sequence[str], RunOptions]]
+) -> Iterator[tuple[Mapping[str, Any], Graph]]:
     """Refuse what one of several runs, each with its settings and options, would refuse before it calls `setup`.
+
+    Returns:
+        For each, the facts about its settings that are saved with a run, and the graph.
 
     Raises:
         UsageError, GraphError: an option, an argument, a parameter or the graph is wrong.
     """
-    checked: list[Mapping[str, Any]] = []
+    checked: list[tuple[Mapping[str, Any], Graph]] = []
     for settings, options in runs:
         read = Settings.of(settings, options.config)
         _check(options)
         with read.named():
-            setup_arguments(program.setup, read.arguments, program.name)
-            if read.parameters not in checked:  # runs that differ in arguments alone have one graph
-                checked.append(read.parameters)
-                _Training(program, options, None).graph(options.resume, read.parameters)
+            arguments = setup_arguments(program.setup, read.arguments, program.name)
+            graph = next((graph for parameters, graph in checked if parameters == read.parameters), None)
+            if graph is None:  # runs that differ in arguments alone have one graph
+                graph, _ = _Training(program, options, None).graph(options.resume, read.parameters)
+                checked.append((read.parameters, graph))
+        in_force = arguments_in_force(program.setup, arguments)
+        yield {"arguments": in_force, "given": sorted(arguments), "seed": options.seed}, graph
 
 
 @contextlib.contextmanager
@@ -96,7 +111,7 @@ def _failed_start(options: RunOptions, settings: Settings, command: str) -> Iter
         if options.run_dir is not None and not options.dry_run and not current_ranks().rank:
             with contextlib.suppress(CheckpointError):  # there is a worse one
                 known = {"arguments": settings.arguments, "parameters": settings.parameters, "command": command}
-                write_failed_start(options.run_dir, {**known, "error": error_line(error)})
+                write_start(options.run_dir, {"state": "failed", **known, "error": error_line(error)})
         raise
 
 

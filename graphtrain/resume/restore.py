@@ -442,8 +442,8 @@ def repeated(
     >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
     ('repeating 40 batches, 41 s', 'repeating nothing')
     >>> killed = {"trained": [140, 48.2], "state": "running", "rates": {"batches": 10.0}, "written_at_unix_seconds": 7}
-    >>> repeated((100, 7.5), killed), repeated((140, 48.2), killed), repeated((100, 7.5), killed, now=7.5)
-    ('repeating 40 to 61 batches, 41 to 43 s', 'repeating up to 21 batches, 2 s', 'repeating 40 to 46 batches, 41 s')
+    >>> repeated((100, 7.5), killed), repeated((140, 48.2), killed), "repeating ..."
+    ('repeating at least 40, at most 61 batches (41 to 43 s)', 'repeating up to 21 batches, 2 s', 'repeating ...')
     >>> repeated((100, 7.5), {**killed, "rates": {}})
     'repeating 40 batches, 41 s, or a little more'
     >>> repeated((3, 7.5), {**killed, "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
@@ -473,10 +473,11 @@ def repeated(
         )
         return f"repeating {known}"
     most = max(lost + math.ceil(rate * more_seconds) + 1, 1)  # one more: the batch that was fetched when it was killed
-    times = dict.fromkeys(f"{max(time, 0):.0f}" for time in (lost_seconds, lost_seconds + more_seconds))
+    least_time, most_time = (f"{max(time, 0):.0f}" for time in (lost_seconds, lost_seconds + more_seconds))
     if lost <= 0:
-        return f"repeating up to {_counted(most)}, {[*times][-1]} s"
-    return f"repeating {lost} to {_counted(most)}, {' to '.join(times)} s"
+        return f"repeating up to {_counted(most)}, {most_time} s"
+    times = f"{least_time} to {most_time}" if least_time not in ("0", most_time) else f"up to {most_time}"
+    return f"repeating at least {lost}, at most {_counted(most)} ({times} s)"
 
 
 def _counted(batches: int) -> str:
