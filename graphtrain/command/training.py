@@ -25,6 +25,7 @@ from graphtrain.command.settings import (
     logged_every,
     renamings,
     setup_arguments,
+    together,
     with_parameters,
 )
 from graphtrain.data.loaders import RankLocal
@@ -91,10 +92,13 @@ def check_settings(
         read = Settings.of(settings, options.config)
         _check(options)
         with read.named():
-            arguments = setup_arguments(program.setup, read.arguments, program.name)
+            calls = [functools.partial(setup_arguments, program.setup, read.arguments, program.name, read.places)]
             graph = next((graph for parameters, graph in checked if parameters == read.parameters), None)
             if graph is None:  # runs that differ in arguments alone have one graph
-                graph, _ = _Training(program, options, None).graph(options.resume, read.parameters)
+                calls.append(functools.partial(_Training(program, options, None).graph, options.resume, read))
+            arguments, *graphs = together(*calls)
+            if graph is None:
+                graph = graphs[0][0]
                 checked.append((read.parameters, graph))
         in_force = arguments_in_force(program.setup, arguments)
         yield {"arguments": in_force, "given": sorted(arguments), "seed": options.seed}, graph
@@ -143,8 +147,10 @@ class _Training:
         if options.fork is not None:
             resume = forked_checkpoint(options.fork, options.run_dir, resume, report)
         with settings.named():
-            arguments = setup_arguments(program.setup, settings.arguments, program.name)
-            graph, is_own = self.graph(resume, settings.parameters)
+            arguments, (graph, is_own) = together(
+                functools.partial(setup_arguments, program.setup, settings.arguments, program.name, settings.places),
+                functools.partial(self.graph, resume, settings),
+            )
         made = set_up(program.setup, arguments, program.name, graph, options.seed)
         loggers = self._loggers(made.loggers)
         self._check_names(made.resources)
@@ -176,8 +182,8 @@ class _Training:
 
     # ---- the graph and the resources
 
-    def graph(self, resume: str, parameters: Mapping[str, Any]) -> tuple[Graph, bool]:
-        """The graph to run, with the parameters of the command line; and whether it is the program's own."""
+    def graph(self, resume: str, settings: Settings) -> tuple[Graph, bool]:
+        """The graph to run, with the parameters that are set; and whether it is the program's own."""
         options = self._options
         own: Graph | str | Path | None = None
         try:
@@ -192,8 +198,8 @@ class _Training:
             source = graph_to_resume(options.run_dir, resume, self._report)
         if resume == options.resume:  # and this is no fork
             expect_overlays(options.overlay, options.run_dir, resume, self._report)
-        graph = logged_every(with_parameters(self._loaded(source), parameters), options.log_every)
-        graph = checked_graph(graph)
+        graph = with_parameters(self._loaded(source), settings.parameters, settings.places)
+        graph = checked_graph(logged_every(graph, options.log_every))
         if options.until is not None:
             parse_amount(options.until, graph)
         if options.before is not None:

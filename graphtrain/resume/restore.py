@@ -442,8 +442,8 @@ def repeated(
     >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
     ('repeating 40 batches, 41 s', 'repeating nothing')
     >>> killed = {"trained": [140, 48.2], "state": "running", "rates": {"batches": 10.0}, "written_at_unix_seconds": 7}
-    >>> repeated((100, 7.5), killed), repeated((140, 48.2), killed), "repeating ..."
-    ('repeating at least 40, at most 61 batches (41 to 43 s)', 'repeating up to 21 batches, 2 s', 'repeating ...')
+    >>> repeated((100, 7.5), killed), repeated((140, 48.2), killed)
+    ('repeating at least 40, at most 61 batches (41 to 43 s)', 'repeating up to 21 batches, 2 s')
     >>> repeated((100, 7.5), {**killed, "rates": {}})
     'repeating 40 batches, 41 s, or a little more'
     >>> repeated((3, 7.5), {**killed, "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
@@ -476,7 +476,8 @@ def repeated(
     least_time, most_time = (f"{max(time, 0):.0f}" for time in (lost_seconds, lost_seconds + more_seconds))
     if lost <= 0:
         return f"repeating up to {_counted(most)}, {most_time} s"
-    times = f"{least_time} to {most_time}" if least_time not in ("0", most_time) else f"up to {most_time}"
+    times = "up to " if least_time == "0" else f"{least_time} to "
+    times = f"{times if least_time != most_time else ''}{most_time}"
     return f"repeating at least {lost}, at most {_counted(most)} ({times} s)"
 
 

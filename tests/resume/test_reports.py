@@ -42,11 +42,16 @@ REPEATED: list[tuple[tuple[int, float], Mapping[str, Any], float | None, str]] =
     ((1, 1.0), {"trained": ["x", 1]}, None, ""),
     ((1, 1.0), {"trained": 7}, None, ""),
     ((100, 7.5), {**KILLED, "state": "stopping"}, 8.0, "repeating at least 40, at most 51 batches (41 to 42 s)"),
-    ((100, 7.5), KILLED, 7.0, "repeating at least 40, at most 41 batches (up to 41 s)"),
+    ((100, 7.5), KILLED, 7.0, "repeating at least 40, at most 41 batches (41 s)"),
     ((100, 7.5), KILLED, 99.0, "repeating at least 40, at most 61 batches (41 to 43 s)"),
     # A status of the future, or of no time, may be as old as any.
     ((100, 7.5), KILLED, 6.0, "repeating at least 40, at most 61 batches (41 to 43 s)"),
-    ((100, 7.5), {**KILLED, "written_at_unix_seconds": True}, 1.5, "repeating at least 40, at most 61 batches (41 to 43 s)"),
+    (
+        (100, 7.5),
+        {**KILLED, "written_at_unix_seconds": True},
+        1.5,
+        "repeating at least 40, at most 61 batches (41 to 43 s)",
+    ),
     ((127, 48.2), KILLED, 99.0, "repeating at least 13, at most 34 batches (up to 2 s)"),
     ((140, 48.2), {**KILLED, "rates": {"batches": 0.1}}, 7.5, "repeating up to 2 batches, 0 s"),
     ((150, 60.0), KILLED, 7.1, "repeating up to 1 batch, 0 s"),
