@@ -92,7 +92,9 @@ def check_settings(
         read = Settings.of(settings, options.config)
         _check(options)
         with read.named():
-            calls = [functools.partial(setup_arguments, program.setup, read.arguments, program.name, read.places)]
+            calls: list[Callable[[], Any]] = [
+                functools.partial(setup_arguments, program.setup, read.arguments, program.name, read.places)
+            ]
             graph = next((graph for parameters, graph in checked if parameters == read.parameters), None)
             if graph is None:  # runs that differ in arguments alone have one graph
                 calls.append(functools.partial(_Training(program, options, None).graph, options.resume, read))

@@ -82,7 +82,8 @@ MISSING = {"counter": {"count": 7}, "gone": {}, "absent": {}}
 def test_state_that_does_not_fit_the_resources_is_refused(saved: Any, fresh: list[str], message: str) -> None:
     with pytest.raises(CheckpointError) as caught:
         restored(objects(counter=Counter()), "resources", saved, fresh=fresh)
-    assert (caught.value.message, caught.value.hint) == (message, "")
+    hint = "make it as in the saved run; or begin another run, with another --run-dir" * ("no longer fits" in message)
+    assert (caught.value.message, caught.value.hint) == (message, hint)
     assert restored(objects(counter=Counter()), "resources", saved, fresh=["counter", "gone", "absent"]) == []
 
 
