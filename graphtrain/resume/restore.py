@@ -220,8 +220,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     state, position = placed(change, checkpoint.sections, manifest.position, manifest.ended, compiled)
     state = replace(state, progress={**state.progress, **options.kept})
     refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
-    arguments = run.environment.changed_arguments(manifest) if run.environment is not None else []
-    decisions = _Decisions.of(hyper_parameters, manifest, options, arguments)
+    decisions = _Decisions.of(run, manifest, options)
 
     # Sections that few runs need are written only where they hold something.
     sections = [name for name in SECTIONS if name in checkpoint.sections]
@@ -243,9 +242,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     parts = (fresh, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
     if is_whole := not any(parts):
         _expect_digest(checkpoint, compiled, state, position, sections, is_as_written=not (resized or options.kept))
-    in_use = hyper_parameters.in_use(decisions.repeated)
-    notes = hyper_parameters.apply(decisions.chosen, decisions.in_force)
-    taken = [name for name, value in hyper_parameters.in_use(in_use).items() if not is_equal(value, in_use[name])]
+    taken, notes = decisions.apply(hyper_parameters)
     run.loop.position, run.loop.ended = position, manifest.ended
     left = sorted(set(state.progress) - set(compiled.program.by_path))
     return Restored(
@@ -339,20 +336,17 @@ class _Decisions:
     in_force: Any
 
     @classmethod
-    def of(
-        cls, now: HyperParameters, manifest: Manifest, options: ResumeOptions, arguments: Sequence[str]
-    ) -> _Decisions:
+    def of(cls, run: Session, manifest: Manifest, options: ResumeOptions) -> _Decisions:
         """What the user has decided.
-
-        Arguments:
-            arguments: of `setup` that differ, in words.
 
         Raises:
             UsageError: a difference is undecided, or a saved value cannot be used.
         """
+        now, environment = run.hyper_parameters, run.environment
         saved, in_force = manifest.hyper_parameters, manifest.in_force
         decisions = cls(now.differences(saved, in_force), now.chosen(options.from_setup, saved, in_force), in_force)
         if decisions.undecided and not options.from_saved:
+            arguments = environment.changed_arguments(manifest) if environment is not None else ()
             raise difference_error(decisions.undecided, arguments, ended=manifest.ended)
         if unusable := [difference for difference in decisions.undecided if now.cannot_keep(difference)]:
             name = unusable[0].resource if unusable[0].field == "class" else unusable[0].name
@@ -363,16 +357,24 @@ class _Decisions:
     def undecided(self) -> list[HyperParameterChange]:
         return [difference for difference in self.differences if difference.name not in self.chosen]
 
-    @property
-    def repeated(self) -> list[str]:
-        """The names of those that are taken, and do not differ: when a command is repeated, they were taken before."""
-        return sorted(self.chosen - {difference.name for difference in self.differences})
+    def apply(self, hyper_parameters: HyperParameters) -> tuple[list[str], list[str]]:
+        """Take the chosen values.
+
+        Returns:
+            The names of those that do not differ from what was set up, and whose values in use have changed: where a
+            command is repeated, they were taken before, and none has. And notes for the user.
+        """
+        names = sorted(self.chosen - {difference.name for difference in self.differences})
+        before = hyper_parameters.in_use(names)
+        notes = hyper_parameters.apply(self.chosen, self.in_force)
+        after = hyper_parameters.in_use(names)
+        return [name for name in before if not is_equal(before[name], after[name])], notes
 
     def words(self, taken: Iterable[str]) -> list[str]:
         """What was decided.
 
         Arguments:
-            taken: those of `repeated` whose values in use have changed.
+            taken: as `apply` returns them.
         """
         return [
             *(f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences),
