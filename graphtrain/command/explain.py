@@ -16,10 +16,10 @@ from typing import Any
 import click
 
 from graphtrain.command.cli import command
-from graphtrain.command.listing import age
-from graphtrain.command.output import error_lines, shown, shown_number
+from graphtrain.command.listing import ListedRun, age, run_directories
+from graphtrain.command.output import counted, error_lines, shown, shown_number
 from graphtrain.command.run import OF_THE_END, OF_THE_START, resume_command, without
-from graphtrain.errors import GraphtrainError
+from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph.elements import END
 from graphtrain.names import quoted
 from graphtrain.report.remedies import lacks_a_check, replay_of_validation
@@ -30,6 +30,9 @@ from graphtrain.storage.run_directory import (
     ACTIVE,
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
+    NOT_BEGUN,
+    STARTING,
+    STATUS_FILE,
     last_rows,
     noted,
     present_status,
@@ -52,6 +55,13 @@ def explain(run_dir: Path) -> None:
     Arguments:
         run_dir: The directory of a run.
     """
+    if not (run_dir / STATUS_FILE).exists() and (runs := [*map(ListedRun.of, run_directories(run_dir))]):
+        failed = [run.path.relative_to(run_dir).as_posix() for run in runs if run.snapshot.state == "failed"]
+        folder = shlex.quote(str(run_dir))
+        raise UsageError(
+            f"`{run_dir}` holds {counted(len(runs), 'run')}: graphtrain ls {folder}",
+            f"name one of them{f'; failed: {quoted(failed)}' if failed else ''}",
+        )
     status = present_status(run_dir)
     past = _Past(run_dir, status, Snapshot.from_plain(status), read_starts(run_dir))
     sections = {
@@ -102,6 +112,8 @@ class _Past:
         elif read_status(self.path).get("state") in ACTIVE:
             yield f"process {process} is gone and has not stopped it: killed, out of memory, or the machine went down"
             yield f"it was last seen before {position}"
+        elif state in (STARTING, NOT_BEGUN):
+            yield "its script is being imported" if state == STARTING else "it was stopped before it began"
         else:
             yield f"it was interrupted at once in {position}, as by a second Ctrl-C"
         yield from hint
@@ -199,7 +211,7 @@ class _Past:
         if state == "failed" and isinstance(replay, list) and replay:
             yield shown(shlex.join(self._replay(command, [*map(str, replay)])), 500)
             yield "    repeats it up to the node that failed; --pdb opens a debugger there"
-        if state in ACTIVE:
+        if state in (*ACTIVE, STARTING):
             yield f"graphtrain status {shlex.quote(str(self.path))}"
         elif state == "finished":
             if not self.status.get("not_finite"):

@@ -17,16 +17,32 @@ import click
 from graphtrain.command.output import aligned, console, notify, table
 from graphtrain.errors import UsageError
 from graphtrain.names import in_natural_order, nearest
+from graphtrain.plain import json_value
 from graphtrain.printable import shorten
 from graphtrain.report.numbers import duration, metric
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import checkpoint_paths
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STATUS_FILE, present_status
+from graphtrain.storage.run_directory import (
+    ACTIVE,
+    CHECKPOINTS_FOLDER,
+    NOT_BEGUN,
+    STARTING,
+    STATUS_FILE,
+    present_status,
+)
 
 _DEPTH = 4
 _MOST_METRICS = 3
 _MOST_OF_AN_ERROR = 60
-_STYLES = {"running": "cyan", "stopping": "cyan", "finished": "green", "failed": "red", "unreadable": "red"}
+_STYLES = {
+    "starting": "cyan",
+    "running": "cyan",
+    "stopping": "cyan",
+    "finished": "green",
+    "failed": "red",
+    "unreadable": "red",
+}
+_UNBEGUN = (STARTING, NOT_BEGUN)
 _CLOCKS_DIFFER = 5.0  # seconds
 _END_OF_TIME = 1e12  # in seconds; anything beyond is a mistake
 
@@ -60,13 +76,17 @@ def run_directories(folder: Path) -> Iterator[Path]:
     start = len(folder.parts)
     for path, folders, _ in os.walk(folder):
         outer = Path(path)
-        in_order = sorted(sorted(folders), key=in_natural_order)  # to which 0.1 and 0.01 are alike
-        inner = [outer / name for name in in_order if not name.startswith(".")]
+        inner = in_order(outer / name for name in folders if not name.startswith("."))
         runs = [inner_path for inner_path in inner if not inner_path.is_symlink() and _is_run(inner_path)]
         yield from runs
         # Folders inside a run directory are not runs.
         is_deep = len(outer.parts) - start >= _DEPTH - 1
         folders[:] = [] if is_deep else [path.name for path in inner if path not in runs]
+
+
+def in_order(paths: Iterable[Path]) -> list[Path]:
+    """Directories as they are listed: numbers in their names are compared as numbers."""
+    return sorted(sorted(paths), key=lambda path: in_natural_order(path.name))  # to which 0.1 and 0.10 are alike
 
 
 def _is_run(path: Path) -> bool:
@@ -95,7 +115,7 @@ class ListedRun:
         try:
             return cls(path, present_status(path))
         except UsageError:
-            return cls(path, {"state": "unreadable" if (path / STATUS_FILE).exists() else "no status"})
+            return cls(path, {"state": "unreadable" if (path / STATUS_FILE).exists() else NOT_BEGUN})
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -114,7 +134,7 @@ class ListedRun:
             return _COLUMNS[column](self)
         return next((entries[column] for entries in self.tables if column in entries), None)
 
-    def key(self, column: str) -> tuple[int, float, list[tuple[int, str]]] | None:
+    def key(self, column: str) -> tuple[int, float, list[tuple[float, str]]] | None:
         """What it is sorted by: numbers before texts. None for a value that is missing, or NaN."""
         value = -(written_at(self.status) or 0) if column == "age" else self.value(column)
         if isinstance(value, int | float):
@@ -133,7 +153,7 @@ def _last_metrics(run: ListedRun) -> str:
 
 def _resumable(run: ListedRun) -> str:
     """Whether there is a checkpoint to resume from; empty for a run that is running, or done."""
-    if run.snapshot.state in (*ACTIVE, "finished"):
+    if run.snapshot.state in (*ACTIVE, *_UNBEGUN, "finished"):
         return ""
     return "yes" if checkpoint_paths(run.path / CHECKPOINTS_FOLDER) else "no checkpoint"
 
@@ -153,10 +173,10 @@ _COLUMNS: Mapping[str, Callable[[ListedRun], Any]] = {
     "run": lambda run: str(run.path),
     "state": _state,
     "place": lambda run: run.status.get("place"),
-    "graph": lambda run: run.snapshot.graph,
+    "graph": lambda run: run.snapshot.graph if run.status.get("graph") else None,
     "last metrics": _last_metrics,
     "best": _best,
-    "age": lambda run: age(run.status),
+    "age": lambda run: age(run.status) if run.snapshot.state not in _UNBEGUN else None,
     "resumable": _resumable,
     "error": lambda run: shorten(run.status.get("error") or "", _MOST_OF_AN_ERROR),
 }
@@ -178,7 +198,8 @@ def print_runs(
     Arguments:
         folder: where they are, for messages.
         sort: the column to sort by, with ``-`` in front for the largest first. Default: the order given.
-        columns: those after the run and its state. Default: the usual ones, and `error` if a run has one.
+        columns: those after the run and its state. Default: the usual ones, and `error` if a run has one; as JSON, the
+            whole status.
     """
     runs = [ListedRun.of(path) for path in paths]
     by = sort.removeprefix("-")
@@ -190,7 +211,13 @@ def print_runs(
         present = [run for run in runs if run.key(by) is not None]
         runs = [*sorted(present, key=lambda run: run.key(by) or (), reverse=by != sort), *missing]
     if as_json:
-        listed = [{"run_dir": str(run.path), **run.status} for run in runs]
+        names = [*dict.fromkeys([*_ALWAYS, *columns])]
+        listed = [
+            {name: json_value(run.value(name)) for name in names}
+            if columns
+            else {"run_dir": str(run.path), **run.status}
+            for run in runs
+        ]
         click.echo(json.dumps(listed, indent=2, allow_nan=False))
         return
     if not runs:

@@ -14,9 +14,16 @@ import click
 from graphtrain.command.cli import Command, command, launched, parameters_of
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.output import notify_once
-from graphtrain.command.script import load_graph, script_graph, setup_function
-from graphtrain.command.settings import print_arguments, print_parameters, values_in
+from graphtrain.command.script import arguments_in_source, load_graph, script_graph, setup_function
+from graphtrain.command.settings import (
+    Settings,
+    print_arguments,
+    print_parameters,
+    refuse_unknown_arguments,
+    values_in,
+)
 from graphtrain.graph import Graph
+from graphtrain.ranks.current import is_one_of_several
 
 
 @dataclass(frozen=True)
@@ -244,7 +251,21 @@ def program_command(program: Script) -> Command:
     return run
 
 
+def _refuse_misspelled(script: str, words: Sequence[str], config: Path | None) -> None:
+    """Refuse arguments that a script's setup does not have, before torch and the script are imported.
+
+    Tables of a file are compared with the graph, after that; so then are its arguments, and all is reported at once.
+    """
+    settings = Settings.of(words, config)
+    known = arguments_in_source(script)
+    if known is not None and not settings.places.keys() & settings.parameters.keys():
+        with settings.named():
+            refuse_unknown_arguments(settings.arguments, known[1], known[0], settings.places)
+
+
 def _train(program: Script | str, settings: Sequence[str], options: RunOptions) -> int:
+    if isinstance(program, str) and not is_one_of_several():
+        _refuse_misspelled(program, settings, options.config)
     if options.parallel is not None or any(len(values_in(text.partition("=")[2])) > 1 for text in settings):
         from graphtrain.command.sweep import sweep
 

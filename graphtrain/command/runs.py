@@ -19,7 +19,7 @@ from graphtrain.errors import UsageError
 from graphtrain.lazy import PARTS, installed
 from graphtrain.printable import one_line
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.run_directory import ACTIVE, STATUS_FILE, present_status
+from graphtrain.storage.run_directory import ACTIVE, NOT_BEGUN, STARTING, STATUS_FILE, present_status
 
 _EXIT_CODES = {"finished": 0, "stopped": STOPPED}
 _WIDTH_OF_A_PIPE = 120
@@ -37,8 +37,9 @@ def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_jso
     """List the runs in a folder: state, place, graph, last metrics, age, and whether they can be resumed.
 
     Only status files are read. A run whose process is gone is `interrupted`; one that failed before it began is listed
-    too, if it was given a --run-dir. Where standard output is no terminal, every run is one line, its cells are
-    separated by at least two spaces, and an empty cell is `-`.
+    too, if it was given a --run-dir, and so is a run of a sweep that is `starting`, or was stopped then (`not begun`).
+    Where standard output is no terminal, every run is one line, its cells are separated by at least two spaces, and an
+    empty cell is `-`.
 
     Exit codes: 0 listed, 2 there is no such folder.
 
@@ -50,7 +51,7 @@ def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_jso
             setup, metrics (their last values), parameters that the graph sets, and place, graph, last metrics, best
             (the metric of the best checkpoint), age, resumable, error. An argument goes before a metric of its name.
         sort (NAME): Sort by a column, shown or not; -NAME begins with the largest. Runs without a value are last.
-        as_json: Print the status of each run, as JSON.
+        as_json: Print the status of each run, as JSON; with --columns, only these columns.
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder `{folder}`", "name the folder that holds your run directories")
@@ -94,7 +95,7 @@ def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> 
 def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
     snapshot = Snapshot.from_plain(status)
     failed = f", in node {snapshot.position}" if snapshot.position else ", before it began"
-    places = {"finished": "", "failed": failed}
+    places = {"finished": "", "failed": failed, STARTING: "", NOT_BEGUN: ""}
     place = places.get(snapshot.state, f", next node {snapshot.position}")
     yield one_line(f"{run_dir}: {snapshot.state}, graph {snapshot.graph}{place}")
     yield from (f"  {line}" for line in _panel(snapshot))

@@ -119,6 +119,47 @@ def setup_function(script: str) -> tuple[Path, str, Callable[..., Any]]:
     return path, function_name, function
 
 
+def arguments_in_source(script: str) -> tuple[str, list[str]] | None:
+    """The function of ``SCRIPT[:FUNCTION]`` in messages, and the names of its arguments, from the source alone.
+
+    Returns:
+        None where only an import can tell: it takes any keyword, is decorated, or something else may bind its name.
+    """
+    path, function = split_script(script)
+    function = function or "setup"
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (OSError, ValueError, SyntaxError, RecursionError):  # reported by the import
+        return None
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    if len(found) != 1 or found[0].decorator_list or found[0].args.kwarg or _may_be_bound_elsewhere(tree, found[0]):
+        return None
+    arguments = found[0].args
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return f"{path.name}:{function}", names
+
+
+def _may_be_bound_elsewhere(tree: ast.Module, definition: ast.FunctionDef) -> bool:
+    """True unless the name of a function is that of its definition alone, however the module is executed."""
+    name = definition.name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            is_bound = node.name == name and node is not definition
+        elif isinstance(node, ast.Name):
+            is_bound = node.id in ("exec", "globals", "vars") or (
+                node.id == name and not isinstance(node.ctx, ast.Load)
+            )
+        elif isinstance(node, ast.alias):
+            is_bound = name in (node.asname, node.name) or node.name == "*"
+        elif isinstance(node, ast.Attribute):  # as in `module.setup = ...`, and `setup.__signature__ = ...`
+            is_bound = not isinstance(node.ctx, ast.Load) and name in (node.attr, ast.unparse(node.value))
+        else:
+            continue
+        if is_bound:
+            return True
+    return False
+
+
 # ---- the graph
 
 

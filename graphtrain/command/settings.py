@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 import tomllib
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from graphtrain.command.output import console, escaped, table
-from graphtrain.errors import EditError, GraphtrainError, UsageError
+from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import NESTED, nodes_of
 from graphtrain.graph.read_toml import Lines
@@ -94,20 +97,56 @@ def _is_value(text: str) -> bool:
     return _WORD.fullmatch(text) is not None or toml_value(text) != text
 
 
-def with_parameters(graph: Graph, parameters: Mapping[str, Any]) -> Graph:
+class _SeveralError(UsageError):
+    """Errors that are reported at once."""
+
+    def __init__(self, errors: Sequence[GraphtrainError]) -> None:
+        self.errors = errors
+        super().__init__(f"{len(errors)} settings are wrong:\n" + indent("\n".join(map(str, errors)), "    "))
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """What some calls return; if several of them refuse a setting, all that they refuse is reported.
+
+    Raises:
+        UsageError, GraphError: what the only one that refuses raises, or all of it.
+    """
+    returned: list[Any] = []
+    errors: list[GraphtrainError] = []
+    for call in calls:
+        try:
+            returned.append(call())
+        except _SeveralError as error:
+            errors += error.errors
+        except (UsageError, GraphError) as error:
+            errors.append(error)
+    if errors:
+        raise errors[0] if len(errors) == 1 else _SeveralError(errors)
+    return returned
+
+
+def with_parameters(graph: Graph, parameters: Mapping[str, Any], in_file: Collection[str] = ()) -> Graph:
     """The graph with parameters set by ``"node.parameter"``.
+
+    Arguments:
+        in_file: the names of those that a file sets, for messages. Default: the command line sets all.
 
     Raises:
         UsageError: there is no such node, or a parameter cannot have this value.
     """
-    for name, value in parameters.items():
+
+    def set_parameter(name: str, value: Any) -> None:
+        nonlocal graph
         node, _, parameter = name.rpartition(".")
         if not node or not parameter:
             raise UsageError(f"`{name}=` is not a parameter", "a parameter of a node is set with NODE.PARAM=VALUE")
         try:
             graph = graph.set(node, **{parameter: value})
         except EditError as error:
-            raise UsageError(f"`{name}=`: {error.message.removeprefix('set: ')}", error.hint) from None
+            shown = name if name in in_file else f"{name}="
+            raise UsageError(f"`{shown}`: {error.message.removeprefix('set: ')}", error.hint) from None
+
+    together(*(partial(set_parameter, name, value) for name, value in parameters.items()))
     return graph
 
 
@@ -233,8 +272,13 @@ def arguments_of(setup: Callable[..., Any]) -> dict[str, Parameter]:
     }
 
 
-def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: str) -> dict[str, Any]:
+def setup_arguments(
+    setup: Callable[..., Any], values: Mapping[str, Any], name: str, in_file: Collection[str] = ()
+) -> dict[str, Any]:
     """The arguments for a script's `setup`, checked against its signature.
+
+    Arguments:
+        in_file: the names of those that a file sets, for messages. Default: the command line sets all.
 
     Raises:
         UsageError: an argument is unknown, missing, or of another type.
@@ -246,25 +290,53 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
             f"`{RUN_ARGUMENT}` cannot be set: {name} receives the run itself by that name",
             "give the argument another name",
         )
-    checked = {}
-    for key, value in values.items():
+
+    def checked(key: str) -> Any:
         if key in known:
-            checked[key] = _coerced(known[key], value, name)
-        elif takes_any:
-            checked[key] = value
-        else:
-            words = pasted(key, value)
-            hint = suggestion(key, known) or ("it takes others" if known else "it takes none")
-            raise UsageError(
-                f"`{key}` is not an argument of {name}",
-                f"write {words}"
-                if words
-                else f"{hint.removesuffix('?')}; to set a parameter of a node, write NODE.{key}=VALUE",
-            )
-    for key, argument in known.items():
-        if argument.default is REQUIRED and key not in checked:
+            return _coerced(known[key], values[key], name)
+        if takes_any:
+            return values[key]
+        raise _unknown_argument(key, values[key], known, name, is_in_file=key in in_file)
+
+    def require(key: str, argument: Parameter) -> None:
+        if argument.default is REQUIRED and key not in values:
             raise UsageError(f"{name} needs the argument `{key}`", f"set it with {key}=VALUE")
-    return checked
+
+    required = [partial(require, key, argument) for key, argument in known.items()]
+    arguments = together(*(partial(checked, key) for key in values), *required)
+    return dict(zip(values, arguments, strict=False))
+
+
+def refuse_unknown_arguments(
+    values: Mapping[str, Any], known: Collection[str], name: str, in_file: Collection[str] = ()
+) -> None:
+    """Refuse arguments that a setup does not have, by the names of those that it has.
+
+    Arguments:
+        in_file: as for `setup_arguments`.
+
+    Raises:
+        UsageError: there is one, or several.
+    """
+
+    def refuse(key: str) -> None:
+        raise _unknown_argument(key, values[key], known, name, is_in_file=key in in_file)
+
+    together(*(partial(refuse, key) for key in values if key not in known and key != RUN_ARGUMENT))
+
+
+def _unknown_argument(key: str, value: Any, known: Collection[str], name: str, *, is_in_file: bool) -> UsageError:
+    words = pasted(key, value)
+    hint = (suggestion(key, known) or ("it takes others" if known else "it takes none")).removesuffix("?")
+    parameter = re.fullmatch(r"([\w/]+)\.(\w+)=(.+)", words)
+    if is_in_file and parameter is not None:
+        value = show_value(toml_value("".join(shlex.split(parameter[3]))))
+        words = f"{parameter[2]} = {value} in the table [{parameter[1]}]"
+    to_a_node = f"{key} = VALUE below the line [NODE]" if is_in_file else f"NODE.{key}=VALUE"
+    return UsageError(
+        f"`{key}` is not an argument of {name}",
+        f"write {words}" if words else f"{hint}; to set a parameter of a node, write {to_a_node}",
+    )
 
 
 def arguments_in_force(setup: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, str]:

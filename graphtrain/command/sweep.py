@@ -16,22 +16,41 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any, final
 
 from graphtrain.alive import end_with_parent
 from graphtrain.command.failure import FAILED, INTERRUPTED, STOPPED
-from graphtrain.command.listing import ListedRun, print_runs
+from graphtrain.command.listing import ListedRun, in_order, print_runs
 from graphtrain.command.output import counted, ignore, notify
 from graphtrain.command.run import RunOptions, Script, without
 from graphtrain.command.settings import toml_value, values_in
-from graphtrain.errors import UsageError
+from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
+from graphtrain.graph import Graph
+from graphtrain.graph.difference import Change
+from graphtrain.graph.registry import kind_of_node
+from graphtrain.kind.trigger import Trigger
+from graphtrain.names import quoted
+from graphtrain.printable import one_line
 from graphtrain.ranks.current import is_one_of_several
 from graphtrain.report.numbers import duration
-from graphtrain.storage.run_directory import ACTIVE, has_begun, is_alive_here, read_starts
+from graphtrain.report.snapshot import Snapshot
+from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
+from graphtrain.storage.named import graph_of
+from graphtrain.storage.run_directory import (
+    ACTIVE,
+    CHECKPOINTS_FOLDER,
+    NOT_BEGUN,
+    STARTING,
+    has_begun,
+    is_alive_here,
+    read_starts,
+)
+from graphtrain.storage.run_files import write_start
 
 OUTPUT_FILE = "output.txt"
 _POLLING_SECONDS = 0.05
@@ -54,7 +73,11 @@ def sweep(program: Script | str, settings: Sequence[str], options: RunOptions) -
         raise UsageError(f"two of the runs have the directory `{options.run_dir / twice}`", "give each value once")
     from graphtrain.command.training import check_settings
 
-    check_settings(program, [(run.settings, replace(options, run_dir=run.run_dir, quiet=True)) for run in runs])
+    each = [(run.settings, replace(options, run_dir=run.run_dir, quiet=True)) for run in runs]
+    checked = check_settings(program, each)
+    runs = [replace(run, about=about, graph=graph) for run, (about, graph) in zip(runs, checked, strict=True)]
+    if not (options.from_setup or options.from_saved):
+        _refuse_other_arguments(runs, options.run_dir)
     return _Sweep(runs, options, shlex.join([*program.words, *sys.argv[1:]])).run()
 
 
@@ -90,19 +113,85 @@ def _refuse(settings: Sequence[str], options: RunOptions) -> None:
 
 @dataclass(frozen=True)
 class _Run:
-    """One run of a sweep: its settings, its directory, and the words of its command line after the program."""
+    """One run of a sweep.
+
+    Attributes:
+        words: of its command line, after the program.
+        about: its arguments and seed, as they are saved with a run.
+        graph: with its parameters.
+    """
 
     settings: list[str]
     run_dir: Path
     words: list[str]
     command: str
+    about: Mapping[str, Any] = field(default_factory=dict)
+    graph: Graph | None = None
 
-    def is_finished(self, status: Mapping[str, Any]) -> bool:
-        """True if it has finished, and was started by the same command."""
+    def finished_before(self, status: Mapping[str, Any]) -> str:
+        """How it has finished before, in words; empty if there is something left to do.
+
+        It was started by the same command, or with the same settings but for an end that it has reached.
+        """
         if status.get("state") != "finished":
-            return False
+            return ""
         about = [start.get("about") for start in read_starts(self.run_dir)[-1:]]
-        return any(isinstance(facts, Mapping) and facts.get("command") == self.command for facts in about)
+        if any(isinstance(facts, Mapping) and facts.get("command") == self.command for facts in about):
+            return "finished before"
+        saved = self._saved
+        if saved is None or not saved.ended or saved.about.get("seed") != self.about["seed"] or self.changed_arguments:
+            return ""
+        assert self.graph is not None, "it was checked"
+        try:
+            changes = graph_of(self.run_dir, saved).diff(self.graph).changes
+        except GraphtrainError:  # of a kind of graph that this version does not read
+            return ""
+        ends = [change for change in changes if change.matters]
+        if not all(_is_reached(self.graph, change, saved) for change in ends):
+            return ""
+        return f"finished before{''.join(f', after {end}' for end in Snapshot.from_plain(status).end * bool(ends))}"
+
+    @cached_property
+    def changed_arguments(self) -> list[str]:
+        """The arguments of `setup` that differ from those of the run in its directory, in words."""
+        from graphtrain.resume.environment import argument_changes
+
+        return argument_changes(self._saved.about, self.about) if self._saved is not None else []
+
+    @cached_property
+    def _saved(self) -> Manifest | None:
+        """That of its newest checkpoint, from which it is resumed; None if there is none."""
+        paths = checkpoint_paths(self.run_dir / CHECKPOINTS_FOLDER)
+        try:
+            return read_manifest(paths[-1]) if paths else None
+        except GraphtrainError:  # the run chooses another one
+            return None
+
+
+def _is_reached(graph: Graph, change: Change, saved: Manifest) -> bool:
+    """True if a difference of two graphs is the end of the run, and training has come to the end of this one."""
+    node, _, parameter = change.path.rpartition(".")
+    kind = kind_of_node(graph.nodes[node]) if change.what == "parameter" and node in graph.nodes else None
+    value = graph.nodes[node].parameters.get(parameter) if kind is not None else None
+    if kind is None or kind.trigger != "after" or parameter != "after" or not isinstance(value, str | list | tuple):
+        return False
+    reached = {"steps": saved.step, "epochs": saved.epoch}
+    return any(term.unit in reached and reached[term.unit] >= term.amount for term in Trigger(value).terms)
+
+
+def _refuse_other_arguments(runs: Sequence[_Run], folder: Path) -> None:
+    """Refuse arguments that are not those with which the runs in the folder were made: none would be resumed."""
+    others: dict[str, list[str]] = {}
+    for run in runs:
+        for change in run.changed_arguments:
+            others.setdefault(change, []).append(run.run_dir.name)
+    if others:
+        lines = [f"    {change} in {quoted(names, 3)}" for change, names in others.items()]
+        raise UsageError(
+            "\n".join([f"the runs in `{folder}` were made with other arguments:", *lines]),
+            "name another folder with --run-dir; or add --from-saved, and those that are not finished are resumed with "
+            "these arguments and the saved hyper-parameters",
+        )
 
 
 def _combinations(settings: Sequence[str], folder: Path, program: Sequence[str]) -> Iterator[_Run]:
@@ -160,8 +249,10 @@ class _Sweep:
         self._most = options.parallel or 1
         self._report = ignore if options.quiet else notify
         self._waiting = deque(enumerate(runs))
-        self._running: dict[int, tuple[Any, float]] = {}  # number -> process, and when it began
+        # Number -> process, when it began, and the size of its output then.
+        self._running: dict[int, tuple[Any, float, int]] = {}
         self._codes: dict[int, int] = {}
+        self._errors: dict[int, str] = {}
         self._asked: list[int] = []  # the signals that came
 
     def run(self) -> int:
@@ -179,7 +270,7 @@ class _Sweep:
         try:
             self._make_all(is_shown=is_shown)
         finally:
-            for process, _ in self._running.values():
+            for process, *_ in self._running.values():
                 process.send_signal(signal.SIGTERM)
                 process.wait()
             for number in handled:
@@ -190,7 +281,7 @@ class _Sweep:
         while self._running or (self._waiting and not self._asked):
             while self._waiting and len(self._running) < self._most and not self._asked:
                 self._begin(*self._waiting.popleft(), is_shown=is_shown)
-            for number, (process, began) in [*self._running.items()]:
+            for number, (process, began, printed) in [*self._running.items()]:
                 if (code := process.poll()) is not None:
                     del self._running[number]
                     # A process without handlers yet has done nothing, so a signal that was passed on has stopped it.
@@ -199,13 +290,36 @@ class _Sweep:
                     outcome = _OUTCOMES.get(self._codes[number])
                     where = "" if outcome or is_shown else f"; see {OUTPUT_FILE} there"
                     self._say(number, f"{outcome or 'failed'} after {duration(time.monotonic() - began)}{where}")
+                    self._note_end(number, printed)
             time.sleep(_POLLING_SECONDS)
+
+    def _note_end(self, number: int, printed: int) -> None:
+        """Note why a run failed, and in its status that it has not begun.
+
+        Arguments:
+            printed: the size of its output before.
+        """
+        code, run_dir = self._codes[number], self._runs[number].run_dir
+        status = ListedRun.of(run_dir).status
+        if code not in _OUTCOMES:
+            refused = [line for line in _lines_after(run_dir / OUTPUT_FILE, printed) if line.startswith(_REFUSED)]
+            error = refused[-1].removeprefix(_REFUSED) if refused else str(status.get("error") or "")
+            name = next((each.name for each in signal.Signals if each == -code), f"signal {-code}")
+            self._errors[number] = one_line(f"killed by {name}" if code < 0 else error, _MOST_CHARACTERS)
+        if status.get("state") == STARTING:
+            state = "failed" if number in self._errors else NOT_BEGUN
+            self._note_start(self._runs[number], state=state, error=self._errors.get(number, ""))
+
+    def _note_start(self, run: _Run, **facts: str) -> None:
+        """Let `graphtrain ls` list a run that has not begun."""
+        with suppress(CheckpointError):  # the run reports it
+            write_start(run.run_dir, {"command": run.command, **facts})
 
     def _begin(self, number: int, run: _Run, *, is_shown: bool) -> None:
         status = ListedRun.of(run.run_dir).status
-        if run.is_finished(status):
+        if finished := run.finished_before(status):
             self._codes[number] = 0
-            self._say(number, "finished before")
+            self._say(number, finished)
         elif status.get("state") in ACTIVE and is_alive_here(status):
             self._codes[number] = STOPPED
             self._say(number, f"process {status['process']} trains it already")
@@ -215,15 +329,18 @@ class _Sweep:
                 run.run_dir.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise UsageError(f"cannot create the run directory `{run.run_dir}`: {error.strerror}") from None
-            process = start(run.words, None if is_shown else run.run_dir / OUTPUT_FILE)
-            self._running[number] = (process, time.monotonic())
+            self._note_start(run, state=STARTING)
+            output = run.run_dir / OUTPUT_FILE
+            printed = output.stat().st_size if output.is_file() else 0
+            process = start(run.words, None if is_shown else output)
+            self._running[number] = (process, time.monotonic(), printed)
             for asked in list(self._asked):  # since it was decided to start it
                 process.send_signal(asked)
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         """A signal handler: the runs stop at their next save point, and none is started any more."""
         self._asked.append(number)
-        for process, _ in list(self._running.values()):
+        for process, *_ in list(self._running.values()):
             process.send_signal(number)
 
     def _say(self, number: int, what: str) -> None:
@@ -236,11 +353,26 @@ class _Sweep:
         failed = len(codes) - done - stopped
         if not self._options.quiet:
             folder = self._options.run_dir or Path()
-            print_runs([run.run_dir for run in self._runs if run.run_dir.exists()], folder)
+            print_runs(in_order(run.run_dir for run in self._runs if run.run_dir.exists()), folder)
+        for number, error in sorted(self._errors.items()):
+            self._report(f"{self._runs[number].run_dir} failed: {error or f'see {OUTPUT_FILE} there'}")
         counts = {"failed": failed, "stopped or not begun": stopped}
         words = [f"{done} of {counted(len(codes), 'run')} done", *(f"{n} {what}" for what, n in counts.items() if n)]
-        self._report(", ".join(words) + (f"; resume with: {self._command}" if done < len(codes) else ""))
+        again = "try again with" if failed else "resume with"
+        self._report(", ".join(words) + (f"; {again}: {self._command}" if done < len(codes) else ""))
         return STOPPED if stopped else FAILED if failed else 0
 
 
 _OUTCOMES = {0: "done", STOPPED: "stopped"}
+_REFUSED = "error: "  # as `exit_on_failure` prints it
+_MOST_CHARACTERS = 300
+
+
+def _lines_after(output: Path, position: int) -> list[str]:
+    """The lines that a process has added to its output; none where it was shown."""
+    try:
+        with output.open("rb") as file:
+            file.seek(position)
+            return file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []

@@ -19,7 +19,15 @@ from graphtrain.command.output import notify_once
 from graphtrain.command.run import RunOptions, Script, resume_command
 from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
-from graphtrain.command.settings import Settings, logged_every, renamings, setup_arguments, with_parameters
+from graphtrain.command.settings import (
+    Settings,
+    arguments_in_force,
+    logged_every,
+    renamings,
+    setup_arguments,
+    together,
+    with_parameters,
+)
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import CheckpointError, UsageError
@@ -40,7 +48,7 @@ from graphtrain.report.logger import Logger
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint, holds_a_graph, newest_in, saved_graph
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, has_begun
-from graphtrain.storage.run_files import Lead, write_failed_start
+from graphtrain.storage.run_files import Lead, write_start
 from graphtrain.trainer.breakpoints import parse_amount, refuse_unknown_node
 from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.trainer import Trainer
@@ -68,21 +76,34 @@ def train(program: Script | str, settings: Sequence[str], options: RunOptions, d
         return _Training(program, options, drive).run(read)
 
 
-def check_settings(program: Script, runs: Iterable[tuple[Sequence[str], RunOptions]]) -> None:
+def check_settings(
+    program: Script, runs: Iterable[tuple[Sequence[str], RunOptions]]
+) -> Iterator[tuple[Mapping[str, Any], Graph]]:
     """Refuse what one of several runs, each with its settings and options, would refuse before it calls `setup`.
+
+    Returns:
+        For each, the facts about its settings that are saved with a run, and the graph.
 
     Raises:
         UsageError, GraphError: an option, an argument, a parameter or the graph is wrong.
     """
-    checked: list[Mapping[str, Any]] = []
+    checked: list[tuple[Mapping[str, Any], Graph]] = []
     for settings, options in runs:
         read = Settings.of(settings, options.config)
         _check(options)
         with read.named():
-            setup_arguments(program.setup, read.arguments, program.name)
-            if read.parameters not in checked:  # runs that differ in arguments alone have one graph
-                checked.append(read.parameters)
-                _Training(program, options, None).graph(options.resume, read.parameters)
+            calls: list[Callable[[], Any]] = [
+                functools.partial(setup_arguments, program.setup, read.arguments, program.name, read.places)
+            ]
+            graph = next((graph for parameters, graph in checked if parameters == read.parameters), None)
+            if graph is None:  # runs that differ in arguments alone have one graph
+                calls.append(functools.partial(_Training(program, options, None).graph, options.resume, read))
+            arguments, *graphs = together(*calls)
+            if graph is None:
+                graph = graphs[0][0]
+                checked.append((read.parameters, graph))
+        in_force = arguments_in_force(program.setup, arguments)
+        yield {"arguments": in_force, "given": sorted(arguments), "seed": options.seed}, graph
 
 
 @contextlib.contextmanager
@@ -96,7 +117,7 @@ def _failed_start(options: RunOptions, settings: Settings, command: str) -> Iter
         if options.run_dir is not None and not options.dry_run and not current_ranks().rank:
             with contextlib.suppress(CheckpointError):  # there is a worse one
                 known = {"arguments": settings.arguments, "parameters": settings.parameters, "command": command}
-                write_failed_start(options.run_dir, {**known, "error": error_line(error)})
+                write_start(options.run_dir, {"state": "failed", **known, "error": error_line(error)})
         raise
 
 
@@ -128,8 +149,10 @@ class _Training:
         if options.fork is not None:
             resume = forked_checkpoint(options.fork, options.run_dir, resume, report)
         with settings.named():
-            arguments = setup_arguments(program.setup, settings.arguments, program.name)
-            graph, is_own = self.graph(resume, settings.parameters)
+            arguments, (graph, is_own) = together(
+                functools.partial(setup_arguments, program.setup, settings.arguments, program.name, settings.places),
+                functools.partial(self.graph, resume, settings),
+            )
         made = set_up(program.setup, arguments, program.name, graph, options.seed)
         loggers = self._loggers(made.loggers)
         self._check_names(made.resources)
@@ -161,8 +184,8 @@ class _Training:
 
     # ---- the graph and the resources
 
-    def graph(self, resume: str, parameters: Mapping[str, Any]) -> tuple[Graph, bool]:
-        """The graph to run, with the parameters of the command line; and whether it is the program's own."""
+    def graph(self, resume: str, settings: Settings) -> tuple[Graph, bool]:
+        """The graph to run, with the parameters that are set; and whether it is the program's own."""
         options = self._options
         own: Graph | str | Path | None = None
         try:
@@ -177,8 +200,8 @@ class _Training:
             source = graph_to_resume(options.run_dir, resume, self._report)
         if resume == options.resume:  # and this is no fork
             expect_overlays(options.overlay, options.run_dir, resume, self._report)
-        graph = logged_every(with_parameters(self._loaded(source), parameters), options.log_every)
-        graph = checked_graph(graph)
+        graph = with_parameters(self._loaded(source), settings.parameters, settings.places)
+        graph = checked_graph(logged_every(graph, options.log_every))
         if options.until is not None:
             parse_amount(options.until, graph)
         if options.before is not None:

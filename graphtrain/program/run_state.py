@@ -91,7 +91,7 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             run.objects.load(name, saved[name])
         except MISFITS as error:
             reason = str(error).strip().replace("\n\t", "\n    ")
-            hint = ""
+            hint = "make it as in the saved run; or begin another run, with another --run-dir"
             if name in run.objects.optimizers and len(saved[name].get("param_groups", ())) > len(resource.param_groups):
                 hint = "a group that was added during training is missing after `setup`: add it in `setup`"
             raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None

@@ -63,7 +63,7 @@ class RunEnvironment:
         seeds = saved.about.get("seed"), now["about"].get("seed")
         return [
             *(code_changes(saved.origin, now["origin"]) or ()),
-            *_argument_changes(saved.about, now["about"]),
+            *self.changed_arguments(saved),
             *data_changes(saved.data, now["data"]),
             # Another seed of the command, with which `setup` was called; the order of data stays that of the run.
             *([f"seed {seeds[0]} -> {seeds[1]}"] if seeds[0] is not None and seeds[0] != seeds[1] else []),
@@ -72,6 +72,10 @@ class RunEnvironment:
     def asides(self, saved: Manifest) -> str:
         """The changes since that make no difference, in words; empty if there are none."""
         return "; ".join(one_line(line, _MOST_CHARACTERS) for line in data_asides(saved.data, dict(self.data)))
+
+    def changed_arguments(self, saved: Manifest) -> list[str]:
+        """The arguments of `setup` that differ from those of a manifest, in words."""
+        return argument_changes(saved.about, all_utf8(self.about))
 
     def changed_data(self, saved: Manifest) -> list[str]:
         """The names of the data that differ from those of a manifest."""
@@ -143,12 +147,12 @@ def _listed(changes: Sequence[str]) -> str:
     return ", ".join(shown + more)
 
 
-def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The arguments that differ, in words.
 
-    >>> _argument_changes({"arguments": {"lr": "0.1"}}, {"arguments": {"lr": "0.2", "width": "8"}, "given": []})
+    >>> argument_changes({"arguments": {"lr": "0.1"}}, {"arguments": {"lr": "0.2", "width": "8"}, "given": []})
     ['lr 0.1 -> 0.2']
-    >>> _argument_changes({"arguments": {"lr": "0.1"}}, {"arguments": {"width": "8"}, "given": ["width"]})
+    >>> argument_changes({"arguments": {"lr": "0.1"}}, {"arguments": {"width": "8"}, "given": ["width"]})
     ['lr 0.1 -> not given', 'width default -> 8']
     """
     before, after = saved.get("arguments", {}), now.get("arguments", {})

@@ -189,6 +189,16 @@ class HyperParameters:
         single = {name for name in names if "." in name and name.partition(".")[0] not in replaced}
         return {change.name for change in changes if change.resource in names} | single
 
+    def in_use(self, names: Iterable[str]) -> dict[str, Any]:
+        """The present values of hyper-parameters, which training may have changed, by their names."""
+        values: dict[str, Any] = {}
+        for name in names:
+            resource, field = self._resources.get(name.partition(".")[0]), name.partition(".")[2]
+            if resource is not None:
+                states = getattr(resource, "param_groups", None) or [resource.state_dict()]
+                values[name] = encoded([state.get(field) for state in states])
+        return values
+
     def cannot_keep(self, change: HyperParameterChange) -> bool:
         """True if no checkpoint holds the saved value: an object of another class, or the functions of a schedule."""
         if change.field not in (FUNCTIONS, INNER):
@@ -311,17 +321,6 @@ class HyperParameters:
                     count = steps[other]
                     if (step + 1) * count // most > step * count // most:  # one may count epochs, another steps
                         scheduler.step()
-
-
-def difference_error(undecided: list[HyperParameterChange]) -> UsageError:
-    """The error that asks the user to decide."""
-    lines = "\n".join(f"    {change}" for change in undecided)
-    names = ",".join(change.resource if change.field == CLASS else change.name for change in undecided)
-    return UsageError(
-        f"what is set up now differs from what the run was set up with:\n{lines}",
-        f"--from-setup {names} takes the new values, --from-saved keeps the old ones; "
-        f'in Python: run(from_setup="{names}") or run(from_saved=True)',
-    )
 
 
 def _fields_of(resource: str, chosen: set[str]) -> set[str]:

@@ -16,11 +16,12 @@ from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming, lost_position_hint
+from graphtrain.plain import is_equal
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.made import made_resources, refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
-from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, difference_error
+from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange, HyperParameters
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.data_content import ComparedData
 from graphtrain.state.modules import NO_RESUME
@@ -219,7 +220,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     state, position = placed(change, checkpoint.sections, manifest.position, manifest.ended, compiled)
     state = replace(state, progress={**state.progress, **options.kept})
     refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
-    decisions = _Decisions.of(hyper_parameters, manifest, options)
+    decisions = _Decisions.of(run, manifest, options)
 
     # Sections that few runs need are written only where they hold something.
     sections = [name for name in SECTIONS if name in checkpoint.sections]
@@ -241,11 +242,11 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     parts = (fresh, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
     if is_whole := not any(parts):
         _expect_digest(checkpoint, compiled, state, position, sections, is_as_written=not (resized or options.kept))
-    notes = hyper_parameters.apply(decisions.chosen, decisions.in_force)
+    taken, notes = decisions.apply(hyper_parameters)
     run.loop.position, run.loop.ended = position, manifest.ended
     left = sorted(set(state.progress) - set(compiled.program.by_path))
     return Restored(
-        bool(decisions.differences or decisions.chosen or change.renaming.names),
+        bool(decisions.differences or taken or change.renaming.names),
         change.difference.matters,
         [
             *change.words(),
@@ -253,7 +254,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
             *(f"{name} left out" for name in sorted(copies)),
             *left_out,
             *not_restored,
-            *decisions.words(),
+            *decisions.words(taken),
             *notes,
             *compiled.state.data_state.changes,
             *([resized] if resized else []),
@@ -301,6 +302,25 @@ def _put_back(
     return not_restored, not_shared, compared
 
 
+def difference_error(
+    undecided: list[HyperParameterChange], arguments: Iterable[str] = (), *, ended: bool = False
+) -> UsageError:
+    """The error that asks the user to decide.
+
+    Arguments:
+        arguments: of `setup` that differ, in words. Default: none.
+        ended: True if the run is finished. Default: False.
+    """
+    of_setup = ", ".join(arguments)
+    lines = "".join(f"\n    {change}" for change in [*[f"arguments: {of_setup}"] * bool(of_setup), *undecided])
+    names = ",".join(change.resource if change.field == CLASS else change.name for change in undecided)
+    return UsageError(
+        f"{'the run is finished, and ' * ended}what is set up now differs from what the run was set up with:{lines}",
+        f"--from-setup {names} takes the new values, --from-saved keeps the old ones; "
+        f'in Python: run(from_setup="{names}") or run(from_saved=True); or begin another run, with another --run-dir',
+    )
+
+
 @dataclass(frozen=True)
 class _Decisions:
     """Which hyper-parameters are taken as they are set up now, and which stay as they were saved.
@@ -316,16 +336,18 @@ class _Decisions:
     in_force: Any
 
     @classmethod
-    def of(cls, now: HyperParameters, manifest: Manifest, options: ResumeOptions) -> _Decisions:
+    def of(cls, run: Session, manifest: Manifest, options: ResumeOptions) -> _Decisions:
         """What the user has decided.
 
         Raises:
             UsageError: a difference is undecided, or a saved value cannot be used.
         """
+        now, environment = run.hyper_parameters, run.environment
         saved, in_force = manifest.hyper_parameters, manifest.in_force
         decisions = cls(now.differences(saved, in_force), now.chosen(options.from_setup, saved, in_force), in_force)
         if decisions.undecided and not options.from_saved:
-            raise difference_error(decisions.undecided)
+            arguments = environment.changed_arguments(manifest) if environment is not None else ()
+            raise difference_error(decisions.undecided, arguments, ended=manifest.ended)
         if unusable := [difference for difference in decisions.undecided if now.cannot_keep(difference)]:
             name = unusable[0].resource if unusable[0].field == "class" else unusable[0].name
             raise UsageError(f"the saved state of `{name}` cannot be used: {unusable[0]}", f"--from-setup {name}")
@@ -335,12 +357,28 @@ class _Decisions:
     def undecided(self) -> list[HyperParameterChange]:
         return [difference for difference in self.differences if difference.name not in self.chosen]
 
-    def words(self) -> list[str]:
-        """What was decided."""
-        names = {difference.name for difference in self.differences}
+    def apply(self, hyper_parameters: HyperParameters) -> tuple[list[str], list[str]]:
+        """Take the chosen values.
+
+        Returns:
+            The names of those that do not differ from what was set up, and whose values in use have changed: where a
+            command is repeated, they were taken before, and none has. And notes for the user.
+        """
+        names = sorted(self.chosen - {difference.name for difference in self.differences})
+        before = hyper_parameters.in_use(names)
+        notes = hyper_parameters.apply(self.chosen, self.in_force)
+        after = hyper_parameters.in_use(names)
+        return [name for name in before if not is_equal(before[name], after[name])], notes
+
+    def words(self, taken: Iterable[str]) -> list[str]:
+        """What was decided.
+
+        Arguments:
+            taken: as `apply` returns them.
+        """
         return [
             *(f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences),
-            *(f"{name} (taken)" for name in sorted(self.chosen - names)),
+            *(f"{name} (taken)" for name in taken),
         ]
 
     def passing(self, renewing: Mapping[str, str]) -> list[str]:
@@ -406,8 +444,8 @@ def repeated(
     >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
     ('repeating 40 batches, 41 s', 'repeating nothing')
     >>> killed = {"trained": [140, 48.2], "state": "running", "rates": {"batches": 10.0}, "written_at_unix_seconds": 7}
-    >>> repeated((100, 7.5), killed), repeated((140, 48.2), killed), repeated((100, 7.5), killed, now=7.5)
-    ('repeating 40 to 61 batches, 41 to 43 s', 'repeating up to 21 batches, 2 s', 'repeating 40 to 46 batches, 41 s')
+    >>> repeated((100, 7.5), killed), repeated((140, 48.2), killed)
+    ('repeating at least 40, at most 61 batches (41 to 43 s)', 'repeating up to 21 batches, 2 s')
     >>> repeated((100, 7.5), {**killed, "rates": {}})
     'repeating 40 batches, 41 s, or a little more'
     >>> repeated((3, 7.5), {**killed, "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
@@ -437,10 +475,12 @@ def repeated(
         )
         return f"repeating {known}"
     most = max(lost + math.ceil(rate * more_seconds) + 1, 1)  # one more: the batch that was fetched when it was killed
-    times = dict.fromkeys(f"{max(time, 0):.0f}" for time in (lost_seconds, lost_seconds + more_seconds))
+    least_time, most_time = (f"{max(time, 0):.0f}" for time in (lost_seconds, lost_seconds + more_seconds))
     if lost <= 0:
-        return f"repeating up to {_counted(most)}, {[*times][-1]} s"
-    return f"repeating {lost} to {_counted(most)}, {' to '.join(times)} s"
+        return f"repeating up to {_counted(most)}, {most_time} s"
+    times = "up to " if least_time == "0" else f"{least_time} to "
+    times = f"{times if least_time != most_time else ''}{most_time}"
+    return f"repeating at least {lost}, at most {_counted(most)} ({times} s)"
 
 
 def _counted(batches: int) -> str:

@@ -25,6 +25,8 @@ STARTS_FILE = "starts.jsonl"
 BEST_FILE = "best.json"
 CHECKPOINTS_FOLDER = "checkpoints"
 ACTIVE = ("running", "stopping")
+# Of a run whose process is importing its script, and of one that was stopped before it trained.
+STARTING, NOT_BEGUN = "starting", "not begun"
 # The most seconds between two writes of the status while a run is active.
 STATUS_SECONDS = 2.0
 _MOST_BYTES_OF_A_STATUS = 1 << 20
@@ -96,14 +98,14 @@ def last_rows(path: Path, length: int) -> list[dict[str, Any]]:
 
 
 def present_status(run_dir: str | Path) -> dict[str, Any]:
-    """The last status of a run; one that is running in a process that is gone is interrupted.
+    """The last status of a run; one that is running in a process that is gone is interrupted, or has not begun.
 
     Raises:
         UsageError: there is no run, or its status cannot be read.
     """
     status = read_status(run_dir)
-    if status.get("state") in ACTIVE and is_alive_here(status) is False:
-        status["state"] = "interrupted"
+    if status.get("state") in (*ACTIVE, STARTING) and is_alive_here(status) is False:
+        status["state"] = NOT_BEGUN if status["state"] == STARTING else "interrupted"
     return status
 
 

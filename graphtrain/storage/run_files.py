@@ -523,8 +523,11 @@ class RunFiles:
         _replace_status(self.folder, {**status, **checkpoint})
 
 
-def write_failed_start(run_dir: Path, status: Mapping[str, Any]) -> None:
-    """Write the status of a run that failed before it began, unless the directory has that of one that did.
+def write_start(run_dir: Path, status: Mapping[str, Any]) -> None:
+    """Write the status of a run that has not begun, unless the directory has that of one that did.
+
+    Arguments:
+        status: its `state`, and what else is known.
 
     Raises:
         CheckpointError: the disk refuses.
@@ -534,7 +537,7 @@ def write_failed_start(run_dir: Path, status: Mapping[str, Any]) -> None:
         return
     with readable_failure(target):
         run_dir.mkdir(parents=True, exist_ok=True)
-        _replace_status(run_dir, {"state": "failed", "position": "", **status})
+        _replace_status(run_dir, {"position": "", **status})
 
 
 def _replace_status(folder: Path, status: Mapping[str, Any]) -> None:

@@ -58,15 +58,17 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     program = session.compiled.program
     for line in [*(lines_about_steps(program) if checkpoint is None else ()), *other_horizons(program)]:
         run.notices.once(line)
-    is_as_saved = False
-    changes: tuple[str, ...] = ()
-    if checkpoint is not None:
-        is_as_saved, changes = _resume(run, checkpoint, options, status)
-    else:
+    if checkpoint is None:
         session.begin(random)
         if files is not None:
             session.recorder.load_rows(files.cut_back_to(None, run.requests.policy.retention))
-    _note_start(run, checkpoint, is_as_saved=is_as_saved)
+        note_start(run, None)
+        return None, ()
+    is_as_saved, changes = _resume(run, checkpoint, options, status)
+    if _is_over(run, checkpoint) and changes:
+        run.unnoted = checkpoint  # what has changed is not trained with, so the directory does not say so
+    else:
+        note_start(run, checkpoint, is_as_saved=is_as_saved)
     return checkpoint, changes
 
 
@@ -98,7 +100,7 @@ def recover(run: LiveRun, resumed_from: Path | None) -> tuple[str, ...]:
             "make a new Trainer with a new model and optimizer; with run_dir=... it resumes from its newest checkpoint",
         )
     _, changes = _resume(run, checkpoint, ResumeOptions(), run.session.trained, in_place=True)
-    _note_start(run, checkpoint)
+    note_start(run, checkpoint)
     return changes
 
 
@@ -174,10 +176,19 @@ def _resume(
         run.writer.lineage = lineage if is_as_it_was else lineage.forgotten()
         begins_lineage = bool(session.compiled.returning) and not is_as_it_was
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
-    if files is not None and (restored.decided or not is_newest or begins_lineage):
+    begins_anew = (restored.decided or begins_lineage) and not _is_over(run, checkpoint)
+    if files is not None and (begins_anew or not is_newest):
         savers = frozenset(session.compiled.saving) if begins_lineage else frozenset()
         run.save(run.requests.sync_policy, askers=savers)
     return restored.is_as_saved, changes
+
+
+def _is_over(run: LiveRun, checkpoint: Checkpoint) -> bool:
+    """True for a run that finished before, and whose end is not postponed by the graph that it has now."""
+    loop = run.session.loop
+    if run.files is None or not loop.ended or not run.files.is_newest(checkpoint):
+        return False
+    return run.session.compiled.leave_again(loop.position)[1]
 
 
 def _report(
@@ -225,9 +236,10 @@ def _report(
     return changes
 
 
-def _note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool = False) -> None:
+def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool = False) -> None:
     """Record that the run has begun, or resumes from a checkpoint."""
     files, environment, setup = run.files, run.session.environment, run.session.setup
+    run.unnoted = None
     if files is not None and environment is not None:
         origin = environment.origin
         # Written once, and again when it differs: it may be long.

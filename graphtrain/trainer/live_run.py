@@ -26,6 +26,7 @@ from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
+from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer.observer import Observer
 from graphtrain.trainer.watchers import Monitors, OfLosses, OnDisplay, StatusFile, ToLoggers, Watchers
@@ -66,6 +67,8 @@ class LiveRun:
         tracer: the explainer of the transitions that ran last; None if they were not traced.
         failure: the exception by which a node failed; None if none did.
         is_rewired: True after `rewire`, until a transition runs in the new graph.
+        unnoted: the checkpoint of a run that finished before, and was started again with other settings: until it
+            trains further, nothing is written. None for any other run.
         reason: why it has stopped, in words: a signal, `until` or `before`; empty for any other reason.
         error: the exception that has ended it, on one line; empty if none did.
         replay: the options of ``graphtrain replay`` that lead to the node that failed.
@@ -89,6 +92,7 @@ class LiveRun:
         self.monitors = Monitors(session)
         self.is_replay, self.is_end_saved = False, True
         self.has_run = self.is_rewired = False
+        self.unnoted: Checkpoint | None = None
         self._signal = 0
         self.tracer: Any = None
         self._explainer: Any = None

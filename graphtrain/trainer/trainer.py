@@ -363,7 +363,7 @@ class Trainer(RunView):
         run.is_rewired = True
         run.has_changed()
         self._notify_of_graph()
-        if self._has_begun:
+        if self._has_begun and run.unnoted is None:
             run.announce()
 
     @on_all_ranks("in `load`")
@@ -499,6 +499,8 @@ class Trainer(RunView):
             loop.position, loop.ended = compiled.leave_again(loop.position)
             if not loop.ended and (line := compiled.run_clock.cut_window()) is not None:
                 run.notices(line)
+        if run.unnoted is not None and not loop.ended:
+            entry.note_start(run, run.unnoted)
         if loop.ended and not run.is_end_saved:
             compiled.at_end()
         if compiled.activity(loop.position) is None:
@@ -517,7 +519,7 @@ class Trainer(RunView):
             life.go("finish" if run.session.loop.ended and run.is_end_saved else "stop")
         run.watchers.end(life.state, error)
         run.requests.take("stop")  # of a signal that arrived while the run was stopping
-        if run.writer.take_written() or (was_running and self._has_begun):
+        if run.writer.take_written() or (was_running and self._has_begun and run.unnoted is None):
             run.status.write()
 
 

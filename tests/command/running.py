@@ -134,6 +134,11 @@ def contents(folder: Path) -> dict[str, tuple[str, int, int]]:
     }
 
 
+def written(run_dir: Path) -> dict[str, tuple[str, int, int]]:
+    """The contents of a run directory but its lock, which every process touches."""
+    return {name: content for name, content in contents(run_dir).items() if name not in (".", ".lock")}
+
+
 def forget(module: str) -> None:
     """What a script keeps in global variables is gone, as in a new process."""
     del sys.modules[module]

@@ -205,3 +205,12 @@ def test_what_strangers_have_written_is_shown_as_text(folder: Path, command: Com
     result = command("explain", "r")
     assert result.code == 0 and "\x1b" not in result.out and "a\\nb" in result.out
     assert command("explain", "nothing").code == 2
+
+
+def test_a_folder_of_runs_is_named_as_one(folder: Path, command: Command) -> None:
+    for name, state in (("lr=0.1", "finished"), ("lr=0.2", "failed")):
+        (folder / "s" / name).mkdir(parents=True)
+        (folder / "s" / name / "status.json").write_text(json.dumps({"state": state, "position": "step"}))
+    result = command("explain", "s")
+    expected = "error: `s` holds 2 runs: graphtrain ls s\n  hint: name one of them; failed: `lr=0.2`\n"
+    assert (result.code, result.out, result.err) == (2, "", expected)

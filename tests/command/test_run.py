@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from tests.command.conftest import Command
 from tests.command.forked import Started
-from tests.command.running import SLOW, TINY, Result, in_a_process, start
+from tests.command.running import SLOW, TINY, Result, in_a_process, start, written
 
 WITH_VALIDATION = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
 
@@ -229,11 +229,22 @@ def test_something_else_is_not_asked_of_a_finished_run(
     assert command(*command_words, "new", *words).code == 0
 
 
+def test_the_directory_of_another_run_is_refused_with_all_that_differs(tiny: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r").code == 0
+    refused = command("run", "tiny.py", "lr=0.5", "batches=3", "finish.after=1 epochs", "--run-dir", "r", "--quiet")
+    assert refused.code == 2 and refused.err.startswith(
+        "error: the run is finished, and what is set up now differs from what the run was set up with:\n"
+        "    arguments: batches 4 -> 3, lr 0.1 -> 0.5\n    optimizer.lr: 0.1 -> 0.5\n"
+    )
+    assert refused.err.endswith("or run(from_saved=True); or begin another run, with another --run-dir\n")
+
+
 def test_a_finished_training_can_be_trained_further_or_forked(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "batches=3", "--run-dir", "r"]
     assert command(*words[:2], "finish.after=1 epochs", "--run-dir", "r").code == 0
+    before = written(tiny / "r")
     refused = command(*words, "finish.after=1 epochs")
-    assert refused.code == 2
+    assert refused.code == 2 and written(tiny / "r") == before, "nothing is written"
     assert "or train this one further, with a later finish.after (in a new directory: --fork r)" in refused.err
     assert command(*words, "finish.after=2 epochs").code == 0
 

@@ -22,6 +22,7 @@ from tests.command.running import SLOW, TINY, environment, start_new
 
 WORDS = ["run", "tiny.py", "lr=1e-1,1e-2", "name=a", "accumulate.every=1,2", "--run-dir", "runs/s"]
 NAMES = [f"lr={lr},accumulate.every={every}" for lr in ("0.1", "0.01") for every in (1, 2)]
+LISTED = [*NAMES[2:], *NAMES[:2]]  # in the order of their numbers
 
 
 class Process:
@@ -104,7 +105,7 @@ def test_each_combination_is_a_run(options: list[str], processes: Processes, com
     if "--quiet" in options:
         assert result.out == result.err == ""
     else:
-        assert states(result.out) == [(name, "finished") for name in NAMES]
+        assert states(result.out) == [(name, "finished") for name in LISTED]
         assert result.err.startswith("4 runs in runs/s, ") and result.err.endswith("\n4 of 4 runs done\n")
         assert f"\n2/4 runs/s/{NAMES[1]}: begins\n" in result.err
 
@@ -113,10 +114,12 @@ def test_the_same_command_makes_those_again_that_are_not_done(processes: Process
     processes.codes = {NAMES[1]: 1, NAMES[2]: 75, NAMES[3]: -9}
     result = command(*WORDS)
     assert result.code == 75 and processes.take() == NAMES
-    assert [state for _, state in states(result.out)] == ["finished", "failed", "stopped", "failed"]
-    assert result.err.splitlines()[
-        -1
-    ] == "1 of 4 runs done, 2 failed, 1 stopped or not begun; resume with: " + shlex.join(["graphtrain", *WORDS])
+    assert [state for _, state in states(result.out)] == ["stopped", "failed", "finished", "failed"]
+    assert result.err.splitlines()[-3:] == [
+        f"runs/s/{NAMES[1]} failed: OSError: x",
+        f"runs/s/{NAMES[3]} failed: killed by SIGKILL",
+        "1 of 4 runs done, 2 failed, 1 stopped or not begun; try again with: " + shlex.join(["graphtrain", *WORDS]),
+    ]
     assert f"{NAMES[1]}: failed after 0 s; see output.txt there\n" in result.err
     processes.codes = {NAMES[3]: 2}
     result = command(*WORDS, "--parallel", "2")
@@ -162,6 +165,59 @@ def test_on_a_terminal_one_run_after_the_other_is_shown(
     assert processes.outputs == [None] * 4 and "output.txt" not in result.err
     command(*WORDS, "--parallel", "2")
     assert processes.outputs[4:] == [Path("runs/s") / NAMES[0] / "output.txt"]
+
+
+def test_a_refused_run_is_reported_with_what_it_printed(processes: Processes, command: Command) -> None:
+    processes.codes = {NAMES[0]: 2}
+    output = Path("runs/s") / NAMES[0] / "output.txt"
+    output.parent.mkdir(parents=True)
+    output.write_text("error: of the time before\n")
+
+    def refuse() -> None:
+        with output.open("a") as file:
+            file.write("error: the run is finished\n  hint: none\n")
+
+    assert "of the time before" not in command(*WORDS).err
+    processes.on_poll = refuse
+    result = command(*WORDS, "finish.after=20 epochs")
+    assert result.code == 1 and f"\nruns/s/{NAMES[0]} failed: the run is finished\n3 of 4 runs done, " in result.err
+
+
+def test_a_run_whose_script_is_imported_is_listed(
+    processes: Processes, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Process, "_leave", lambda process, state: None)
+    seen: list[str] = []
+    processes.on_poll = lambda: seen.append(read_status(processes.started[-1].run_dir)["state"])
+    processes.codes = {NAMES[2]: 75, NAMES[3]: 1}
+    result = command(*WORDS)
+    assert set(seen) == {"starting"}
+    rows = [line.split("  ") for line in result.out.splitlines()[1:3]]
+    assert [[cell.strip() for cell in row if cell][1:] for row in rows] == [
+        ["not begun", *"-----"],
+        ["failed", *"---", "0 s ago", "no checkpoint"],
+    ]
+
+
+def test_the_runs_that_are_there_are_compared_before_the_first_one(processes: Processes, command: Command) -> None:
+    made = ["run", "tiny.py", "lr=0.1", "finish.after=2 epochs", "--run-dir", "runs/s/lr=0.1", "--quiet"]
+    assert command(*made).code == 0
+    words = ["run", "tiny.py", "lr=0.1,0.2", "--run-dir", "runs/s"]
+    refused = command(*words, "batches=3", "name=b")
+    assert (refused.code, processes.take()) == (2, []) and refused.err.startswith(
+        "error: the runs in `runs/s` were made with other arguments:\n"
+        "    batches 4 -> 3 in `lr=0.1`\n    name 'tiny' -> 'b' in `lr=0.1`\n  hint: name another folder with "
+    )
+    assert command(*words, "finish.after=1 epochs").code == 0 and processes.take() == ["lr=0.2"]
+    result = command(*words, "finish.after=2 epochs")
+    assert "1/2 runs/s/lr=0.1: finished before\n" in result.err and processes.take() == ["lr=0.2"]
+    result = command(*words, "finish.after=1 epochs")
+    assert "1/2 runs/s/lr=0.1: finished before, after 2 epochs\n" in result.err
+    for further in (["finish.after=3 epochs"], ["finish.after=1 epochs", "accumulate.every=2"], ["--seed=1"]):
+        processes.take()
+        assert command(*words, *further).code == 0 and processes.take() == ["lr=0.1", "lr=0.2"]
+        assert command(*made).code in (0, 2)
+    assert command(*words, "batches=3", "--from-saved").code == 0
 
 
 REFUSED = {

@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from graphtrain import Graph, Trainer, UsageError
+from graphtrain import Graph, Outcome, Trainer, UsageError
 from graphtrain.resume.hyper_parameters import HyperParameters, encoded
+from tests.command.running import written
 
 Make = Callable[[torch.optim.Optimizer], Any]
 
@@ -665,6 +666,17 @@ def test_what_was_decided_is_reported(tmp_path: Path) -> None:
     line = next(one for one in said if one.startswith("resumed"))
     changes = "optimizer.lr: 0.1 -> 0.01 (taken), optimizer.momentum: 0 -> 0.9 (kept as saved)"
     assert line.endswith(f"; exact except for what changed: {changes}")
+
+
+@pytest.mark.parametrize("make", [None, SCHEDULES["step"]], ids=["constant", "step"])
+def test_a_decision_that_is_repeated_is_no_change(make: Make | None, tmp_path: Path) -> None:
+    trainer(tmp_path, make).run(until="6 steps")
+    trainer(tmp_path, make, lr=0.01).run(from_setup="optimizer.lr")
+    before = written(tmp_path)
+    again = trainer(tmp_path, make, lr=0.01)
+    assert again.run(from_setup="optimizer.lr") is Outcome.ALREADY_FINISHED and not again.changes
+    changed = {name for name, content in written(tmp_path).items() if before.get(name) != content}
+    assert changed == {"starts.jsonl", "status.json"}, "and no checkpoint"
 
 
 # ---- several optimizers in a tuple

@@ -20,9 +20,9 @@ from graphtrain.ranks import Ranks
 from graphtrain.resume import equal_ranks, provenance, restore, setup_change
 from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.equal_ranks import refuse_models, require_equal, require_equal_weights, require_one_folder
-from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, difference_error, encoded
+from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, encoded
 from graphtrain.resume.provenance import Provenance, code_changes
-from graphtrain.resume.restore import ResumeOptions, repeated
+from graphtrain.resume.restore import ResumeOptions, difference_error, repeated
 from graphtrain.resume.setup_change import factory_changes, unexplained
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.run_files import RunFiles
@@ -41,12 +41,18 @@ REPEATED: list[tuple[tuple[int, float], Mapping[str, Any], float | None, str]] =
     ((1, 1.0), {"trained": [1]}, None, ""),
     ((1, 1.0), {"trained": ["x", 1]}, None, ""),
     ((1, 1.0), {"trained": 7}, None, ""),
-    ((100, 7.5), {**KILLED, "state": "stopping"}, 8.0, "repeating 40 to 51 batches, 41 to 42 s"),
-    ((100, 7.5), KILLED, 7.0, "repeating 40 to 41 batches, 41 s"),
-    ((100, 7.5), KILLED, 99.0, "repeating 40 to 61 batches, 41 to 43 s"),
+    ((100, 7.5), {**KILLED, "state": "stopping"}, 8.0, "repeating at least 40, at most 51 batches (41 to 42 s)"),
+    ((100, 7.5), KILLED, 7.0, "repeating at least 40, at most 41 batches (41 s)"),
+    ((100, 7.5), KILLED, 99.0, "repeating at least 40, at most 61 batches (41 to 43 s)"),
     # A status of the future, or of no time, may be as old as any.
-    ((100, 7.5), KILLED, 6.0, "repeating 40 to 61 batches, 41 to 43 s"),
-    ((100, 7.5), {**KILLED, "written_at_unix_seconds": True}, 1.5, "repeating 40 to 61 batches, 41 to 43 s"),
+    ((100, 7.5), KILLED, 6.0, "repeating at least 40, at most 61 batches (41 to 43 s)"),
+    (
+        (100, 7.5),
+        {**KILLED, "written_at_unix_seconds": True},
+        1.5,
+        "repeating at least 40, at most 61 batches (41 to 43 s)",
+    ),
+    ((127, 48.2), KILLED, 99.0, "repeating at least 13, at most 34 batches (up to 2 s)"),
     ((140, 48.2), {**KILLED, "rates": {"batches": 0.1}}, 7.5, "repeating up to 2 batches, 0 s"),
     ((150, 60.0), KILLED, 7.1, "repeating up to 1 batch, 0 s"),
     ((139, 48.0), {**KILLED, "rates": {}}, None, "repeating 1 batch, 0 s, or a little more"),
@@ -283,7 +289,12 @@ def test_a_changed_setting_in_words() -> None:
     assert str(error) == (
         "what is set up now differs from what the run was set up with:\n    a.b.lr: 1 -> 2\n    c.class: SGD -> Adam\n"
         "  hint: --from-setup a.b.lr,c takes the new values, --from-saved keeps the old ones; "
-        'in Python: run(from_setup="a.b.lr,c") or run(from_saved=True)'
+        'in Python: run(from_setup="a.b.lr,c") or run(from_saved=True); or begin another run, with another --run-dir'
+    )
+    changes = [HyperParameterChange("a.lr", 1, 2)]
+    assert difference_error(changes, ["lr 1 -> 2", "width 64 -> 8"], ended=True).message == (
+        "the run is finished, and what is set up now differs from what the run was set up with:\n"
+        "    arguments: lr 1 -> 2, width 64 -> 8\n    a.lr: 1 -> 2"
     )
 
 

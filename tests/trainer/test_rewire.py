@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader
 from graphtrain import DataError, Graph, GraphError, LifeCycleError, Outcome, Trainer, UsageError, node, progress
 from graphtrain.data.fingerprint import fingerprint
 from graphtrain.storage.checkpoint import read_checkpoint
+from graphtrain.storage.run_directory import read_starts, read_status
+from tests.command.running import written
 from tests.program.small_run import small_graph, small_trainer
 
 
@@ -71,6 +73,17 @@ def test_a_raised_ending_continues_from_the_end() -> None:
     longer.run()
     assert trainer.digest() == longer.digest()
     assert trainer.run() is Outcome.ALREADY_FINISHED
+
+
+def test_a_finished_run_with_other_settings_is_noted_once_it_trains_further(tmp_path: Path) -> None:
+    assert tiny(run_dir=tmp_path / "r").run() is Outcome.FINISHED
+    before = written(tmp_path / "r")
+    trainer = tiny(Graph.load("fit").set("finish", after="1 steps"), run_dir=tmp_path / "r")
+    assert trainer.run() is Outcome.ALREADY_FINISHED and trainer.changes
+    assert written(tmp_path / "r") == before and len(read_starts(tmp_path / "r")) == 1
+    trainer.rewire(trainer.graph.set("finish", after="2 epochs"))
+    assert trainer.run() is Outcome.FINISHED and trainer.progress["step"]["steps"] == 10
+    assert len(read_starts(tmp_path / "r")) == 2 and read_status(tmp_path / "r")["step"] == 10
 
 
 def test_before_it_begins_any_graph_will_do() -> None:

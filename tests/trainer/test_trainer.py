@@ -584,8 +584,9 @@ def test_state_that_does_not_load_back_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_of_another_shape_is_refused_in_words(tmp_path: Path) -> None:
     tiny(run_dir=tmp_path).run(until="3 batches")
-    with pytest.raises(CheckpointError, match=r"(?s)the state of `model` no longer fits: .*size mismatch"):
+    with pytest.raises(CheckpointError, match=r"(?s)the state of `model` no longer fits: .*size mismatch") as error:
         tiny(model=torch.nn.Linear(1, 2), run_dir=tmp_path).run()
+    assert error.value.hint == "make it as in the saved run; or begin another run, with another --run-dir"
 
 
 def test_frozen_parameters_modes_and_loose_buffers_come_back(tmp_path: Path) -> None:
