@@ -132,7 +132,7 @@ class CheckFinite:
             raise NotFiniteError(
                 message,
                 "resume from an earlier checkpoint with a smaller learning rate, or with clipping; "
-                'action = "drop" gives such windows up',
+                'action = "drop" drops such windows',
                 samples=next(
                     (place[2] for number, place in zip(numbers, places, strict=True) if not math.isfinite(number)), 0
                 ),

@@ -98,7 +98,7 @@ class _Past:
             yield f"process {process} is gone and has not stopped it: killed, out of memory, or the machine went down"
             yield f"it was last seen before {position}"
         else:
-            yield f"it was interrupted at once in {position}, as by a second Ctrl-C"
+            yield f"it was interrupted immediately in {position}, for example by a second Ctrl-C"
         if not_finite := self.status.get("not_finite"):
             yield shown(not_finite)
 
