@@ -178,7 +178,7 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
         ("G212", "step.steps", "has no value when a run begins, with all progress at its start: expected an integer",
          "`max(1, ...)`"),
         ("G212", "4 // next_batch.epoch", "raises ZeroDivisionError when a run begins", "if"),
-        ("G212", "floor(exp(999))", "raises OverflowError where a run begins", "if"),
+        ("G212", "floor(exp(999))", "raises OverflowError when a run begins", "if"),
     ]),
     ("G207", lambda g: g.set("clip", reads={"max_norm": "2 * clip.norm_type", "norm_type": "clip.max_norm + 1"}),
      "nodes.clip.reads.max_norm", "defined in terms of itself: clip.max_norm -> clip.norm_type -> clip.max_norm", ""),
