@@ -143,9 +143,9 @@ FORGED: dict[str, tuple[Any, str]] = {
     "another class": (changed("task", {"set": {"__class__": packed(1)}}), "`__class__` is not part of its state"),
     "another class in slots": (changed("slots", {"set": {"__class__": packed(1)}}), "`__class__`"),
     "an attribute in slots": (changed("slots", {"set": {"other": packed(1)}}), "it has no slot `other`"),
-    "hooks of a module": (changed("model", {"set": {"_forward_hooks": packed({})}}), "`_forward_hooks` is not part of its state"),
-    "parameters taken out": (changed("model", {"set": {}, "removed": ["_parameters"]}), "`_parameters` is not part of its state"),
-    "a method of a class": (changed(f"{HERE}:Task", {"set": {"__init__": packed(1)}}), "no state"),
+    "hooks of a module": (changed("model", {"set": {"_forward_hooks": packed({})}}), "is not part of its state"),
+    "parameters taken out": (changed("model", {"set": {}, "removed": ["_parameters"]}), "is not part of its state"),
+    "a method of a class": (changed(f"{HERE}:Task", {"set": {"__init__": packed(1)}}), "not state"),
     "code of a function": (
         changed("task.call.__func__", {"set": {"__code__": packed(b"")}}),
         "`__code__` of a function",
