@@ -170,7 +170,7 @@ class _EachItsOwn(Division):
             raise DataError(
                 f"`{self._supply.name}` gave no batch in this epoch on rank {', '.join(map(str, without))}: it is "
                 "empty there, or was iterated over before and does not start over",
-                "give every rank data, as a part of its own of the files, that starts over at each `__iter__`",
+                "give every rank data that starts over at each `__iter__`, such as its own part of the files",
             )
         if without:
             return Round(NOTHING, 0, [], 0, True)

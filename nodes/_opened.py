@@ -185,8 +185,8 @@ class OpenBatches:
         if self.ahead and not supply.source.redraws:
             raise UnsaveableError(
                 "the batch fetched ahead",
-                f"it is a {type(self.ahead[0]).__name__}, or holds something, that is no plain data; and what a "
-                "DataLoader without workers draws while others are drawn cannot be drawn again",
+                f"it is, or holds, something other than plain data ({type(self.ahead[0]).__name__}); and a DataLoader "
+                "without workers cannot draw it again",
                 "leave next_batch.prefetch at false, return plain dicts, tuples, lists and tensors, or use "
                 "graphtrain.Loader",
             )

@@ -61,7 +61,7 @@ class ClipAdaptive:
         for prefix, names in left_out.items():
             if not names:
                 raise UsageError(
-                    f"clip_adaptive.leave_out: `{prefix}` is no parameter of the model, and no part of it with some",
+                    f"clip_adaptive.leave_out: `{prefix}` is neither a parameter nor a module with parameters",
                     suggestion(prefix, named) or f"its parameters are {quoted(named, 4)}",
                 )
         self._left_out = frozenset(id(named[name]) for names in left_out.values() for name in names)

@@ -52,7 +52,7 @@ def end_evaluation(
     if notify is not None and (of_several := [text.split(_OF_LOADER) for text in taken if _OF_LOADER in text]):
         loaders, names = (list(dict.fromkeys(parts)) for parts in zip(*of_several, strict=True))
         means_of_all = ", ".join(f"{split}/{name}" for name in names)
-        notify(f"{means_of_all}: the mean over the loaders {', '.join(loaders)}, in which each counts alike")
+        notify(f"{means_of_all}: the mean over the loaders {', '.join(loaders)}, in which each has the same weight")
     put_back(model, training_state, fixed_data)
     if metrics:
         recorder.row(metrics)

@@ -47,7 +47,7 @@ class Schedule:
                 f"`schedule` has several schedulers ({names}) of one optimizer, and each would overwrite or multiply "
                 "what the other has set",
                 "make one of them: torch's SequentialLR for one after the other, ChainedScheduler for both at once; or "
-                "step the other in a node of its own, at another time",
+                "step the other in a separate node, at another time",
             )
 
     def __call__(self, scheduler: Any) -> None:

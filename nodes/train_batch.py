@@ -303,8 +303,8 @@ class TrainBatch(CallsTrainingStep):
             return
         assert self._notify is not None, "asked before"
         self._notify(
-            f"the batches of a window differ in size ({before} and {samples} samples), and their means weigh alike; to "
-            "weigh samples alike, or tokens, return sums, and add --overlay token_windows"
+            f"the batches of a window differ in size ({before} and {samples} samples), and their means have equal "
+            "weight; to weight samples or tokens equally, return sums, and add --overlay token_windows"
         )
         self._notify = None
 

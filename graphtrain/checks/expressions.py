@@ -126,7 +126,7 @@ def _values(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> 
             circle = _circle(target, (target.name,))
             if circle and target.name in circle and frozenset(circle) not in circles:
                 circles.add(frozenset(circle))
-                yield _problem(scope, node, name, "G207", f"defined by itself: {' -> '.join(circle)}")
+                yield _problem(scope, node, name, "G207", f"defined in terms of itself: {' -> '.join(circle)}")
             if circle:
                 continue
             _value(target)
@@ -139,7 +139,7 @@ def _values(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> 
             )
             if isinstance(error, ValueError):
                 raised, hint = "has no value", "bound it, as in `max(1, ...)`"
-            message = f"{raised} where a run begins, all progress at its start: {error}"
+            message = f"{raised} when a run begins, with all progress at its start: {error}"
             yield _problem(scope, node, name, "G212", message, hint)
 
 

@@ -48,7 +48,7 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
             whole = expand(expression, guards, (name,))
         except GuardCycleError as error:
             if name in error.path and frozenset(error.path) not in circles:
-                yield _problem(scope, name, "G207", f"defined by itself: {error}")
+                yield _problem(scope, name, "G207", f"defined in terms of itself: {error}")
                 circles.add(frozenset(error.path))
             yield from problems
             continue

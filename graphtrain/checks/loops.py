@@ -130,7 +130,7 @@ def _of_scope(
             "G503",
             f"nodes.{node.name}",
             f"not checked whether the loops around `{node.name}` end: they are too entangled",
-            "guard fewer of the edges in them by several answers at once, or put a part into a nested graph",
+            "use fewer guards with several conditions in them, or put a part into a nested graph",
             severity="warning",
         )
 

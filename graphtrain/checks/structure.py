@@ -95,7 +95,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
             yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
         else:
             message = (
-                f"not checked: no kind `{node.use}` is known here, so nothing that depends on `{node.name}` is judged"
+                f"not checked: no kind `{node.use}` is known here, so nothing that depends on `{node.name}` is checked"
             )
             hint = as_body or "name the script that declares it with @node: graphtrain check ... --script SCRIPT"
             yield scope.problem("G118", thing, message, hint, severity="warning")
@@ -118,7 +118,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
             if name in kind.varying and isinstance(value, str) and (is_expression(value) or field_of(value)):
                 hint = f'an expression is what it reads: reads = {{ {name} = "..." }}'
             elif is_trigger(parameter.annotation) and isinstance(value, int | float) and not isinstance(value, bool):
-                hint = f'say of what: {name} = "{value} epochs", or "{value} steps"'
+                hint = f'name the unit: {name} = "{value} epochs", or "{value} steps"'
             yield scope.problem("G104", f"{thing}.{name}", f"{node.name}.{name}: {error}", hint)
             continue
         if is_trigger(parameter.annotation) and isinstance(coerced, Trigger):

@@ -115,7 +115,7 @@ class _Past:
         elif state in (STARTING, NOT_BEGUN):
             yield "its script is being imported" if state == STARTING else "it was stopped before it began"
         else:
-            yield f"it was interrupted at once in {position}, as by a second Ctrl-C"
+            yield f"it was interrupted immediately in {position}, for example by a second Ctrl-C"
         yield from hint
         if not_finite := self.status.get("not_finite"):
             yield shown(not_finite)

@@ -290,7 +290,7 @@ class _Training:
             further = f"; or train this one further, with a later {endings} (in a new directory: --fork {run_dir})"
             raise UsageError(  # nothing that was requested would be done
                 f"the run in `{run_dir}` is finished, so nothing was run; changed since: {', '.join(trainer.changes)}",
-                f"begin another run in a directory of its own, with --run-dir{further if endings else ''}",
+                f"start another run in a new directory, with --run-dir{further if endings else ''}",
             )
         recorded = {name for row in trainer.metrics for name in row}
         for name in self._shown:

@@ -111,7 +111,7 @@ def verify_cuts(
     if number < 1:
         raise UsageError(f"--cuts: expected a number > 0, got {number}")
     if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise UsageError(f"--keep: `{keep}` exists and is no empty folder", "name a new folder")
+        raise UsageError(f"--keep: `{keep}` exists and is not an empty folder", "name a new folder")
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311 - no secret
     temporary = tempfile.TemporaryDirectory(prefix="graphtrain-verify-", ignore_cleanup_errors=True)
     # Like Ctrl-C, these end the processes and remove the files.

@@ -100,7 +100,8 @@ class TextSource:
         text = _file_text(shipped if shipped is not None else path)
         if (self.chain or sort is OVERLAYS) and not _FORMAT_LINE.search(text.partition("\n[")[0]):
             # Its text is not quoted: a graph of a stranger may name any file of this machine.
-            raise UsageError(f"`{source}` is no {sort.word}: there is no line `format = {FORMAT}` at its top")
+            expected = "an overlay" if sort is OVERLAYS else "a graph"
+            raise UsageError(f"`{source}` is not {expected}: there is no line `format = {FORMAT}` at its top")
         return found, text.removeprefix("\ufeff")  # the byte order mark of some editors
 
     def _found(self, source: str | Path, sort: Texts, container: Path | None) -> tuple[Path, str]:

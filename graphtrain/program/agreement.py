@@ -307,7 +307,7 @@ class Agreement:
         if ended:
             raise RankFailedError(
                 f"rank {_listed(ended)} has ended without a message{last}",
-                "see what it printed last; a process that ends so was killed, often because memory ran out",
+                "see what it printed last; a process that ends like this was killed, often because memory ran out",
             )
         missing = self._missing()
         if not missing:

@@ -472,9 +472,9 @@ class Program:
                     parts = {f"{name}[{key!r}]": part for key, part in data.items()}
                 elif isinstance(data, Mapping):
                     keys = quoted(map(str, data), 4) or "no keys"
-                    message = f"`{name}` is a mapping ({keys}): to iterate over it gives its keys, not batches"
+                    message = f"`{name}` is a mapping ({keys}): iterating over it gives its keys, not batches"
                     hint = (
-                        f"supply what one of them holds, as in {name}=data[{next(iter(data), 'key')!r}]; a "
+                        f"supply one of its values, as in {name}=data[{next(iter(data), 'key')!r}]; a "
                         "dataset of tensors is TensorDataset(*data.values()), in a Loader"
                     )
                     yield Problem("G309", "error", where, message, hint)
@@ -482,7 +482,7 @@ class Program:
                     own = own_data(part)
                     # It is read by index; one that can be iterated over may give batches.
                     if isinstance(own, torch.utils.data.Dataset) and not hasattr(type(own), "__iter__"):
-                        message = f"`{label}` is a {type(own).__name__}: to iterate over it gives samples, not batches"
+                        message = f"`{label}` is a {type(own).__name__}: iterating over it gives samples, not batches"
                         hint = (
                             f"supply Loader({label}, batch_size=...); if its items are batches already, "
                             f"DataLoader({label}, batch_size=None)"

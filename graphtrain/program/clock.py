@@ -243,7 +243,7 @@ class RunClock:
             size = getattr(node.instance, field.last) if field.last else 0
             if 0 < size < length and epochs is not None and epochs.denominator != 1:
                 return (
-                    f"the former end cut a window of `{node.path}` short ({size} of {length}): what follows is not "
+                    f"the previous end cut a window of `{node.path}` short ({size} of {length}): what follows is not "
                     "bitwise what a run with this ending from the start would have done"
                 )
         return None

@@ -215,7 +215,7 @@ class Renewals:
         """
         if name not in self.factories:
             value = supplied.get(name)
-            what = "which nothing supplies" if value is None else f"a {type(value).__name__}, and no Factory"
+            what = "which nothing supplies" if value is None else f"a {type(value).__name__}, not a Factory"
             close = nearest(name, self.factories) if value is None else None
             misspelt = f"did you mean `{close}`?" if close else ""
             raise UsageError(

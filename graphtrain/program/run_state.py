@@ -136,7 +136,7 @@ def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions
     for name, optimizer in run.objects.optimizers.items():
         groups = saved.get(name, {}).get("groups")
         if groups is not None and name not in exempt.fresh and groups != _names_of_groups(run, optimizer):
-            raise CheckpointError(f"the state of `{name}` no longer fits: its groups are others")
+            raise CheckpointError(f"the state of `{name}` no longer fits: its parameter groups differ")
     run.objects.restore_optimizers(saved, run.objects.owned(), exempt.fresh)
 
 

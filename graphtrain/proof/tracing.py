@@ -38,7 +38,7 @@ Trace = Callable[[Explanation], Any]
 
 _UNTRACED = (
     "`run` keeps no trace of its transitions, as that takes time: run(trace=print) does, and so does"
-    " advance(), after which explain() tells of the last one"
+    " advance(), after which explain() shows the last one"
 )
 _IMPURE = (
     "asked again after the transition, the guards lead elsewhere than it went: "

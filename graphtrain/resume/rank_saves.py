@@ -239,7 +239,7 @@ class RankSave:
             more = f"; and {len(lines) - _MOST_DIFFERENCES} more" if len(lines) > _MOST_DIFFERENCES else ""
             raise RanksDivergedError(
                 f"{shown}{more}",
-                "it must be the same on all ranks: let no rank change it by itself",
+                "it must be the same on all ranks: do not change it on one rank only",
             )
         sharing = Sharing.of(state, summaries, leaves)
         written = write_files(folder, self._ranks.rank, state, sharing, self._slim)

@@ -244,7 +244,7 @@ def _overwrite(reached: Reached, change: Mapping[str, Any], reader: StateReader)
             removed = tuple(change.get("removed", ()))
             for name in (*described, *removed):
                 if not isinstance(name, str) or name in reached.ignored | {"__class__", "__dict__"}:
-                    raise CheckpointError(f"`{name}` is no state of it")
+                    raise CheckpointError(f"`{name}` is not part of its state")
             parts = {name: reader.unpack(part) for name, part in described.items()}
             FORMS[category].put(value, parts, removed)
         case {"items": items} if category in ("list", "deque", "set", "cell", "mapping"):

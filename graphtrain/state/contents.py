@@ -151,14 +151,14 @@ def _of_class(value: type) -> Contents:
 def _put_in_function(value: Any, parts: Any, removed: Sequence[Any]) -> None:
     for name, part in parts.items():
         if name not in _OF_FUNCTIONS:
-            raise AttributeError(f"`{name}` of a function is no state")
+            raise AttributeError(f"`{name}` of a function is not state")
         setattr(value, name, part)
 
 
 def _put_in_class(value: type, parts: Any, removed: Sequence[Any]) -> None:
     for name in (*parts, *removed):
         if name.startswith("__"):
-            raise AttributeError(f"`{name}` of a class is no state")
+            raise AttributeError(f"`{name}` of a class is not state")
     for name, part in parts.items():
         setattr(value, name, part)
     for name in removed:

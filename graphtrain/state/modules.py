@@ -28,7 +28,7 @@ _LOST_PARAMETERS = {
     "new": f"{{}}: its parameters {{}} {_MADE_LATE}",
     "gone": f"{{}}: its parameters {{}} are gone, {NO_RESUME}: keep them, and leave them out in `forward`",
     "of another shape": f"{{}}: its parameters {{}} have another shape, {NO_RESUME}: give the same ones other `data`",
-    "exchanged": "{}: its parameters {} are others than `setup` made: copy into those instead",
+    "exchanged": "{}: its parameters {} are not those that `setup` made: copy into those instead",
 }
 
 # A shape, a dtype and strides.

@@ -230,7 +230,7 @@ def _typed(value: Any, kind: type) -> Any:
 def _sizes(value: Any) -> tuple[int, ...]:
     """Check a shape, or strides."""
     if not all(type(size) is int and 0 <= size < 2**63 for size in _typed(value, list)):
-        raise ValueError("sizes that are no whole numbers >= 0")
+        raise ValueError("sizes that are not whole numbers >= 0")
     return tuple(value)
 
 

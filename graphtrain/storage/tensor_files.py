@@ -306,7 +306,7 @@ def _read_header(file: HashedReader) -> list[_Entry]:
     try:
         header = json.loads(file.read(length).decode())
     except ValueError as error:
-        raise ValueError("is not a tensor file (a header that is no JSON)") from error
+        raise ValueError("is not a tensor file (a header that is not JSON)") from error
     end, entries, kinds = 0, [], set[type]()
     described = [entry for entry in header.items() if entry[0] != RESERVED]
     for name, entry in sorted(described, key=lambda item: item[1]["data_offsets"]):
@@ -320,7 +320,7 @@ def _read_header(file: HashedReader) -> list[_Entry]:
         end = offsets[1]
         entries.append(_Entry(name, dtype, shape, count))
     if kinds - {int}:
-        raise ValueError("is not a tensor file (sizes that are no whole numbers)")
+        raise ValueError("is not a tensor file (sizes that are not whole numbers)")
     if end != file.left:
         raise ValueError(f"is not a tensor file ({end} bytes of them instead of {file.left})")
     return entries

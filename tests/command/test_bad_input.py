@@ -170,7 +170,7 @@ FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "extends what is not there": (_extends("nowhere/base.toml"), ("my.toml:2", "nowhere/base.toml", "missing")),
     "extends an unknown name": (_extends("ift"), ("my.toml:2", "`ift`", "did you mean `fit`?")),
     "extends an absolute path": (_extends("/etc/passwd"), ("my.toml:2", "/etc/passwd", "relative path")),
-    "extends what is no graph": (_extends("tiny.py"), ("my.toml:2", "`tiny.py` is no graph: there is no line")),
+    "extends what is not a graph": (_extends("tiny.py"), ("my.toml:2", "`tiny.py` is not a graph: there is no line")),
 }
 
 

@@ -122,7 +122,7 @@ def test_a_run_that_was_killed_and_one_that_is_running(folder: Path, command: Co
         "starts it from the beginning: there is no checkpoint",
     ]
     write_status(folder, state="interrupted")
-    assert "it was interrupted at once in node `train_batch`" in command("explain", "r").out
+    assert "it was interrupted immediately in node `train_batch`" in command("explain", "r").out
     write_status(folder, not_finite="loss is NaN since step 30")
     told = sections(command("explain", "r").out)
     assert told["next"][0] == "graphtrain status r" and told[""][2] == "  loss is NaN since step 30"

@@ -221,10 +221,7 @@ def test_something_else_is_not_asked_of_a_finished_run(
     refused = command(*command_words, "r", *words)
     assert refused.code == 2, refused
     assert "error: the run in `r` is finished, so nothing was run; changed since: " in refused.err
-    assert (
-        change in refused.err
-        and "\n  hint: begin another run in a directory of its own, with --run-dir\n" in refused.err
-    )
+    assert change in refused.err and "\n  hint: start another run in a new directory, with --run-dir\n" in refused.err
     assert command(*command_words, "r", *words).code == 2, "nor when it is asked again"
     assert command(*command_words, "new", *words).code == 0
 

@@ -142,7 +142,7 @@ def test_a_file_that_is_no_graph_is_not_quoted(name: str, tiny: Path, command: C
     (tiny / "passwd").write_text("root:x:0:secret\n")
     Path("mine.toml").write_text('format = 1\nextends = "../passwd"\n')
     result = command(*(word.format("mine.toml") for word in WORDS[name]))
-    assert result.code == 2 and "`../passwd` is no graph" in result.out + result.err
+    assert result.code == 2 and "`../passwd` is not a graph" in result.out + result.err
     assert "secret" not in result.out + result.err
 
 

@@ -162,7 +162,7 @@ def test_state_out_of_reach_is_found(name: str, forked: Path, command: Command) 
         (["--cuts", "2", "--last", "1"], "--last: only with --run-dir, not with --cuts"),
         (["--run-dir", "r", "--until", "3 steps", "--json"], "--until, --json: only with --cuts, not with --run-dir"),
         (["--cuts", "0"], "--cuts: expected a number > 0, got 0"),
-        (["--cuts", "2", "--keep", "."], "--keep: `.` exists and is no empty folder"),
+        (["--cuts", "2", "--keep", "."], "--keep: `.` exists and is not an empty folder"),
     ],
 )
 def test_options_that_do_not_belong_together(words: list[str], message: str, tiny: Path, command: Command) -> None:

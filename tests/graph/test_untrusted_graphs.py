@@ -81,7 +81,7 @@ def test_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
                 Graph.loads(text)
 
 
-# ---- what is no graph
+# ---- what is not a graph
 
 
 SECRETS = {
@@ -105,7 +105,7 @@ def test_a_file_that_is_no_graph_is_not_quoted(name: str, form: str, tmp_path: P
     (tmp_path / "graphs" / "mine.toml").write_text(FORMS[form].format(f"../elsewhere/{file}"))
     message = message_of(tmp_path / "graphs" / "mine.toml")
     assert file in message and (
-        "is no graph: there is no line `format = 1` at its top" in message or "UTF-8" in message
+        "is not a graph: there is no line `format = 1` at its top" in message or "UTF-8" in message
     )
     assert "secret" not in message.replace(file, "").replace("credentials", "")
 

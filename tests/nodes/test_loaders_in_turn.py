@@ -381,7 +381,7 @@ def test_the_mean_over_loaders_is_named_as_such_once() -> None:
         training_step=lambda model, batch: model(batch).square().mean(),
     ).run()
     lines = [line for line in said if "the mean over" in line]
-    assert lines == ["val/loss: the mean over the loaders clean, noisy, in which each counts alike"]
+    assert lines == ["val/loss: the mean over the loaders clean, noisy, in which each has the same weight"]
 
 
 # ---- two nodes that fetch, in turn

@@ -304,8 +304,8 @@ def reported(sizes: Sequence[int], every: int, graph: Graph = FIT, step: Callabl
 
 def test_batches_of_a_window_that_differ_in_size_are_reported_once() -> None:
     assert reported((4, 4, 4, 3), 2) == [
-        "the batches of a window differ in size (4 and 3 samples), and their means weigh alike; to weigh samples "
-        "alike, or tokens, return sums, and add --overlay token_windows"
+        "the batches of a window differ in size (4 and 3 samples), and their means have equal weight; to weight "
+        "samples or tokens equally, return sums, and add --overlay token_windows"
     ]
     assert len(reported((1, 2, 3, 4), 4)) == 1
 

@@ -132,15 +132,15 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
 def mapping(keys: str, key: str) -> tuple[str, str]:
     return (
-        f"`train_data` is a mapping ({keys}): to iterate over it gives its keys, not batches",
-        f"supply what one of them holds, as in train_data=data['{key}']; a dataset of tensors is "
+        f"`train_data` is a mapping ({keys}): iterating over it gives its keys, not batches",
+        f"supply one of its values, as in train_data=data['{key}']; a dataset of tensors is "
         "TensorDataset(*data.values()), in a Loader",
     )
 
 
 def samples(name: str) -> tuple[str, str]:
     return (
-        f"`{name}` is a Samples: to iterate over it gives samples, not batches",
+        f"`{name}` is a Samples: iterating over it gives samples, not batches",
         f"supply Loader({name}, batch_size=...); if its items are batches already, DataLoader({name}, batch_size=None)",
     )
 

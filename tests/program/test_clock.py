@@ -167,8 +167,8 @@ def test_a_window_that_the_end_cut_short_is_said(batches: int, size: int, is_cut
     """But not one that was shorter at the end of an epoch."""
     line = at(WINDOWS, batches, **{"accumulate.last_count": size})[1].cut_window()
     expected = (
-        "the former end cut a window of `accumulate` short (3 of 4): what follows is not bitwise what a run with this "
-        "ending from the start would have done"
+        "the previous end cut a window of `accumulate` short (3 of 4): what follows is not bitwise what a run with "
+        "this ending from the start would have done"
     )
     assert line == (expected if is_cut else None)
 

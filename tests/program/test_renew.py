@@ -399,7 +399,7 @@ def made_of_the_first() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("resources", "message"),
     [
-        (lambda: {"model": Net()}, r"`renew` renews `model`, a Net, and no Factory: nothing.*Factory\(make_model"),
+        (lambda: {"model": Net()}, r"`renew` renews `model`, a Net, not a Factory: nothing.*Factory\(make_model"),
         (
             made_of_the_first,
             r"renews `model`, of which `optimizer` was made, and `optimizer` is not a Factory.*def make",

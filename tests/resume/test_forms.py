@@ -205,7 +205,7 @@ LOST: dict[str, tuple[Change, str]] = {
     ),
     "another one": (
         replace_head,
-        "a resume will not be exact: model: its parameters `head.weight` are others than `setup` made: copy into those",
+        "a resume will not be exact: model: its parameters `head.weight` are not those that `setup` made: copy",
     ),
     "a group without one": (
         shrink_group,

@@ -99,7 +99,7 @@ def test_what_differs_is_an_error_on_all_of_them(tmp_path: Path) -> None:
     on_others = "differs between rank 0 and ranks 1, 2"
     message = (
         f"the tensor `mean` of `model` {on_others}; `rank` {on_others}; `task` {on_others}; and 2 more\n"
-        "  hint: it must be the same on all ranks: let no rank change it by itself"
+        "  hint: it must be the same on all ranks: do not change it on one rank only"
     )
     assert outcomes(tmp_path, required=required) == [(RanksDivergedError, message)] * 3
     three = MustBeEqual({"model": None}, {"resources": ["rank", "task"]}, {"next": ["position"]})

@@ -44,7 +44,7 @@ def test_an_old_end_that_cut_a_window_is_reported_when_it_is_raised(tmp_path: Pa
         longer = small_trainer(tmp_path / ending)
         longer._run.notices._write = said.append
         longer.run()
-        assert any("the former end cut a window of `accumulate` short (1 of 2)" in line for line in said) == cut
+        assert any("the previous end cut a window of `accumulate` short (1 of 2)" in line for line in said) == cut
 
 
 def test_running_in_pieces_equals_running_at_once() -> None:

@@ -155,9 +155,9 @@ def test_cells_functions_and_classes_are_set() -> None:
     ("category", "value", "parts", "removed", "message"),
     [
         ("object", Slots(), {"z": 1}, (), "it has no slot `z`"),
-        ("function", with_default, {"__code__": 1}, (), "`__code__` of a function is no state"),
-        ("class", Kind, {"__init__": 1}, (), "`__init__` of a class is no state"),
-        ("class", Kind, {"x": 7}, ("__special__",), "`__special__` of a class is no state"),
+        ("function", with_default, {"__code__": 1}, (), "`__code__` of a function is not state"),
+        ("class", Kind, {"__init__": 1}, (), "`__init__` of a class is not state"),
+        ("class", Kind, {"x": 7}, ("__special__",), "`__special__` of a class is not state"),
     ],
 )
 def test_what_is_no_state_is_not_set(category: Any, value: Any, parts: Any, removed: Any, message: str) -> None:

@@ -136,14 +136,14 @@ CHANGES: dict[str, tuple[Callable[[Net], Any], list[str], dict[str, Any]]] = {
     ),
     "parameters that are exchanged": (
         set_("head.weight", lambda: parameter(1, 3)),
-        ["model: its parameters `head.weight` are others than `setup` made: copy into those instead"],
+        ["model: its parameters `head.weight` are not those that `setup` made: copy into those instead"],
         {},
     ),
     "several": (
         lambda net: (set_("head.weight", parameter(1, 3))(net), set_("body.bias", None)(net)),
         [
             f"model: its parameters `body.bias` are gone, {REFUSED}: keep them, and leave them out in `forward`",
-            "model: its parameters `head.weight` are others than `setup` made: copy into those instead",
+            "model: its parameters `head.weight` are not those that `setup` made: copy into those instead",
         ],
         {},
     ),

@@ -361,7 +361,7 @@ def test_a_type_of_numpy_without_a_name_is_refused(dtype: str) -> None:
 
 # ---- what is no form of anything
 
-LONG_SIZE, ARRAY_SIZE = "sizes that are no whole numbers >= 0", "an array of another size than its bytes"
+LONG_SIZE, ARRAY_SIZE = "sizes that are not whole numbers >= 0", "an array of another size than its bytes"
 REFUSED: dict[str, tuple[Any, str]] = {
     "a size of 2**63": (tag(Code.RAW, ["float32", [2**63], b"", "cpu"]), LONG_SIZE),
     "a size below zero": (tag(Code.RAW, ["float32", [-1], b"", "cpu"]), LONG_SIZE),

@@ -67,7 +67,7 @@ def test_a_parameter_without_its_name(name: str, value: Any, message: str) -> No
 def test_a_number_without_its_unit() -> None:
     (problem,) = Graph.load("fit").set("finish", after=3).check()
     assert problem.message == 'finish.after: expected a trigger such as "100 steps", got 3'
-    assert problem.hint == 'say of what: after = "3 epochs", or "3 steps"'
+    assert problem.hint == 'name the unit: after = "3 epochs", or "3 steps"'
 
 
 def _trained(returned: Callable[[torch.Tensor], Any]) -> None:

@@ -119,7 +119,7 @@ PROCEDURE = Procedure(
         ),
         "a model that nothing can make again": (
             lambda graph, resources: (graph, {**resources, "model": make_model()}),
-            "no Factory",
+            "not a Factory",
         ),
     },
 )

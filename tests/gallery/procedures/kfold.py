@@ -91,7 +91,7 @@ PROCEDURE = Procedure(
     bad={
         "one fold": (folds(1), r"begin_fold.folds: expected an integer > 1, got 1"),
         "more folds than samples": (folds(SAMPLES + 1), r"begin_fold.folds = 14: there are 13 samples\n.*at most"),
-        "a model that nothing can make again": (with_resource("model", make_model), "no Factory"),
+        "a model that nothing can make again": (with_resource("model", make_model), "not a Factory"),
         "no model": (without("model"), "`model`"),
         "no optimizer": (without("optimizer"), "`optimizer`"),
         "a stream": (
