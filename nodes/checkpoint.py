@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from graphtrain.kind import node, progress
-from graphtrain.kind.parameter import Above, Metric, Mode
+from graphtrain.kind.parameter import Above, Metric, Mode, known_mode
 from graphtrain.kind.trigger import Trigger
 from graphtrain.program.requests import SavePolicy
 from graphtrain.storage.run_directory import Retention
@@ -41,8 +41,9 @@ class Checkpoint:
             joins. Default: False.
         best: a metric by which older checkpoints stay as well, such as "val/loss"; it counts for a checkpoint that is
             asked for at the step at which it was recorded. Default: none.
-        best_mode: whether the smallest values are best, "min", or the largest, "max". Default: "min" for a metric whose
-            name says loss, error, perplexity or bits; it is to be given for others.
+        best_mode: whether the smallest values are best, "min", or the largest, "max". Default: by the name of
+            the metric: "min" where it says loss, error, perplexity or bits, "max" where it says accuracy, F1, AUC, score
+            and the like; it is to be given for others.
         keep_best: how many of the best stay. Default: 1.
 
     Guard fields:
@@ -87,7 +88,11 @@ class Checkpoint:
         self._policy = checkpoints.policy = SavePolicy(self.retention(), self.mode, self.if_failed, self.slim)
 
     def retention(self) -> Retention:
-        return Retention(self.keep, self.best, self.best_mode or "min", self.keep_best)
+        return Retention(self.keep, self.best, self._best_mode, self.keep_best)
+
+    @property
+    def _best_mode(self) -> Mode:
+        return self.best_mode or known_mode(self.best or "") or "min"
 
     @property
     def improved(self) -> bool:
@@ -124,7 +129,7 @@ class Checkpoint:
 
     @property
     def _ranking(self) -> str:
-        return f"{self.best_mode or 'min'} {self.best}"
+        return f"{self._best_mode} {self.best}"
 
     def _rank(self, place: Place, value: float) -> None:
         """Note a save; of those of the run only the best are remembered."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import UsageError
 from graphtrain.graph.graph import Graph
-from graphtrain.kind.parameter import Precision, known_mode
+from graphtrain.kind.parameter import Precision
 from graphtrain.names import FIT, edit_named, suggestion
-
-# Words in the names of metrics of which the largest value is the best.
-_LARGE = frozenset({"acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "map", "reward", "rouge", "score"})
 
 
 def fit(
@@ -71,7 +67,7 @@ def fit(
     >>> graph = fit(epochs=3, accumulate=4, clip=1.0, best="val/accuracy")
     >>> graph == Graph.load("fit").set("finish", after="3 epochs").set("accumulate", every=4).set(
     ...     "clip", max_norm=1.0
-    ... ).set("checkpoint", best="val/accuracy", best_mode="max")
+    ... ).set("checkpoint", best="val/accuracy")
     True
     >>> fit(epochs=3, steps=1000).nodes["finish"]
     <Node finish: after = ["3 epochs", "1000 steps"]>
@@ -84,8 +80,6 @@ def fit(
     settings = {name: value for name, value in locals().items() if name in FIT and value is not None}
     for name in others:
         raise UsageError(f"fit: there is no setting `{name}`", _hint(name))
-    if best is not None and best_mode is None and known_mode(best) is None and _is_best_large(best):
-        settings["best_mode"] = "max"
     edits: dict[str, dict[str, Any]] = {}
     further = [*overlays, *(["fp16"] if precision == "16-mixed" else [])]
     for name, value in settings.items():
@@ -99,10 +93,6 @@ def fit(
     for node, parameters in edits.items():
         graph = graph.set(node, **parameters)
     return graph
-
-
-def _is_best_large(metric: str) -> bool:
-    return not _LARGE.isdisjoint(re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].casefold()))
 
 
 def _hint(name: str) -> str:
