@@ -115,8 +115,22 @@ def test_a_metric_that_is_never_recorded_is_an_error_at_the_first_row_that_shoul
         UnknownMetricError, match=f"gives no metric `{misspelt}`, which {parameter} names; it gives val/loss"
     ) as caught:
         trainer.run()
-    assert caught.value.hint in (f"did you mean `{meant}`?", f"set {parameter} to one of these, or return it too")
+    in_time = " (--dry-run, in Python graph.dry_run(), finds this in one batch)"
+    hint = caught.value.hint.removesuffix(in_time)
+    assert hint in (f"did you mean `{meant}`?", f"set {parameter} to one of these, or return it too")
+    assert hint + in_time == caught.value.hint
     assert trainer.progress["validate"]["runs"] == 1 and trainer.state == "stopped"
+
+
+def test_what_was_trained_before_that_error_is_saved(tmp_path: Path) -> None:
+    graph = FIT.set("checkpoint", every="never", best_mode="min").set("finish", after="2 epochs")
+    with pytest.raises(UnknownMetricError) as caught:
+        trainer_of(graph.set("checkpoint", best="val_loss"), [1], run_dir=tmp_path).run()
+    assert caught.value.__notes__ == ["what was trained is saved: with another name the run continues from here"]
+    trainer = trainer_of(graph.set("checkpoint", best="val/loss"), [1], run_dir=tmp_path)
+    trainer.advance(0)
+    assert trainer.progress["step"]["steps"] == 2 and trainer.progress["validate"]["runs"] == 1
+    assert trainer.run() is Outcome.FINISHED
 
 
 @pytest.mark.parametrize("val_data", [None, []])
