@@ -11,6 +11,7 @@ from graphtrain.kind import progress
 from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
+from graphtrain.names import quoted
 from graphtrain.nodes._precision import Around, around
 from graphtrain.report.values import check_metric, check_names, described, detached
 
@@ -64,7 +65,12 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
     given = result.get("loss") if isinstance(result, Mapping) else result
     hint = "return the tensor itself, without `.item()` or `float()`" if isinstance(given, int | float) else ""
     if result is None:
-        hint = "set train_batch.skip_none = true if batches for which it returns None are to be skipped"
+        hint = "end it with `return loss`; if batches for which it returns None are to be skipped, set "
+        hint += "train_batch.skip_none = true"
+    elif isinstance(result, tuple):
+        hint = 'name what else it returns, as in {"loss": loss, "accuracy": accuracy}'
+    elif isinstance(result, Mapping) and "loss" not in result:
+        hint = f'name the loss `loss`, as in {{"loss": ...}}; it has {quoted(map(str, result)) or "nothing"}'
     raise UsageError(f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {returned}", hint)
 
 

@@ -42,8 +42,8 @@ class Checkpoint:
         best: a metric by which older checkpoints stay as well, such as "val/loss"; it counts for a checkpoint that is
             asked for at the step at which it was recorded. Default: none.
         best_mode: whether the smallest values are best, "min", or the largest, "max". Default: by the name of
-            the metric: "min" where it says loss, error, perplexity or bits, "max" where it says accuracy, F1, AUC, score
-            and the like; it is to be given for others.
+            the metric: "min" where it says loss, error, perplexity or bits, "max" where it says accuracy, F1, AUC,
+            score and the like; it is to be given for others.
         keep_best: how many of the best stay. Default: 1.
 
     Guard fields:

@@ -275,7 +275,7 @@ class _Training:
                 hint = suggestion(name, recorded) or f"recorded are {quoted(sorted(recorded))}"
                 report(f"--show {name}: no row of metrics has `{name}`; {hint}")
         further = f"; a later {endings} trains it further" if endings else ""
-        diverged = f", and {trainer.not_finite}" if trainer.not_finite else ""
+        diverged = f"{'.' if outcome.resumable else ', and'} {trainer.not_finite}" if trainer.not_finite else ""
         report(f"{outcome}{diverged}{further}: {run_dir}  digest {trainer.digest()[:16]}")
         if outcome.resumable:
             report(self._resume_with(run_dir, is_reached=outcome is not Outcome.STOPPED))

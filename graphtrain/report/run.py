@@ -46,6 +46,10 @@ class Run(Recorded):
         self.path = Path(run_dir)
         present_status(self.path)
 
+    def __getattr__(self, name: str) -> Any:
+        hint = f': write trainer.load("{self.path}/best"), which loads its weights into the model' * (name == "best")
+        raise AttributeError(f"`Run` has no `{name}`{hint}", name=name, obj=self)
+
     @property
     def status(self) -> dict[str, Any]:
         """The last status, as ``graphtrain status --json`` prints it; that of a killed run is `interrupted`."""

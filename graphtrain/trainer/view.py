@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from graphtrain.data.loaders import is_data
-from graphtrain.errors import CheckpointError, GuardError, NotFiniteError
+from graphtrain.errors import CheckpointError, GuardError, NotFiniteError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import structural_hash
 from graphtrain.kind.declaration import FROM
@@ -20,7 +20,7 @@ from graphtrain.plan.scope import slots_of
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.report.values import not_finite_since
+from graphtrain.report.values import described, not_finite_since
 from graphtrain.storage.checkpoint import read_manifest
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ ELSEWHERE = {
     "predict": 'write Trainer("predict", model=..., predict_data=...).run()',
     "set": "parameters belong to the graph: trainer.rewire(trainer.graph.set(...))",
     "insert": "nodes belong to the graph: trainer.rewire(trainer.graph.insert(...))",
+    "model": 'write trainer.resources["model"]',
+    "optimizer": 'write trainer.resources["optimizer"]',
+    "best": 'write trainer.load("best"), which loads the best weights into the model',
+    "best_model": 'write trainer.load("best"), which loads the best weights into the model',
     "save_checkpoint": "write trainer.save()",
     "load_checkpoint": "write trainer.load() for the weights, trainer.run(resume=...) for the run",
     "callback_metrics": "write trainer.metrics[-1]",
@@ -51,6 +55,18 @@ ELSEWHERE = {
     "current_epoch": "write trainer.snapshot().epoch",
     "global_step": "write trainer.snapshot().step",
 }
+
+
+def refuse_unnamed(value: Any) -> NoReturn:
+    """Raise for a second argument of `Trainer` that has no name.
+
+    Raises:
+        UsageError: always.
+    """
+    hint = "give the rest by name: Trainer(graph, model=..., optimizer=..., train_data=..., training_step=...)"
+    if isinstance(value, Mapping):
+        hint = "write ** before it, Trainer(graph, **resources), if its keys are the names of resources"
+    raise UsageError(f"Trainer: only the graph is given without a name; got {described(value)} as well", hint)
 
 
 class RunView(Recorded):
