@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from graphtrain.kind import node, progress
@@ -81,9 +81,10 @@ class Checkpoint:
     _recorder: Recorder
     _policy: SavePolicy
     _failures: int  # of saves, when one was ranked last
+    _notify: Callable[[str], None] | None  # None once it is reported that a value made no checkpoint due
 
-    def setup(self, checkpoints: Requests, recorder: Recorder) -> None:
-        self._requests, self._recorder = checkpoints, recorder
+    def setup(self, checkpoints: Requests, recorder: Recorder, notify: Callable[[str], None] | None = None) -> None:
+        self._requests, self._recorder, self._notify = checkpoints, recorder, notify
         self._failures = checkpoints.failures
         self._policy = checkpoints.policy = SavePolicy(self.retention(), self.mode, self.if_failed, self.slim)
 
@@ -101,6 +102,13 @@ class Checkpoint:
     def on_metrics(self, row: Mapping[str, float], is_evaluation: bool) -> None:
         value = row.get(self.best or "")
         if value is not None and math.isfinite(value):
+            if self.every.is_never and not is_evaluation and self.recorded and self._notify is not None:
+                self._notify(
+                    f"`{self.best}` is not recorded by an evaluation, so it makes no checkpoint due, and the first "
+                    "value was not saved: give checkpoint.every the trigger of the node that records it, or let that "
+                    "node be a graph (docs/metrics.md)"
+                )
+                self._notify = None
             is_among_best = self._policy.retention.is_among_best(value, [other for _, other in self._best_saves()])
             self.recorded = {
                 "step": self._recorder.place_of(row),

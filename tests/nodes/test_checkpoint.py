@@ -540,6 +540,16 @@ def test_a_run_that_kept_no_best_says_why(checkpoint: dict[str, Any], reason: st
     assert [line for line in said if "the best" in line] == [f"no checkpoint was kept as the best: {reason}"]
 
 
+def test_a_metric_of_a_node_that_is_no_evaluation_is_reported_early() -> None:
+    said: list[str] = []
+    trainer = trainer_of(with_count(best="count"), said=said)
+    trainer.run(until="1 batches")
+    assert not [line for line in said if "makes no checkpoint due" in line], "another edge may lead there"
+    trainer.run(until="4 batches")
+    (line,) = [line for line in said if "makes no checkpoint due" in line]
+    assert line.startswith("`count` is not recorded by an evaluation") and "checkpoint.every" in line
+
+
 def test_one_that_is_among_the_best_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first save is still being written when the next ones are due."""
     trainer = trainer_of(fit(every="1 batches", if_busy="skip"), tmp_path)
