@@ -22,8 +22,11 @@ from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.report.values import described, not_finite_since
 from graphtrain.storage.checkpoint import read_manifest
+from graphtrain.storage.run_directory import has_begun
 
 if TYPE_CHECKING:
+    import pandas
+
     from graphtrain.proof.explanation import Explanation
     from graphtrain.report.display.summary import Summary
     from graphtrain.resume.session import Session
@@ -74,6 +77,7 @@ class RunView(Recorded):
 
     _run: LiveRun
     _changes: tuple[str, ...] = ()
+    _has_begun = False
 
     @property
     def _session(self) -> Session:
@@ -272,8 +276,21 @@ class RunView(Recorded):
         summary: Summary = summing.Summary(self.graph.title, models, activities)
         return summary
 
+    def frame(self, joined: bool = True) -> pandas.DataFrame:
+        if line := self._not_resumed():
+            self._run.notices.once(line)
+        return super().frame(joined)
+
+    def _not_resumed(self) -> str:
+        """What the run directory holds and this trainer has not resumed yet, in words; empty if there is nothing."""
+        files = self._run.files
+        if self._has_begun or files is None or not has_begun(files.folder):
+            return ""
+        return f"`{files.path}` holds a run: run() resumes it, and graphtrain.Run({str(files.path)!r}) reads it"
+
     def __repr__(self) -> str:
-        return f"<Trainer of {self.graph.name}: {self.state}, {self._session.compiled.run_clock.describe()}>"
+        place = self._not_resumed() or self._session.compiled.run_clock.describe()
+        return f"<Trainer of {self.graph.name}: {self.state}, {place}>"
 
     def _repr_html_(self) -> str:
         return html_of(self, {path: fields["runs"] for path, fields in self.progress.items()})
