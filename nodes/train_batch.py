@@ -12,10 +12,15 @@ from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._first_calls import looking_at_first_calls
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import scaled
-from graphtrain.nodes._training_step import CallsTrainingStep, count_and_metrics, loss_and_metrics, without_ask
+from graphtrain.nodes._training_step import (
+    CallsTrainingStep,
+    count_and_metrics,
+    looking_at_first_calls,
+    loss_and_metrics,
+    without_ask,
+)
 from graphtrain.report.values import detached
 
 if TYPE_CHECKING:

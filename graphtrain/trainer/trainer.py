@@ -110,6 +110,8 @@ class Trainer(RunView):
     (Outcome.FINISHED, 5)
     """
 
+    _is_resumed = False
+
     @on_all_ranks("before the run")
     def __init__(
         self,
@@ -133,8 +135,7 @@ class Trainer(RunView):
         not_state: str | Iterable[str] = (),
         **resources: Any,
     ) -> None:
-        if unnamed:
-            refuse_unnamed(unnamed[0])
+        refuse_unnamed(unnamed)
         ranks = current_ranks()
         resources = {
             **_given(model=model, optimizer=optimizer, scheduler=scheduler, train_data=train_data, val_data=val_data),
@@ -144,8 +145,6 @@ class Trainer(RunView):
         graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=_given(**resources).keys())
         _refuse_types(run_dir, seed, loggers, notify, display)
         about = dict(about or {})
-        self._has_begun = self._is_resumed = False
-        self._is_commanded = "command" in about
         self._resumed_from: Path | None = None  # without a run directory
         notices = Notices((lambda line: None) if ranks.rank else notify)  # rank 0 prints them
         session = Session(
@@ -267,7 +266,8 @@ class Trainer(RunView):
             if not run.session.loop.ended:
                 return drive(run, transitions, explainer)
             if run.is_end_saved:
-                if begins and not self._is_commanded:  # a command says it at the end
+                environment = run.session.environment
+                if begins and not (environment and "command" in environment.about):  # a command says it at the end
                     run.notices(entry.finished_before(run, self._changes))
                 return Outcome.ALREADY_FINISHED
             run.save_end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -60,12 +60,15 @@ ELSEWHERE = {
 }
 
 
-def refuse_unnamed(value: Any) -> NoReturn:
-    """Raise for a second argument of `Trainer` that has no name.
+def refuse_unnamed(values: Sequence[Any]) -> None:
+    """Raise for further arguments of `Trainer` that have no name.
 
     Raises:
-        UsageError: always.
+        UsageError: there is one.
     """
+    if not values:
+        return
+    value = values[0]
     hint = "give the rest by name: Trainer(graph, model=..., optimizer=..., train_data=..., training_step=...)"
     if isinstance(value, Mapping):
         hint = "write ** before it, Trainer(graph, **resources), if its keys are the names of resources"
@@ -277,23 +280,24 @@ class RunView(Recorded):
         return summary
 
     def frame(self, joined: bool = True) -> pandas.DataFrame:
-        if line := self._not_resumed():
+        if line := not_resumed(self):
             self._run.notices.once(line)
         return super().frame(joined)
 
-    def _not_resumed(self) -> str:
-        """What the run directory holds and this trainer has not resumed yet, in words; empty if there is nothing."""
-        files = self._run.files
-        if self._has_begun or files is None or not has_begun(files.folder):
-            return ""
-        return f"`{files.path}` holds a run: run() resumes it, and graphtrain.Run({str(files.path)!r}) reads it"
-
     def __repr__(self) -> str:
-        place = self._not_resumed() or self._session.compiled.run_clock.describe()
+        place = not_resumed(self) or self._session.compiled.run_clock.describe()
         return f"<Trainer of {self.graph.name}: {self.state}, {place}>"
 
     def _repr_html_(self) -> str:
         return html_of(self, {path: fields["runs"] for path, fields in self.progress.items()})
+
+
+def not_resumed(view: RunView) -> str:
+    """What the run directory of a trainer holds that it has not resumed yet, in words; empty if there is nothing."""
+    files = view._run.files
+    if view._has_begun or files is None or not has_begun(files.folder):
+        return ""
+    return f"`{files.path}` holds a run: run() resumes it, and graphtrain.Run({str(files.path)!r}) reads it"
 
 
 def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> list[str]:
