@@ -93,7 +93,7 @@ class Checkpoint:
 
     @property
     def _best_mode(self) -> Mode:
-        return self.best_mode or known_mode(self.best or "") or "min"
+        return self.best_mode or (known_mode(self.best) if self.best else None) or "min"
 
     @property
     def improved(self) -> bool:
