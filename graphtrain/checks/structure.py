@@ -95,7 +95,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
         is_misspelt = alike is not None and _distance(node.use.casefold(), alike) <= max(1, len(node.use) // 4)
         if all_kinds_known or is_misspelt:
             hint = as_body or suggestion(node.use, known_kinds())
-            hint += "" if all_kinds_known or as_body else f"; or {_DECLARED}"
+            hint += "" if all_kinds_known or as_body else f" Or {_DECLARED}"
             yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
         else:
             message = (

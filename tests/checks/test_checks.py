@@ -304,7 +304,7 @@ def test_a_slip_is_an_error_at_once(name: str) -> None:
     (problem,) = FIT.replace("clip", name).check()
     assert problem.code == "G102" and problem.hint.startswith("did you mean `")
     assert problem.hint.endswith(
-        "?; or name the script that declares it with @node: graphtrain check ... --script SCRIPT"
+        "? Or name the script that declares it with @node: graphtrain check ... --script SCRIPT"
     )
     (problem,) = check_graph(FIT.replace("clip", name), all_kinds_known=True)
     assert problem.hint.endswith("?")
