@@ -162,6 +162,15 @@ def edit_named(edit: str, value: Any) -> tuple[str, str, str, Any]:
     return overlay, node, parameter, value if text in ("N", "X") else text.replace("N", f"{value}")
 
 
+def takes_number(edit: str) -> bool:
+    """True for an edit in `FIT` in which a number is put.
+
+    >>> takes_number('finish.after = "N epochs"'), takes_number('log.every = "X"')
+    (True, False)
+    """
+    return re.search(r"\bN\b", edit) is not None
+
+
 def pasted(name: str, value: Any) -> str:
     """The words of a command line that set what another name, of `FIT` or another library, sets to a value.
 
@@ -184,6 +193,16 @@ def pasted(name: str, value: Any) -> str:
     overlay, node, parameter, new = edit_named(edit, value)
     text = str(new).lower() if isinstance(new, bool) else f"{new}"
     return (f"--overlay {overlay} " if overlay else "") + f"{node}.{parameter}={shlex.quote(text)}"
+
+
+def setting_of_fit(name: str) -> str:
+    """The setting of `graphtrain.fit` that a name stands for, its own or another library's; empty if there is none.
+
+    >>> setting_of_fit("max_epochs"), setting_of_fit("early_stop"), setting_of_fit("callbacks")
+    ('epochs', 'early_stop', '')
+    """
+    there = f"`{FIT[name]}`" if name in FIT else FOREIGN.get(name, "")
+    return next((own for own, edit in FIT.items() if f"`{edit}`" in there), "")
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -16,7 +16,7 @@ class Outcome(enum.Enum):
 
     FINISHED = "the run is finished"
     ALREADY_FINISHED = "the run was finished before"
-    REACHED = "the amount given as `until` is reached; it counts from the beginning of the run, so name a later one"
+    REACHED = "stopped where `until` says, counted from the beginning of the run; run() goes on"
     BREAKPOINT = "the node given as `before` is the next to run; run again to continue"
     STOPPED = "stopped on request; run again to resume"
 

@@ -41,10 +41,20 @@ def brief(value: Any) -> Any:
     >>> brief("0.001"), brief("'adam'"), brief("PosixPath('data')"), brief("10 epochs"), brief([1, 2])
     (0.001, 'adam', "PosixPath('data')", '10 epochs', [1, 2])
     """
+    value = of_text(value)
+    return value if len(str(value)) <= _MOST_CHARACTERS else shorten(str(value), _MOST_CHARACTERS)
+
+
+def of_text(value: Any) -> Any:
+    """An argument as a value: what a text of Python stands for; any other as it is.
+
+    >>> of_text("0.001"), of_text("'adam'"), of_text("10 epochs"), of_text([1, 2])
+    (0.001, 'adam', '10 epochs', [1, 2])
+    """
     if isinstance(value, str):
         with suppress(SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-            value = ast.literal_eval(value)
-    return value if len(str(value)) <= _MOST_CHARACTERS else shorten(str(value), _MOST_CHARACTERS)
+            return ast.literal_eval(value)
+    return value
 
 
 def is_equal(value: Any, other: Any) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from graphtrain.kind import progress
-from graphtrain.kind.parameter import Metric, Mode
+from graphtrain.kind.parameter import Metric, Mode, known_mode
 
 
 class FollowsMetric:
@@ -17,6 +17,10 @@ class FollowsMetric:
 
     recorded: bool = progress(False)
     value: float | None = progress(None)
+
+    @property
+    def _mode(self) -> Mode:
+        return self.mode or known_mode(self.monitor) or "min"
 
     def on_metrics(self, row: Mapping[str, float], is_evaluation: bool) -> None:
         if self.monitor in row:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from graphtrain.kind import node, progress
-from graphtrain.kind.parameter import Above, Metric, Mode
+from graphtrain.kind.parameter import Above, Metric, Mode, known_mode
 from graphtrain.kind.trigger import Trigger
 from graphtrain.program.requests import SavePolicy
 from graphtrain.storage.run_directory import Retention
@@ -41,8 +41,9 @@ class Checkpoint:
             joins. Default: False.
         best: a metric by which older checkpoints stay as well, such as "val/loss"; it counts for a checkpoint that is
             asked for at the step at which it was recorded. Default: none.
-        best_mode: whether the smallest values are best, "min", or the largest, "max". Default: "min" for a metric whose
-            name says loss, error, perplexity or bits; it is to be given for others.
+        best_mode: whether the smallest values are best, "min", or the largest, "max". Default: by the name of
+            the metric: "min" where it says loss, error, perplexity or bits, "max" where it says accuracy, F1, AUC,
+            score and the like; it is to be given for others.
         keep_best: how many of the best stay. Default: 1.
 
     Guard fields:
@@ -80,14 +81,19 @@ class Checkpoint:
     _recorder: Recorder
     _policy: SavePolicy
     _failures: int  # of saves, when one was ranked last
+    _notify: Callable[[str], None] | None  # None once it is reported that a value made no checkpoint due
 
-    def setup(self, checkpoints: Requests, recorder: Recorder) -> None:
-        self._requests, self._recorder = checkpoints, recorder
+    def setup(self, checkpoints: Requests, recorder: Recorder, notify: Callable[[str], None] | None = None) -> None:
+        self._requests, self._recorder, self._notify = checkpoints, recorder, notify
         self._failures = checkpoints.failures
         self._policy = checkpoints.policy = SavePolicy(self.retention(), self.mode, self.if_failed, self.slim)
 
     def retention(self) -> Retention:
-        return Retention(self.keep, self.best, self.best_mode or "min", self.keep_best)
+        return Retention(self.keep, self.best, self._best_mode, self.keep_best)
+
+    @property
+    def _best_mode(self) -> Mode:
+        return self.best_mode or (known_mode(self.best) if self.best else None) or "min"
 
     @property
     def improved(self) -> bool:
@@ -96,6 +102,13 @@ class Checkpoint:
     def on_metrics(self, row: Mapping[str, float], is_evaluation: bool) -> None:
         value = row.get(self.best or "")
         if value is not None and math.isfinite(value):
+            if self.every.is_never and not is_evaluation and self.recorded and self._notify is not None:
+                self._notify(
+                    f"`{self.best}` is not recorded by an evaluation, so it makes no checkpoint due, and the first "
+                    "value was not saved: give checkpoint.every the trigger of the node that records it, or let that "
+                    "node be a graph (docs/metrics.md)"
+                )
+                self._notify = None
             is_among_best = self._policy.retention.is_among_best(value, [other for _, other in self._best_saves()])
             self.recorded = {
                 "step": self._recorder.place_of(row),
@@ -124,7 +137,7 @@ class Checkpoint:
 
     @property
     def _ranking(self) -> str:
-        return f"{self.best_mode or 'min'} {self.best}"
+        return f"{self._best_mode} {self.best}"
 
     def _rank(self, place: Place, value: float) -> None:
         """Note a save; of those of the run only the best are remembered."""

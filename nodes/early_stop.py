@@ -19,8 +19,9 @@ class EarlyStop(FollowsMetric):
 
     Arguments:
         monitor: the metric. Default: "val/loss".
-        mode: whether small values are good, "min", or large ones, "max". Default: "min" for a metric whose name says
-            loss, error, perplexity or bits; it is to be given for others.
+        mode: whether small values are good, "min", or large ones, "max". Default: by the name of the
+            metric: "min" where it says loss, error, perplexity or bits, "max" where it says accuracy, F1, AUC, score
+            and the like; it is to be given for others.
         min_delta: by how much a value must be better than the best so far to count as an improvement. Default: 0, any.
         patience: values in a row without an improvement after which to stop. Default: 3.
         stopping_threshold: stop once a value is better than this. Default: never.
@@ -72,7 +73,7 @@ class EarlyStop(FollowsMetric):
             self._notify(f"early_stop: {self.monitor} {reason}")
 
     def _is_better(self, value: float, other: float, by: float = 0.0) -> bool:
-        return value < other - by if self.mode != "max" else value > other + by
+        return value < other - by if self._mode == "min" else value > other + by
 
     @property
     def stop(self) -> bool:

@@ -23,8 +23,7 @@ class Plateau(FollowsMetric):
 
     Arguments:
         monitor: the metric. Default: "val/loss".
-        mode: that of the scheduler, "min" or "max". Default: "min" for a metric whose name says loss, error, perplexity
-            or bits; it is to be given for others.
+        mode: that of the scheduler, "min" or "max". Default: by the name of the metric, as for `early_stop`.
 
     Guard fields:
         recorded: there is a value that the scheduler has not been given.
@@ -48,7 +47,7 @@ class Plateau(FollowsMetric):
                 f"plateau: `scheduler` is a {type(scheduler).__name__}, whose steps take no metric",
                 "leave the overlay `plateau` out; or let `setup` return a ReduceLROnPlateau",
             )
-        if scheduler is not None and scheduler.mode != (mode := self.mode or "min"):
+        if scheduler is not None and scheduler.mode != (mode := self._mode):
             raise UsageError(
                 f'plateau: the mode of {self.monitor} is "{mode}", and that of the scheduler is "{scheduler.mode}"',
                 f'make it with ReduceLROnPlateau(..., mode="{mode}"), or set plateau.mode="{scheduler.mode}"',

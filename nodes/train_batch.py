@@ -14,7 +14,13 @@ from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import scaled
-from graphtrain.nodes._training_step import CallsTrainingStep, count_and_metrics, loss_and_metrics, without_ask
+from graphtrain.nodes._training_step import (
+    CallsTrainingStep,
+    count_and_metrics,
+    looking_at_first_calls,
+    loss_and_metrics,
+    without_ask,
+)
 from graphtrain.report.values import detached
 
 if TYPE_CHECKING:
@@ -92,7 +98,8 @@ class TrainBatch(CallsTrainingStep):
     ``generate/loss``.
 
     Raises:
-        UsageError: what `training_step` returned is no loss, the device has no such precision, or there is no compiler.
+        UsageError: what `training_step` returned is no loss, or it runs backward or steps an optimizer, which is looked
+            for in the first two calls; the device has no such precision, or there is no compiler.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("train_batch", precision="bf16-mixed")
@@ -134,6 +141,9 @@ class TrainBatch(CallsTrainingStep):
         self._optimizer, self._renewals = optimizer, renewals
         self._is_plain = not self.only_own and self.on_out_of_memory == "stop"
         self._notify, self._size = notify, None
+        if optimizer is not None:
+            usual = self._around
+            self._around = looking_at_first_calls(usual, optimizer, lambda: setattr(self, "_around", usual))
         if self.precision == "16-mixed" and loss_scale is None:
             raise UsageError(
                 'train_batch.precision "16-mixed": nothing scales the loss, so small gradients would be 0 in float16',

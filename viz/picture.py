@@ -209,6 +209,8 @@ def picture(
     heat = "how long it took" if seconds is not None else "how often a node ran" if counts is not None else ""
     legend = [NUMBERS] if any(arrow.number is not None for arrow in whole.arrows) else []  # what is not clear by itself
     legend += [f"colour: {heat}"] if heat else []
+    if counts is not None and seconds is None and any("/" in path for path in counts):
+        legend[-1] += ", in a body at its latest visit"
     legend += ["bold outline: runs next"] if position is not None else []
     default = (f"optimizer {graph.optimizer}",) if graph.optimizer else ()
     rows = tuple(_guard_rows(graph)) if guards else ()

@@ -80,6 +80,9 @@ def _start(scope: Scope) -> Iterator[Problem]:
         yield scope.problem("G101", "start", f"unknown node `{scope.graph.start}`", hint)
 
 
+_DECLARED = "name the script that declares it with @node: graphtrain check ... --script SCRIPT"
+
+
 def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Problem]:
     kind = scope.kinds[node.name]
     thing = f"nodes.{node.name}"
@@ -92,12 +95,13 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
         is_misspelt = alike is not None and _distance(node.use.casefold(), alike) <= max(1, len(node.use) // 4)
         if all_kinds_known or is_misspelt:
             hint = as_body or suggestion(node.use, known_kinds())
+            hint += "" if all_kinds_known or as_body else f" Or {_DECLARED}"
             yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
         else:
             message = (
                 f"not checked: no kind `{node.use}` is known here, so nothing that depends on `{node.name}` is checked"
             )
-            hint = as_body or "name the script that declares it with @node: graphtrain check ... --script SCRIPT"
+            hint = as_body or _DECLARED
             yield scope.problem("G118", thing, message, hint, severity="warning")
         return
     if node.use == NESTED and node.body is None:

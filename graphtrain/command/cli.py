@@ -147,7 +147,10 @@ class _Helpful(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             known = [word for parameter in self.get_params(ctx) for word in parameter.opts if word[:2] == "--"]
-            hint = option_hint(error.option_name, known, _value_of(error.option_name, words))
+            has_settings = any(parameter.name == "settings" for parameter in self.get_params(ctx))
+            value = _value_of(error.option_name, words)
+            hint = option_hint(error.option_name, known, value, has_settings=has_settings)
+            hint = hint or f"{ctx.command_path} --help lists them"
             raise click.UsageError(f"There is no option `{error.option_name}`; {hint}", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -219,11 +222,12 @@ class CommandLine(_Helpful, click.Group):
             formatter.write_dl([(name, " ".join(text.partition("\n\n")[0].split())) for name, text in helps.items()])
 
 
-def option_hint(option: str, known: Sequence[str], value: str = "") -> str:
-    """What to write instead of an option that does not exist.
+def option_hint(option: str, known: Sequence[str], value: str = "", *, has_settings: bool = True) -> str:
+    """What to write instead of an option that does not exist; empty if that is not known.
 
     Arguments:
         value: the word that follows it. Default: none.
+        has_settings: False for a command that takes no settings of a graph or of a script. Default: True.
 
     >>> option_hint("--run-dri", ["--run-dir", "--resume"]), option_hint("--max-epochs", ["--run-dir"])
     ('did you mean `--run-dir`?', 'that is `finish.after = "N epochs"` here')
@@ -239,7 +243,8 @@ def option_hint(option: str, known: Sequence[str], value: str = "") -> str:
     # Without the dashes, which all of them have.
     if match := nearest(name, [word.removeprefix("--") for word in known]):
         return f"did you mean `--{match}`?"
-    return f"a setting of that name, if there is one, is written without dashes: {name}={value or 'VALUE'}"
+    without = f"a setting of that name, if there is one, is written without dashes: {name}={value or 'VALUE'}"
+    return without if has_settings else ""
 
 
 def _value_of(option: str, words: Sequence[str]) -> str:

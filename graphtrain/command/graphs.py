@@ -307,13 +307,17 @@ def graphs() -> None:
     )
 
 
-@command("graphtrain nodes", "graphtrain nodes clip")
-def nodes(kind: str | None = None) -> None:
+@command("graphtrain nodes", "graphtrain nodes clip", "graphtrain nodes my_kind --script train.py")
+def nodes(kind: str | None = None, *, script: str | None = None) -> None:
     """List the kinds of nodes that a graph can have, or describe one: its parameters, what it reads and writes, ...
 
     Arguments:
         kind: Describe this kind in detail. Default: all are listed.
+
+    Options:
+        script: A Python file that declares further kinds; it is imported.
     """
+    _import_kinds(script)
     if kind is not None:
         described = find_kind(kind)
         if described is None:

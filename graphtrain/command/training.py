@@ -299,7 +299,7 @@ class _Training:
                 report(f"--show {name}: no row of metrics has `{name}`; {hint}")
         further = f"; a later {endings} trains it further" if endings else ""
         if diverged := trainer.not_finite:  # to train it further would not help
-            further = f", and {diverged}" if outcome is Outcome.FINISHED else f". {diverged}"
+            further = f". {diverged}" if outcome.resumable else f", and {diverged}"
         report(f"{outcome}{further}: {run_dir}  digest {trainer.digest()[:16]}")
         if outcome.resumable:
             report(self._resume_with(run_dir, is_reached=outcome is not Outcome.STOPPED))

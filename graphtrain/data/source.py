@@ -443,7 +443,8 @@ class Replayed(Source):
 
     Arguments:
         once: True for data that can be iterated over only once: it can be opened, but not reopened after that.
-        notify: called with a line about batches that are drawn again, where that takes long.
+        notify: called with a line about batches that are drawn again, where that takes long, and about random numbers
+            that differ from those of a loop written by hand.
     """
 
     replays = True
@@ -487,7 +488,13 @@ class Replayed(Source):
 
     def _stream(self, iterator: Iterator[Any], state: dict[str, Any]) -> Stream:
         generators = {f"{number}": generator for number, generator in enumerate(generators_of(self._data))}
-        return Stream(iterator, {**HOST, **generators}, state["streams"])
+        return Stream(iterator, {**HOST, **generators}, state["streams"], self._note_separation)
+
+    def _note_separation(self) -> None:
+        self._notify(
+            f"the data, a {type(self._data).__name__}, draws random numbers between those of training, so it has a "
+            "generator of its own from here on; a loop by hand would draw others (docs/bit-identical.md)"
+        )
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         if "random" not in state:

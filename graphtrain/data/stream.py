@@ -13,7 +13,7 @@ such data is given a separate random stream, but only once that makes a differen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
 from graphtrain.state.generators import AnyGenerator, same_state
@@ -30,16 +30,21 @@ class Stream:
         generators: those it may draw from, by name.
         separations: name of a generator -> the number of the item at which the data got its own stream, and the shared
             state before it. Filled in the run, and followed in a replay from the beginning of the epoch.
+        separated: called when the run, not a replay, gives the data its own stream. Default: nothing is.
 
     Attributes:
         iterator: that of the data.
     """
 
     def __init__(
-        self, iterator: Iterator[Any], generators: Mapping[str, AnyGenerator], separations: dict[str, dict[str, Any]]
+        self,
+        iterator: Iterator[Any],
+        generators: Mapping[str, AnyGenerator],
+        separations: dict[str, dict[str, Any]],
+        separated: Callable[[], None] = lambda: None,
     ) -> None:
         self.iterator = iterator
-        self._watched = [_Watched(generator, name, separations) for name, generator in generators.items()]
+        self._watched = [_Watched(generator, name, separations, separated) for name, generator in generators.items()]
         self._number = 0
 
     def __iter__(self) -> Iterator[Any]:
@@ -60,8 +65,14 @@ class Stream:
 class _Watched:
     """One generator that data may draw from."""
 
-    def __init__(self, generator: AnyGenerator, name: str, separations: dict[str, dict[str, Any]]) -> None:
-        self._generator, self._name, self._separations = generator, name, separations
+    def __init__(
+        self,
+        generator: AnyGenerator,
+        name: str,
+        separations: dict[str, dict[str, Any]],
+        separated: Callable[[], None],
+    ) -> None:
+        self._generator, self._name, self._separations, self._separated = generator, name, separations, separated
         self._after_data = generator.get_state()  # as the data left it, which is where a replay is
         self._after_training: Any = None  # as training left it
         self._separate: Any = None  # the state of the data's own stream, once it has one
@@ -81,6 +92,8 @@ class _Watched:
         elif same_state(state, self._after_training):
             return  # nothing was drawn
         elif self._separates_at(number) or not same_state(self._after_training, self._after_data):
+            if not self._separates_at(number):
+                self._separated()
             self._separations[self._name] = {"number": number, "state": self._after_training}
             self._generator.seed(self._generator.draw())
             self._separate = self._generator.get_state()

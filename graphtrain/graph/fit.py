@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
+import numbers
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import UsageError
 from graphtrain.graph.graph import Graph
-from graphtrain.kind.parameter import Precision, known_mode
-from graphtrain.names import FIT, edit_named, suggestion
-
-# Words in the names of metrics of which the largest value is the best.
-_LARGE = frozenset({"acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "map", "reward", "rouge", "score"})
+from graphtrain.kind.parameter import Precision
+from graphtrain.names import FIT, edit_named, setting_of_fit, suggestion, takes_number
 
 
 def fit(
-    *,
+    *unnamed: Any,
     epochs: float | None = None,
     steps: int | None = None,
     accumulate: int | None = None,
@@ -35,7 +32,7 @@ def fit(
     best_mode: str | None = None,
     ema: float | None = None,
     early_stop: int | None = None,
-    overlays: Sequence[str | Path] = (),
+    overlays: str | Path | Sequence[str | Path] = (),
     **others: Any,
 ) -> Graph:
     """The graph `fit` with settings; each is one edit, which ``print(graph)`` shows.
@@ -44,6 +41,7 @@ def fit(
     ``Graph.load("fit").set("accumulate", every=4)``.
 
     Arguments:
+        unnamed: refused: every setting has a name.
         epochs: passes over `train_data`: `finish.after`. Default: 10.
         steps: steps of the optimizer: `finish.after`; with `epochs` too, whichever comes first.
         accumulate: batches whose gradients are added up for one step: `accumulate.every`. Default: 1.
@@ -65,13 +63,13 @@ def fit(
         overlays: further ones, by name or path.
 
     Raises:
-        UsageError: there is no such setting.
+        UsageError: there is no such setting, or it is a number and something else is given.
         EditError, GraphError: a value cannot be one, or overlays do not compose.
 
     >>> graph = fit(epochs=3, accumulate=4, clip=1.0, best="val/accuracy")
     >>> graph == Graph.load("fit").set("finish", after="3 epochs").set("accumulate", every=4).set(
     ...     "clip", max_norm=1.0
-    ... ).set("checkpoint", best="val/accuracy", best_mode="max")
+    ... ).set("checkpoint", best="val/accuracy")
     True
     >>> fit(epochs=3, steps=1000).nodes["finish"]
     <Node finish: after = ["3 epochs", "1000 steps"]>
@@ -82,12 +80,20 @@ def fit(
       hint: that is `epochs` here
     """
     settings = {name: value for name, value in locals().items() if name in FIT and value is not None}
+    if unnamed:
+        raise UsageError(
+            f"fit: every setting has a name; got {type(unnamed[0]).__name__} without one",
+            "fit(epochs=3) makes a graph; train with Trainer(fit(epochs=3), model=..., train_data=..., ...).run()",
+        )
     for name in others:
         raise UsageError(f"fit: there is no setting `{name}`", _hint(name))
-    if best is not None and best_mode is None and known_mode(best) is None and _is_best_large(best):
-        settings["best_mode"] = "max"
+    for name, value in settings.items():
+        if takes_number(FIT[name]) and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
+            hint = 'write early_stop=3, and .set("early_stop", monitor=...) for the metric'
+            raise UsageError(f"fit: {name}: expected a number, got {value!r}", hint if name == "early_stop" else "")
     edits: dict[str, dict[str, Any]] = {}
-    further = [*overlays, *(["fp16"] if precision == "16-mixed" else [])]
+    further = [overlays] if isinstance(overlays, str | Path) else [*overlays]
+    further += ["fp16"] if precision == "16-mixed" else []
     for name, value in settings.items():
         overlay, node, parameter, new = edit_named(FIT[name], value)
         further += [overlay] if overlay else []
@@ -101,14 +107,7 @@ def fit(
     return graph
 
 
-def _is_best_large(metric: str) -> bool:
-    return not _LARGE.isdisjoint(re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].casefold()))
-
-
 def _hint(name: str) -> str:
     """What another library's name for a setting is here."""
-    there = suggestion(name, FIT)
-    for own, edit in FIT.items():
-        if f"`{edit}`" in there:
-            return f"that is `{own}` here"
-    return there
+    setting = "early_stop" if name == "patience" else setting_of_fit(name)
+    return f"that is `{setting}` here" if setting else suggestion(name, [*FIT, "overlays"])

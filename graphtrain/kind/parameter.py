@@ -262,17 +262,25 @@ def show_value(value: Any) -> str:
 
 Mode = Literal["min", "max"]
 
+# Words in the names of metrics of which the smallest value is the best, and of those of which the largest is.
 _SMALL = frozenset({"loss", "error", "perplexity", "bits"})
+_LARGE = frozenset({"acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "map", "reward", "rouge", "score"})
 
 
 def known_mode(metric: str) -> Mode | None:
-    """ "min" for a metric whose last part is the name of a loss or an error; None for other names.
+    """What the last part of a metric's name says: "min" for a loss or an error, "max" for an accuracy and the like.
+
+    Returns:
+        None for a name that says neither.
 
     >>> known_mode("val/loss"), known_mode("val/top1_error"), known_mode("val/accuracy"), known_mode("loss/f1")
-    ('min', 'min', None, None)
+    ('min', 'min', 'max', 'max')
+    >>> known_mode("val/width")
     """
-    words = re.split(r"[^a-z]+", metric.rpartition("/")[2].casefold())
-    return "min" if not _SMALL.isdisjoint(words) else None
+    words = re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].casefold())
+    if any(word.strip("0123456789") in _SMALL for word in words):
+        return "min"
+    return "max" if not _LARGE.isdisjoint(words) else None
 
 
 Precision = Literal["32-true", "64-true", "bf16-true", "bf16-mixed", "16-mixed"]

@@ -20,7 +20,7 @@ from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
 from graphtrain.language.syntax import field_of
-from graphtrain.names import FOREIGN, quoted, suggestion
+from graphtrain.names import FIT, FOREIGN, quoted, setting_of_fit, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     ExpressionTarget,
@@ -424,7 +424,9 @@ class Program:
         unread = self._unread()
         for name, paths in sorted(self.missing.items()):
             hint = suggestion(name, [other for other in supplied if other not in {*self._read_resources, *USUAL}])
-            if "did you mean" not in hint:
+            if another := next((other for other in unread if f"resource `{name}`" in FOREIGN.get(other, "")), None):
+                hint = f"you gave `{another}`; its name here is `{name}`"
+            elif "did you mean" not in hint:
                 hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
                 if counter := self._batch_counters.get(name):
                     hint += f"; or let `{counter.kind.name}`, which counts batches, declare it in its `step_inputs`"
@@ -436,7 +438,11 @@ class Program:
         for name in unread:
             if name in given and (name in FOREIGN or not may_be_unread(self.resources[name])):
                 hint = suggestion(name, self._readable())
-                if name not in FOREIGN and "did you mean" not in hint:
+                if setting := setting_of_fit(name):
+                    value = self.resources[name]
+                    shown = repr(value) if isinstance(value, int | float | str) else "..."
+                    hint = f"it is a setting of the graph: fit({setting}={shown}), which sets {FIT[setting]}"
+                elif name not in FOREIGN and "did you mean" not in hint:
                     hint = "leave it out, or insert a node that reads it"
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
         problems += self._never_written()

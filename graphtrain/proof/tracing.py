@@ -37,8 +37,8 @@ from graphtrain.proof.explanation import (
 Trace = Callable[[Explanation], Any]
 
 _UNTRACED = (
-    "`run` keeps no trace of its transitions, as that takes time: run(trace=print) does, and so does"
-    " advance(), after which explain() shows the last one"
+    "how it came here is not known, as `run` records no transitions, which would take time: to see each one, call"
+    " run(trace=print); to see one, call advance(), then explain()"
 )
 _IMPURE = (
     "asked again after the transition, the guards lead elsewhere than it went: "

@@ -256,6 +256,7 @@ class Recorder:
     Attributes:
         rows: every row so far, oldest first.
         latest: the last value of every metric, with step and epoch; those of the last row come last.
+        steps: the step of each of them.
         texts: the last text of the 16 names that were shown last in this process; the latest comes last.
         keep_texts: called with step, epoch and texts: what the run directory keeps of them. Default: nothing.
     """
@@ -272,6 +273,7 @@ class Recorder:
         self._means: dict[str, Means] = {}
         self.rows = Rows()
         self.latest: dict[str, float] = {}
+        self.steps: dict[str, float] = {}
         self.loggers: list[Logger] = []
         self.texts: dict[str, str] = {}
         self.keep_texts: Callable[[Mapping[str, Any]], None] | None = None
@@ -407,7 +409,7 @@ class Recorder:
             self.latest.pop(name, None)  # of another graph that trains
         for name, value in row.items():
             self.latest.pop(name, None)  # so that the newest values come last
-            self.latest[name] = value
+            self.latest[name], self.steps[name] = value, row.get("step", 0)
 
     def state_dict(self) -> dict[str, Any]:
         """All running means, as plain data; rows have their own file."""

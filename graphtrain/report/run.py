@@ -8,6 +8,7 @@ from typing import Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.plain import of_text
 from graphtrain.printable import one_line
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
@@ -46,6 +47,10 @@ class Run(Recorded):
         self.path = Path(run_dir)
         present_status(self.path)
 
+    def __getattr__(self, name: str) -> Any:
+        hint = f': write trainer.load("{self.path}/best"), which loads its weights into the model' * (name == "best")
+        raise AttributeError(f"`Run` has no `{name}`{hint}", name=name, obj=self)
+
     @property
     def status(self) -> dict[str, Any]:
         """The last status, as ``graphtrain status --json`` prints it; that of a killed run is `interrupted`."""
@@ -66,7 +71,7 @@ class Run(Recorded):
         """The arguments of `setup` at the last start; empty where no command has started it."""
         abouts = [start["about"] for start in read_starts(self.path) if isinstance(start.get("about"), dict)]
         arguments = abouts[-1].get("arguments") if abouts else None
-        return arguments if isinstance(arguments, dict) else {}
+        return {name: of_text(value) for name, value in arguments.items()} if isinstance(arguments, dict) else {}
 
     @property
     def graph(self) -> Graph:

@@ -35,6 +35,7 @@ class Snapshot:
         evaluation_batch, evaluation_batches: batches fetched in it, and its total, if known.
         window: backward passes in the open window, and its size; None between two windows.
         metrics: the latest value of each metric, by name, the latest row's last.
+        metric_steps: the step at which each was recorded.
         texts: the beginning of the latest text of each name that was shown, the latest last.
         rates: for each unit of things trained on (`batches`, `samples`, `tokens`): the recent number per second.
         elapsed_seconds: the running time, summed over interruptions, without pauses.
@@ -62,6 +63,7 @@ class Snapshot:
     evaluation_batches: int | None = None
     window: tuple[int, int] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    metric_steps: Mapping[str, float] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     elapsed_seconds: float = 0.0

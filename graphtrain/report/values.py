@@ -183,11 +183,14 @@ def described(value: Any) -> str:
 
     >>> described(torch.zeros(2, 3)), described(None), described([0.5])
     ('a tensor of shape (2, 3)', 'nothing', 'a list of 1')
+    >>> described(3), described({}), described(None)
+    ('an int', 'a dict', 'nothing')
     """
     if isinstance(value, torch.Tensor):
         return f"a tensor of {'complex numbers, of ' if value.is_complex() else ''}shape {tuple(value.shape)}"
     items = f" of {len(value)}" if isinstance(value, list | tuple) else ""
-    return "nothing" if value is None else f"a {type(value).__name__}{items}"
+    name = type(value).__name__
+    return "nothing" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}{items}"
 
 
 def _is_one_number(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -256,6 +256,20 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool
             run.writer.check()
     run.announce()
     run.status.write()
+
+
+def finished_before(run: LiveRun, changes: Sequence[str]) -> str:
+    """That a run was finished before it was to run, and what to do, in words.
+
+    Arguments:
+        changes: what has changed since, in words, which has no effect.
+    """
+    since = f"; changed since, without effect: {', '.join(changes)}" if changes else ""
+    return (
+        f"the run {f'in `{run.files.path}` ' if run.files is not None else ''}was finished before, so nothing is run"
+        f"{since}; give another run a run_dir of its own, or train this one further with a later end, such as "
+        "fit(epochs=...)"
+    )
 
 
 def way_back(run: LiveRun) -> str:

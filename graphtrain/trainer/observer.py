@@ -104,6 +104,7 @@ class Observer:
             evaluation_batches=batches,
             window=run_clock.window(),
             metrics=dict(session.recorder.latest),
+            metric_steps={name: session.recorder.steps[name] for name in session.recorder.latest},
             texts={name: text[:MOST_OF_A_TEXT] for name, text in session.recorder.texts.items()},
             rates=self._rates(seconds),
             elapsed_seconds=elapsed,

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
-from graphtrain.errors import DataError, GraphtrainError, RanksError, SaveFailedError, UnknownMetricError
+from graphtrain.errors import (
+    CheckpointError,
+    DataError,
+    GraphtrainError,
+    RanksError,
+    SaveFailedError,
+    UnknownMetricError,
+)
+from graphtrain.nodes.end_evaluation import put_back
 from graphtrain.outcome import Outcome
 from graphtrain.plan.scope import slots_of
 from graphtrain.program.bind import trains
@@ -34,6 +42,8 @@ def drive(run: LiveRun, transitions: Callable[[], list[Transition]], tracer: Any
             pass
         return outcome
     except (SaveFailedError, UnknownMetricError) as error:  # between two nodes: the run can continue from here
+        if isinstance(error, UnknownMetricError):  # on all ranks, which have the same rows
+            _save_before(run, error)
         run.session.world.fail(error)
         run.requests.clear()
         raise
@@ -152,12 +162,38 @@ _HANDLERS: Sequence[tuple[tuple[Request, ...], Callable[[LiveRun], Answer]]] = (
 )
 
 
+def _save_before(run: LiveRun, error: UnknownMetricError) -> None:
+    """Save where the run stops by an error in its graph, so that what was trained is not lost."""
+    if run.files is None or run.is_replay:
+        return
+    try:
+        if run.save(run.requests.sync_policy):
+            error.add_note("what was trained is saved: with another name the run continues from here")
+    except CheckpointError as failure:
+        error.add_note(f"what was trained is not saved: {failure.message}")
+
+
+def _leave_evaluations(run: LiveRun) -> None:
+    """Put back what the evaluations around a node that has raised have set aside: the model may be used further."""
+    compiled = run.session.compiled
+    around = [*compiled.program.nodes[run.session.position].scope.around()]
+    for node in compiled.program.nodes:
+        reads = {read.name: (read, target) for read, target in node.plan_node.reads}
+        if node.scope in around and node.kind.has_effect("train") and {"model", "training_state"} <= reads.keys():
+            model, state = (
+                compiled.compiler.cells.of(node, *reads[name]).read() for name in ("model", "training_state")
+            )
+            if state is not None:
+                put_back(model, {**state, "generators": []})
+
+
 def _fail(run: LiveRun, error: BaseException) -> NoReturn:
     """Note that a node has raised, on all ranks and in the status; raise with a note of where."""
     session = run.session
     if not isinstance(error, KeyboardInterrupt):
         run.writer.fails()
     session.world.fail(error)
+    _leave_evaluations(run)
     run.life.go("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
     run.requests.clear()
     run.failure = error

@@ -13,7 +13,7 @@ from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger
-from graphtrain.names import FIT, suggestion
+from graphtrain.names import setting_of_fit, suggestion
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -33,7 +33,7 @@ from graphtrain.trainer.debugging import error_line, untimed_breakpoints
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
-from graphtrain.trainer.view import RunView
+from graphtrain.trainer.view import RunView, refuse_unnamed
 from graphtrain.trainer.watchers import display_for
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Trainer(RunView):
 
     Arguments:
         graph: a `Graph`, the name of a shipped one, or a path.
+        unnamed: refused: everything else has a name.
         run_dir: where checkpoints, metrics and status go. Default: none; nothing is written.
         seed: seeds Python, NumPy and torch when the run begins, and data and evaluation. Default: that of the run that
             is resumed, else what torch was seeded with, else 0; then only those generators are seeded that nobody has
@@ -109,11 +110,13 @@ class Trainer(RunView):
     (Outcome.FINISHED, 5)
     """
 
+    _is_resumed = False
+
     @on_all_ranks("before the run")
     def __init__(
         self,
         graph: Graph | str | Path = "fit",
-        *,
+        *unnamed: Any,
         model: torch.nn.Module | Factory | None = None,
         optimizer: Any = None,
         train_data: Any = None,
@@ -132,6 +135,7 @@ class Trainer(RunView):
         not_state: str | Iterable[str] = (),
         **resources: Any,
     ) -> None:
+        refuse_unnamed(unnamed)
         ranks = current_ranks()
         resources = {
             **_given(model=model, optimizer=optimizer, scheduler=scheduler, train_data=train_data, val_data=val_data),
@@ -141,7 +145,6 @@ class Trainer(RunView):
         graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=_given(**resources).keys())
         _refuse_types(run_dir, seed, loggers, notify, display)
         about = dict(about or {})
-        self._has_begun = self._is_resumed = False
         self._resumed_from: Path | None = None  # without a run directory
         notices = Notices((lambda line: None) if ranks.rank else notify)  # rank 0 prints them
         session = Session(
@@ -231,8 +234,8 @@ class Trainer(RunView):
         """
         for name, value in others.items():
             hint = suggestion(name, ["resume", "until", "before", "trace"])
-            if name in FIT:
-                hint = f"it is a setting of the graph: Trainer(graphtrain.fit({name}={value!r}), ...).run()"
+            if setting := setting_of_fit(name):
+                hint = f"it is a setting of the graph: Trainer(graphtrain.fit({setting}={value!r}), ...).run()"
             raise UsageError(f"run: there is no argument `{name}`", hint)
         run = self._run
         explainer = run.tracing(trace) if trace is not None else None
@@ -263,6 +266,9 @@ class Trainer(RunView):
             if not run.session.loop.ended:
                 return drive(run, transitions, explainer)
             if run.is_end_saved:
+                environment = run.session.environment
+                if begins and not (environment and "command" in environment.about):  # a command says it at the end
+                    run.notices(entry.finished_before(run, self._changes))
                 return Outcome.ALREADY_FINISHED
             run.save_end()
             return Outcome.FINISHED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphtrain.data.loaders import is_data
-from graphtrain.errors import CheckpointError, GuardError, NotFiniteError
+from graphtrain.errors import CheckpointError, GuardError, NotFiniteError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import structural_hash
 from graphtrain.kind.declaration import FROM
@@ -19,10 +19,13 @@ from graphtrain.names import suggestion
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.report.values import not_finite_since
+from graphtrain.report.values import described, not_finite_since
 from graphtrain.storage.checkpoint import read_manifest
+from graphtrain.storage.run_directory import has_begun
 
 if TYPE_CHECKING:
+    import pandas
+
     from graphtrain.proof.explanation import Explanation
     from graphtrain.report.display.summary import Summary
     from graphtrain.resume.session import Session
@@ -42,6 +45,10 @@ ELSEWHERE = {
     "predict": 'write Trainer("predict", model=..., predict_data=...).run()',
     "set": "parameters belong to the graph: trainer.rewire(trainer.graph.set(...))",
     "insert": "nodes belong to the graph: trainer.rewire(trainer.graph.insert(...))",
+    "model": 'write trainer.resources["model"]',
+    "optimizer": 'write trainer.resources["optimizer"]',
+    "best": 'write trainer.load("best"), which loads the best weights into the model',
+    "best_model": 'write trainer.load("best"), which loads the best weights into the model',
     "save_checkpoint": "write trainer.save()",
     "load_checkpoint": "write trainer.load() for the weights, trainer.run(resume=...) for the run",
     "callback_metrics": "write trainer.metrics[-1]",
@@ -52,11 +59,27 @@ ELSEWHERE = {
 }
 
 
+def refuse_unnamed(values: Sequence[Any]) -> None:
+    """Raise for further arguments of `Trainer` that have no name.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if not values:
+        return
+    value = values[0]
+    hint = "give the rest by name: Trainer(graph, model=..., optimizer=..., train_data=..., training_step=...)"
+    if isinstance(value, Mapping):
+        hint = "write ** before it, Trainer(graph, **resources), if its keys are the names of resources"
+    raise UsageError(f"Trainer: only the graph is given without a name; got {described(value)} as well", hint)
+
+
 class RunView(Recorded):
     """What can be read from a run, at any time; nothing here changes it."""
 
     _run: LiveRun
     _changes: tuple[str, ...] = ()
+    _has_begun = False
 
     @property
     def _session(self) -> Session:
@@ -253,11 +276,25 @@ class RunView(Recorded):
         summary: Summary = summing.Summary(self.graph.title, models, activities)
         return summary
 
+    def frame(self, joined: bool = True) -> pandas.DataFrame:
+        if line := not_resumed(self):
+            self._run.notices.once(line)
+        return super().frame(joined)
+
     def __repr__(self) -> str:
-        return f"<Trainer of {self.graph.name}: {self.state}, {self._session.compiled.run_clock.describe()}>"
+        place = not_resumed(self) or self._session.compiled.run_clock.describe()
+        return f"<Trainer of {self.graph.name}: {self.state}, {place}>"
 
     def _repr_html_(self) -> str:
         return html_of(self, {path: fields["runs"] for path, fields in self.progress.items()})
+
+
+def not_resumed(view: RunView) -> str:
+    """What the run directory of a trainer holds that it has not resumed yet, in words; empty if there is nothing."""
+    files = view._run.files
+    if view._has_begun or files is None or not has_begun(files.folder):
+        return ""
+    return f"`{files.path}` holds a run: run() resumes it, and graphtrain.Run({str(files.path)!r}) reads it"
 
 
 def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> list[str]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # A watcher rests at least this many times as long as its last tick took.
 _LEAST_REST = 10
+_IN_TIME = " (--dry-run, in Python graph.dry_run(), finds this in one batch)"
 
 
 class Watcher:
@@ -305,10 +306,8 @@ class Monitors(Watcher):
                     given, otherwise = recorded, "supply the data of the evaluation that records it"
                     message = f"no row of metrics has `{name}`, which {parameter} names; recorded are "
                 hint = suggestion(name, given)
-                raise UnknownMetricError(
-                    message + ", ".join(given),
-                    hint if "did you mean" in hint else f"set {parameter} to one of these, or {otherwise}",
-                )
+                hint = hint if "did you mean" in hint else f"set {parameter} to one of these, or {otherwise}"
+                raise UnknownMetricError(message + ", ".join(given), f"{hint}{_IN_TIME}")
 
 
 def _letters(name: str) -> str:

@@ -282,7 +282,7 @@ STRUCTURE = [
              "G103 nodes.clip.gradient_clip_val"),
     overlaid("a number where a trigger is", '[[edit]]\nset = "finish"\nafter = 10', "G104 nodes.finish.after"),
     edited("the best by a metric of which nobody knows whether it is good",
-           lambda g: g.set("checkpoint", best="val/accuracy"), "G104 nodes.checkpoint.best_mode"),
+           lambda g: g.set("checkpoint", best="val/width"), "G104 nodes.checkpoint.best_mode"),
     edited("a window of nothing", lambda g: g.set("accumulate", every=0), "G104 nodes.accumulate.every"),
     edited("a guard nobody defined", lambda g: g.connect("decide", "log", when="log_du"), "G105 edges.decide"),
     overlaid("a unit in the singular", '[[edit]]\nset = "validate"\nevery = "1 epoch"', "G106 nodes.validate.every"),

@@ -302,7 +302,12 @@ def test_a_run_knows_all_kinds() -> None:
 @pytest.mark.parametrize("name", ["clpi", "Clip", "zerograd", "zero-grad", "train_bach", "chekpoint"])
 def test_a_slip_is_an_error_at_once(name: str) -> None:
     (problem,) = FIT.replace("clip", name).check()
-    assert problem.code == "G102" and "did you mean" in problem.hint
+    assert problem.code == "G102" and problem.hint.startswith("did you mean `")
+    assert problem.hint.endswith(
+        "? Or name the script that declares it with @node: graphtrain check ... --script SCRIPT"
+    )
+    (problem,) = check_graph(FIT.replace("clip", name), all_kinds_known=True)
+    assert problem.hint.endswith("?")
 
 
 @pytest.mark.parametrize("name", ["d_step", "my_clip", "distill_batch", "gan_batch", "avg", "log_images", "slip_away"])

@@ -59,6 +59,10 @@ def test_types_and_defaults_of_a_setup_are_words(folder: Path, command: Command)
         (["run", "tiny.py", "--grad_clip", "0.5"], "write clip.max_norm=0.5"),
         (["run", "tiny.py", "--gpus", "2"], "There is no option `--gpus`; write --processes 2"),
         (["run", "tiny.py", "--lr", "3"], "a setting of that name, if there is one, is written without dashes: lr=3"),
+        (
+            ["diff", "fit", "fit", "--script", "x.py"],
+            "There is no option `--script`; graphtrain diff --help lists them",
+        ),
         (["render", "fit", "--outptu", "x.svg"], "did you mean `--output`?"),
         (["--verson"], "did you mean `--version`?"),
         (["statsu"], "There is no command `statsu`; did you mean `status`?"),

@@ -34,13 +34,13 @@ EDITS = [
     ({"save_every": ["1 epochs", "5 minutes"]}, FIT_GRAPH.set("checkpoint", every=["1 epochs", "5 minutes"])),
     ({"keep": 5}, FIT_GRAPH.set("checkpoint", keep=5)),
     ({"best": "val/loss"}, FIT_GRAPH.set("checkpoint", best="val/loss")),
-    ({"best": "val/f1"}, FIT_GRAPH.set("checkpoint", best="val/f1", best_mode="max")),
-    ({"best": "accuracy/loss"}, FIT_GRAPH.set("checkpoint", best="accuracy/loss")),
+    ({"best": "val/f1"}, FIT_GRAPH.set("checkpoint", best="val/f1")),
     ({"best": "val/width"}, FIT_GRAPH.set("checkpoint", best="val/width")),
     ({"best": "val/accuracy", "best_mode": "min"}, FIT_GRAPH.set("checkpoint", best="val/accuracy", best_mode="min")),
     ({"ema": 0.99}, FIT_GRAPH.overlay("ema").set("ema", decay=0.99)),
     ({"early_stop": 5}, FIT_GRAPH.overlay("early_stop").set("early_stop", patience=5)),
     ({"overlays": ["carry"], "ema": 0.9}, FIT_GRAPH.overlay("carry", "ema").set("ema", decay=0.9)),
+    ({"overlays": "carry"}, FIT_GRAPH.overlay("carry")),
     ({}, FIT_GRAPH),
 ]
 
@@ -79,7 +79,9 @@ def test_the_words_to_paste_make_the_same_edit(name: str) -> None:
         ("accumulate_grad_batches", "that is `accumulate` here"),
         ("gradient_clip_val", "that is `clip` here"),
         ("limit_val_batches", "that is `validate_batches` here"),
+        ("patience", "that is `early_stop` here"),
         ("epoch", "did you mean `epochs`?"),
+        ("overlay", "did you mean `overlays`?"),
         ("callbacks", "that is a node for each, added with `graph.insert(...)` here"),
     ],
 )
@@ -87,6 +89,27 @@ def test_a_name_of_another_library_is_translated(name: str, hint: str) -> None:
     with pytest.raises(UsageError) as raised:
         graphtrain.fit(**{name: 1})
     assert str(raised.value) == f"fit: there is no setting `{name}`\n  hint: {hint}"
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ({"early_stop": "val/loss"}, 'write early_stop=3, and .set("early_stop", monitor=...) for the metric'),
+        ({"epochs": "3 epochs"}, ""),
+        ({"keep": True}, ""),
+    ],
+)
+def test_a_number_is_a_number(setting: dict[str, Any], hint: str) -> None:
+    ((name, value),) = setting.items()
+    with pytest.raises(UsageError) as raised:
+        graphtrain.fit(**setting)
+    assert (raised.value.message, raised.value.hint) == (f"fit: {name}: expected a number, got {value!r}", hint)
+
+
+def test_every_setting_has_a_name() -> None:
+    with pytest.raises(UsageError, match="fit: every setting has a name; got list without one") as raised:
+        graphtrain.fit([1])
+    assert "Trainer(fit(epochs=3), model=" in raised.value.hint
 
 
 def test_where_a_number_is_needed_nothing_else_is_pasted() -> None:

@@ -290,7 +290,8 @@ BAD: list[tuple[str, str, int, str, str, str]] = [
      "it is the reserved target that ends the graph"),
     ("b = {", "b = { x = 1, ", 6, "G103", "unknown parameter `b.x` of kind `choice`", ""),
     ('use = "choice" }\n[', "use = 3 }\n[", 6, "G003", "nodes.b.use: expected the name of a kind, got 3", ""),
-    ('use = "choice" }\n[', 'use = "choise" }\n[', 6, "G102", "unknown kind `choise`", "did you mean `choice`?"),
+    ('use = "choice" }\n[', 'use = "choise" }\n[', 6, "G102", "unknown kind `choise`",
+     "did you mean `choice`? Or name the script that declares it with @node: graphtrain check ... --script SCRIPT"),
     ('use = "choice" }\n[', 'use = "nested" }\n[', 6, "G104",
      "`b.graph` is missing: a node of kind `nested` has a graph as its body",
      'write graph = "NAME" instead of use = "nested"'),
@@ -518,7 +519,7 @@ def test_all_mistakes_that_need_the_kinds_come_at_once() -> None:
     assert hints["unknown parameter `accumulate.accumulate_grad_batches` of kind `accumulate`"] == (
         "that is `accumulate.every = N` here"
     )
-    assert hints["unknown kind `stpe`"] == "did you mean `step`?"
+    assert hints["unknown kind `stpe`"].startswith("did you mean `step`? Or name the script that declares it")
     assert hints['unknown unit `step` in log.every = "50 step"'] == "did you mean `steps`?"
     assert 'clip.max_norm: expected a number, got "fast"' in hints
     assert "checkpoint.keep: expected an integer, got true" in hints

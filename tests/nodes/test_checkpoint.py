@@ -482,9 +482,9 @@ def test_a_metric_that_no_row_has_is_an_error_once_all_that_record_have_run(tmp_
     with pytest.raises(UsageError) as error:
         trainer.run()
     assert error.value.message.startswith("no row of metrics has `val_los`, which checkpoint.best names; recorded are ")
-    assert error.value.hint == "did you mean `val/loss`?"
+    assert error.value.hint.startswith("did you mean `val/loss`? (--dry-run, ")
     assert trainer.read("step.steps") == 8
-    assert steps(tmp_path)[-1] == 4, "the run can be resumed from there, with another metric"
+    assert steps(tmp_path)[-1] == 8, "the run can be resumed from there, with another metric"
     assert trainer_of(with_count(), tmp_path).run() is Outcome.FINISHED
 
 
@@ -538,6 +538,16 @@ def test_a_run_that_kept_no_best_says_why(checkpoint: dict[str, Any], reason: st
     trainer = trainer_of(fit(**checkpoint).set("finish", after="8 batches"), tmp_path, [math.nan] * 8, said, "f1")
     assert trainer.run() is Outcome.FINISHED
     assert [line for line in said if "the best" in line] == [f"no checkpoint was kept as the best: {reason}"]
+
+
+def test_a_metric_of_a_node_that_is_no_evaluation_is_reported_early() -> None:
+    said: list[str] = []
+    trainer = trainer_of(with_count(best="count"), said=said)
+    trainer.run(until="1 batches")
+    assert not [line for line in said if "makes no checkpoint due" in line], "another edge may lead there"
+    trainer.run(until="4 batches")
+    (line,) = [line for line in said if "makes no checkpoint due" in line]
+    assert line.startswith("`count` is not recorded by an evaluation") and "checkpoint.every" in line
 
 
 def test_one_that_is_among_the_best_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

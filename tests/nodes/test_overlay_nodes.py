@@ -68,6 +68,16 @@ def test_a_run_stops_when_it_is_enough(values: list[float], parameters: dict[str
     assert stopped_after(values, **parameters) == epochs
 
 
+def test_the_name_of_an_accuracy_says_that_it_is_to_grow(tmp_path: Path) -> None:
+    values = iter([0.5, 0.6, 0.4])
+    graph = FIT.overlay("early_stop").set("early_stop", monitor="val/accuracy", patience=1)
+    graph = graph.set("checkpoint", best="val/accuracy")
+    step = lambda model, batch: {"accuracy": next(values)}  # noqa: E731
+    trainer = trainer_of(graph, run_dir=tmp_path, validation_step=step)
+    assert trainer.run() is Outcome.FINISHED and trainer.progress["next_batch"]["epochs"] == 3
+    assert trainer.load("best").name.endswith("step-4"), "the largest value"
+
+
 def test_it_says_why() -> None:
     said: list[str] = []
     stopped_after([2, 1, 1, 1], said, patience=2)
@@ -105,8 +115,22 @@ def test_a_metric_that_is_never_recorded_is_an_error_at_the_first_row_that_shoul
         UnknownMetricError, match=f"gives no metric `{misspelt}`, which {parameter} names; it gives val/loss"
     ) as caught:
         trainer.run()
-    assert caught.value.hint in (f"did you mean `{meant}`?", f"set {parameter} to one of these, or return it too")
+    in_time = " (--dry-run, in Python graph.dry_run(), finds this in one batch)"
+    hint = caught.value.hint.removesuffix(in_time)
+    assert hint in (f"did you mean `{meant}`?", f"set {parameter} to one of these, or return it too")
+    assert hint + in_time == caught.value.hint
     assert trainer.progress["validate"]["runs"] == 1 and trainer.state == "stopped"
+
+
+def test_what_was_trained_before_that_error_is_saved(tmp_path: Path) -> None:
+    graph = FIT.set("checkpoint", every="never", best_mode="min").set("finish", after="2 epochs")
+    with pytest.raises(UnknownMetricError) as caught:
+        trainer_of(graph.set("checkpoint", best="val_loss"), [1], run_dir=tmp_path).run()
+    assert caught.value.__notes__ == ["what was trained is saved: with another name the run continues from here"]
+    trainer = trainer_of(graph.set("checkpoint", best="val/loss"), [1], run_dir=tmp_path)
+    trainer.advance(0)
+    assert trainer.progress["step"]["steps"] == 2 and trainer.progress["validate"]["runs"] == 1
+    assert trainer.run() is Outcome.FINISHED
 
 
 @pytest.mark.parametrize("val_data", [None, []])
@@ -324,19 +348,19 @@ def test_batch_norm_layers_have_their_momentum_again(cut: bool, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("graph", "name"),
     [
-        (FIT.set("checkpoint", best="val/accuracy"), "checkpoint.best_mode"),
-        (FIT.overlay("early_stop").set("early_stop", monitor="val/accuracy"), "early_stop.mode"),
-        (FIT.overlay("plateau").set("plateau", monitor="val/accuracy"), "plateau.mode"),
+        (FIT.set("checkpoint", best="val/width"), "checkpoint.best_mode"),
+        (FIT.overlay("early_stop").set("early_stop", monitor="val/width"), "early_stop.mode"),
+        (FIT.overlay("plateau").set("plateau", monitor="val/width"), "plateau.mode"),
     ],
 )
 def test_a_metric_that_does_not_say_what_is_good_needs_a_mode(graph: Graph, name: str) -> None:
     (problem,) = graph.check()
-    assert problem.code == "G104" and problem.message.startswith(f"`{name}` is missing: the name `val/accuracy`")
+    assert problem.code == "G104" and problem.message.startswith(f"`{name}` is missing: the name `val/width`")
     node, _, parameter = name.partition(".")
     assert f'{parameter} = "max"' in problem.hint and f'{parameter} = "min"' in problem.hint
     monitor = "best" if node == "checkpoint" else "monitor"
     assert graph.set(node, **{parameter: "max"}).check() == []
-    for known in ("val/loss", "val/top1_error", "perplexity", "val/bits_per_byte"):
+    for known in ("val/loss", "val/top1_error", "perplexity", "val/bits_per_byte", "val/accuracy", "val/f1"):
         assert graph.set(node, **{monitor: known}).check() == []
 
 

@@ -290,7 +290,7 @@ def test_a_stopped_run_shows_what_it_does_not_know() -> None:
     assert trainer.run(until="1 steps") is Outcome.REACHED
     explanation = trainer.explain()
     assert explanation.choices == (), "not the transition before the run"
-    assert "keeps no trace" in str(explanation) and "`next_batch` is next" in str(explanation)
+    assert "records no transitions" in str(explanation) and "`next_batch` is next" in str(explanation)
     assert explanation.next == trainer.position == "next_batch"
     trainer.advance()
     assert trainer.explain().choices[0].node == "next_batch"
@@ -301,7 +301,7 @@ def test_a_rewired_run_does_not_take_another_graphs_edges_for_its_own() -> None:
     trainer.run()
     trainer.rewire(trainer.graph.set("finish", after="4 epochs"))
     explanation = trainer.explain()
-    assert explanation.choices == () and "keeps no trace" in str(explanation)
+    assert explanation.choices == () and "records no transitions" in str(explanation)
     trainer.advance()
     assert trainer.explain().choices[0].node == "decide", "which the raised ending led to"
 

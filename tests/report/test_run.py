@@ -48,7 +48,7 @@ def quick(graph: Graph) -> Graph:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Run]:
     """A run in this process, and the same on the disk."""
     run_dir = tmp_path_factory.mktemp("run")
-    trainer = trainer_of(run_dir, graph=quick, about={"arguments": {"lr": 0.1}})
+    trainer = trainer_of(run_dir, graph=quick, about={"arguments": {"lr": "0.1", "name": "'adam'"}})
     trainer.run()
     return trainer, Run(str(run_dir))
 
@@ -60,7 +60,8 @@ def test_the_files_say_what_the_trainer_says(trained: tuple[Trainer, Run]) -> No
     trainer, run = trained
     assert run.metrics == trainer.metrics and run.graph == trainer.graph
     assert run.snapshot().step == trainer.snapshot().step == trainer.metrics[-1]["step"]
-    assert (run.status["state"], run.arguments, run.texts) == ("finished", {"lr": 0.1}, [])
+    assert (run.status["state"], run.arguments, run.texts) == ("finished", {"lr": 0.1, "name": "adam"}, [])
+    assert run.status["arguments"] == run.arguments
     assert repr(run).removeprefix(f"<Run {run.path}") == repr(trainer).removeprefix("<Trainer of fit")
     assert run.frame().equals(trainer.frame()) and run.frame(joined=False).equals(trainer.frame(joined=False))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import graphtrain
-from graphtrain import EditError, Graph, Trainer, UsageError
+from graphtrain import EditError, Graph, GraphError, Outcome, Trainer, UsageError
 from graphtrain.trainer.view import ELSEWHERE
 from tests.program.small_run import small_trainer
 
@@ -37,7 +38,11 @@ def test_an_attribute_of_none() -> None:
             "there is no argument `epochs`\n  hint: it is a setting of the graph: "
             "Trainer(graphtrain.fit(epochs=3), ...).run()",
         ),
-        ({"max_epochs": 3}, 'there is no argument `max_epochs`\n  hint: that is `finish.after = "N epochs"` here'),
+        (
+            {"max_epochs": 3},
+            "there is no argument `max_epochs`\n  hint: it is a setting of the graph: "
+            "Trainer(graphtrain.fit(epochs=3), ...).run()",
+        ),
         ({"untl": "3 steps"}, "there is no argument `untl`\n  hint: did you mean `until`?"),
     ],
 )
@@ -83,16 +88,94 @@ def _trained(returned: Callable[[torch.Tensor], Any]) -> None:
     ).run()
 
 
-def test_a_step_that_runs_backward_itself() -> None:
-    def own_backward(loss: torch.Tensor) -> torch.Tensor:
-        loss.backward()  # type: ignore[no-untyped-call]
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda loss, optimizer: loss.backward(), "changes gradients, as loss.backward() and"),
+        (lambda loss, optimizer: loss.backward(retain_graph=True), "changes gradients, as loss.backward() and"),
+        (lambda loss, optimizer: optimizer.zero_grad(), "changes gradients, as loss.backward() and"),
+        (lambda loss, optimizer: optimizer.zero_grad(set_to_none=False), "changes gradients, as loss.backward() and"),
+        (lambda loss, optimizer: optimizer.step(), "calls optimizer.step(), as the node `step` does"),
+    ],
+)
+def test_a_step_that_does_what_nodes_do(act: Callable[..., Any], message: str) -> None:
+    given = {**small_trainer().resources}
+    optimizer, step = given["optimizer"], given["training_step"]
+
+    def training_step(model: Any, batch: Any) -> Any:
+        loss = step(model, batch)
+        act(loss, optimizer)
         return loss
 
-    with pytest.raises(RuntimeError) as raised:
-        _trained(own_backward)
-    assert (
-        "`train_batch` runs backward itself: return the loss, without calling loss.backward()" in raised.value.__notes__
+    given["training_step"] = training_step
+    trainer = Trainer(graphtrain.fit(accumulate=2), display=None, notify=lambda line: None, **given)
+    with pytest.raises(UsageError) as raised:
+        trainer.run()
+    assert message in raised.value.message and raised.value.hint == "leave it out: return the loss alone"
+    assert trainer.progress["next_batch"]["batches"] <= 2
+
+
+def test_later_calls_of_a_step_are_plain_ones() -> None:
+    trainer = small_trainer()
+    trainer.run(until="3 batches")
+    node = trainer._session.compiled.program.by_path["train_batch"].instance
+    assert node._around is None and not trainer.resources["optimizer"]._optimizer_step_pre_hooks
+
+
+@pytest.mark.parametrize(
+    ("unnamed", "hint"),
+    [({"model": 1}, "write ** before it, Trainer(graph, **resources)"), (1, "model=..., optimizer")],
+)
+def test_an_argument_without_its_name(unnamed: Any, hint: str) -> None:
+    with pytest.raises(UsageError, match=r"Trainer: only the graph is given without a name; got an? ") as raised:
+        Trainer(graphtrain.fit(), unnamed)
+    assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize(("name", "here"), [("train_dataloader", "train_data"), ("optim", "optimizer")])
+def test_a_resource_by_another_name_is_answered_with_its_name_here(name: str, here: str) -> None:
+    given = {**small_trainer().resources}
+    given[name] = given.pop(here)
+    with pytest.raises(GraphError) as raised:
+        Trainer(graphtrain.fit(epochs=1), display=None, notify=lambda line: None, **given)
+    (problem,) = raised.value.problems
+    assert (problem.code, problem.hint) == ("G301", f"you gave `{name}`; its name here is `{here}`")
+
+
+def test_the_best_of_a_run_on_the_disk(tmp_path: Path) -> None:
+    small_trainer(tmp_path).run(until="1 steps")
+    with pytest.raises(AttributeError, match=rf'`Run` has no `best`: write trainer.load\("{tmp_path}/best"\)'):
+        _ = graphtrain.Run(tmp_path).best
+
+
+@pytest.mark.parametrize("returned", [lambda loss: None, lambda loss: (loss, 1), lambda loss: {"los": loss}])
+def test_a_step_that_returns_no_loss_is_told_how_to_return_it(returned: Any) -> None:
+    with pytest.raises(UsageError, match="must return a scalar loss") as raised:
+        _trained(returned)
+    assert raised.value.hint.startswith(
+        (
+            "end it with `return loss`; if",
+            'name what else it returns, as in {"loss": loss',
+            "name the loss `loss`, as in",
+        )
     )
+
+
+def test_a_finished_run_that_is_run_again_says_so(tmp_path: Path) -> None:
+    said: list[str] = []
+    graph = graphtrain.fit(steps=2)
+    resources = small_trainer().resources
+    Trainer(graph, run_dir=tmp_path, display=None, notify=said.append, **resources).run()
+    graph = graph.set("clip", max_norm=1.0)
+    again = Trainer(graph, run_dir=tmp_path, display=None, notify=said.append, **resources)
+    holds = f"`{tmp_path}` holds a run: run() resumes it, and graphtrain.Run('{tmp_path}') reads it"
+    assert repr(again) == f"<Trainer of fit: ready, {holds}>"
+    assert len(again.frame()) == 0 and holds in said
+    assert again.run() is again.run() is Outcome.ALREADY_FINISHED
+    assert "holds a run" not in repr(again)
+    (line,) = [line for line in said if "nothing is run" in line]
+    assert f"the run in `{tmp_path}` was finished before, so nothing is run; changed since, without effect: " in line
+    assert "clip.max_norm" in line and "fit(epochs=...)" in line
 
 
 @pytest.mark.parametrize(

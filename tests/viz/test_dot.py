@@ -141,6 +141,9 @@ def test_the_caption_has_the_name_and_the_legend(fit: Graph) -> None:
     assert words == ["fit", "numbers: the order in which the edges of a node are tried"]
     heated = read_layout(to_dot(picture(fit, counts={"step": 3}, position="step"))).captions[""]
     assert "colour: how often a node ran" in heated[1][0] and "bold outline: runs next" in heated[1][0]
+    assert "latest" not in heated[1][0]
+    inside = read_layout(to_dot(picture(fit, counts={"validate": 17, "validate/eval_batch": 1}))).captions[""]
+    assert "how often a node ran, in a body at its latest visit" in inside[1][0]
     plain = Graph("line", "a", {"a": Node("a", "choice")}, {"a": (Edge("end"),)})
     assert [text for text, _ in read_layout(to_dot(picture(plain))).captions[""]] == ["line"]
 

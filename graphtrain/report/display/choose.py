@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from rich.console import Console
@@ -27,9 +28,9 @@ _MOST_OF_A_TEXT = 300  # characters
 class PlainLines(Display):
     """Writes new metrics as a line, where there is no terminal to draw on.
 
-    A line begins with the step and the epoch of its metrics, after the clocks of enclosing graphs, and ends with the
-    progress and the pace of the run. After a minute without new metrics there is a line without any. The latest text
-    that was shown is a line of its own.
+    A line begins with the step and the epoch of the run, after the clocks of enclosing graphs, and ends with its
+    progress and its pace; metrics that were recorded at an earlier step are marked with it. After a minute without new
+    metrics there is a line without any. The latest text that was shown is a line of its own.
 
     Arguments:
         write: takes a line.
@@ -109,20 +110,35 @@ class PlainLines(Display):
         self._last = self._clock()
         wanted = metrics if self._metrics is None else self._metrics
         measured = snapshot.measured
-        texts = parts(snapshot, [name for name in wanted if name in metrics and name in measured])
-        row = snapshot.metrics if metrics else {}  # the place of the values, which may be some batches ago
-        step, epoch = row.get("step", snapshot.step), row.get("epoch", snapshot.epoch)
-        words = [  # a row has both, also where the run does not count them
-            *(f"{one_line(name)} {counted(row.get(name, value))}" for name, value in snapshot.clocks.items()),
-            f"step {step:.0f}" if step is not None and snapshot.step is not None else "",
-            f"epoch {epoch:.2f}" if epoch is not None and snapshot.epoch is not None else "",
-            *(f"{name} {value}" for name, value in texts.metrics),
+        names = [name for name in wanted if name in metrics and name in measured]
+        texts = parts(snapshot, names)
+        row = snapshot.metrics if metrics else {}
+        clocks = {name: row.get(name, value) for name, value in snapshot.clocks.items()}
+        step, epoch = snapshot.step, snapshot.epoch
+        if clocks != snapshot.clocks and step is not None:  # the values are of another training, which is over
+            step, epoch = int(row.get("step", step)), row.get("epoch", epoch) if epoch is not None else None
+        words = [
+            *(f"{one_line(name)} {counted(value)}" for name, value in clocks.items()),
+            f"step {step}" if step is not None else "",
+            f"epoch {epoch:.2f}" if epoch is not None else "",
+            *_marked(texts.metrics, [snapshot.metric_steps.get(name, step) for name in names], step),
             texts.batch,
             texts.place if snapshot.evaluation is not None and snapshot.state == "running" else "",
             *texts.rates,
             texts.left,
         ]
         self._write("  ".join(filter(None, words)))
+
+
+def _marked(metrics: Sequence[tuple[str, str]], steps: Sequence[float | None], present: float | None) -> Iterator[str]:
+    """The words for metrics; those of an earlier step are together, and followed by it.
+
+    >>> [*_marked([("val/loss", "0.5"), ("lr", "0.1"), ("loss", "0.3")], [40, 40, 43], 43)]
+    ['val/loss 0.5, lr 0.1 (step 40)', 'loss 0.3']
+    """
+    for step, group in itertools.groupby(zip(metrics, steps, strict=True), lambda each: each[1]):
+        words = [f"{name} {value}" for (name, value), _ in group]
+        yield from words if step == present or step is None else [f"{', '.join(words)} (step {step:.0f})"]
 
 
 def display_for(notify: Callable[[str], Any], metrics: Sequence[str] | None = None) -> Display:

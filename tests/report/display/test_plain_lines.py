@@ -74,9 +74,15 @@ def test_the_latest_row_is_printed_and_no_older_one() -> None:
     assert desk.show(2, metrics=latest) == ["step 10  epoch 0.50  loss 0.5  lr 0.1"]
 
 
-def test_a_row_that_names_its_step_is_printed_with_it() -> None:
+def test_a_line_is_of_one_moment_and_what_is_older_says_so() -> None:
     desk = Desk()
-    assert desk.show(0, step=53, metrics={"step": 50, "epoch": 0.25, "loss": 1.0}) == ["step 50  epoch 0.25  loss 1"]
+    metrics = {"val/loss": 2.0, "step": 12, "epoch": 0.4, "loss": 1.0, "lr": 0.1}
+    steps = {"val/loss": 10, "step": 12, "epoch": 12, "loss": 12, "lr": 12}
+    now = {"step": 12, "epoch": 0.4, "batch": 4, "metrics": metrics, "metric_steps": steps}
+    assert desk.show(0, **now) == ["step 12  epoch 0.40  val/loss 2 (step 10)  loss 1  lr 0.1  batch 4"]
+    metrics = {**metrics, "val/loss": 3.0}
+    later = {**now, "step": 15, "epoch": 0.5, "batch": 7, "metrics": metrics}
+    assert desk.show(2, **later) == ["step 15  epoch 0.50  val/loss 3 (step 10)  loss 1, lr 0.1 (step 12)  batch 7"]
 
 
 def test_the_end_prints_the_rest_and_where_time_went() -> None:
