@@ -115,7 +115,9 @@ def test_weights_that_begin_as_zeros_are_trained() -> None:
 
 def test_a_name_of_no_parameter_is_refused() -> None:
     graph = graph_of("clip_adaptive").set("clip_adaptive", leave_out=["haed"])
-    with pytest.raises(UsageError, match=r"clip_adaptive\.leave_out: `haed` is no parameter of the model"):
+    with pytest.raises(
+        UsageError, match=r"clip_adaptive\.leave_out: `haed` is neither a parameter nor a module with parameters"
+    ):
         trainer_of(graph).run()
 
 
