@@ -17,6 +17,7 @@ from graphtrain.command.script import import_script, is_script, load_graph, name
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import kind_text, settings_of
+from graphtrain.graph.hooks import hooks_of
 from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.read_toml import Draft, read_graph
 from graphtrain.graph.registry import (
@@ -181,6 +182,7 @@ def show(
     graph: str,
     *,
     save_points: bool = False,
+    hooks: bool = False,
     script: str | None = None,
     overlay: Sequence[str] = (),
     contained: bool = False,
@@ -192,9 +194,14 @@ def show(
     Options:
         save_points: Show for every node whether a checkpoint can be made before it runs, and which slots it would hold.
             Imports the kinds.
+        hooks: List the places at which `hook` inserts a node, in Python and in TOML, and nothing else.
     """
     _import_kinds(script)
     shown = load_graph(graph, overlays=overlay, contained=contained)
+    if hooks:
+        places = [[name, path[:-1], place.when] for name, path, place in hooks_of(shown)]
+        console().print(table(["hook", "in", "when"], places) if places else f"{shown.name}: no places for hooks")
+        return
     if not save_points:
         _show(shown, shown.name, console())
         return
