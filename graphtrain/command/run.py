@@ -16,6 +16,7 @@ from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.output import notify_once
 from graphtrain.command.script import load_graph, script_graph, setup_function
 from graphtrain.command.settings import print_arguments, print_parameters, values_in
+from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 
 
@@ -86,6 +87,9 @@ class RunOptions:
         trace: Print each transition, and the guards it asked.
         contained: Refuse graphs that name files outside of their folder.
         quiet: Print errors only.
+        lightning (MODULE:CLASS): Train this LightningModule, without a script; NAME=VALUE are its arguments and flags.
+        data (MODULE:CLASS): With --lightning: its LightningDataModule.
+        adapter (NAME=MODULE:CLASS): As --lightning, by the adapter of another library.
     """
 
     graph: str | None = None
@@ -114,6 +118,30 @@ class RunOptions:
     trace: bool = False
     contained: bool = False
     quiet: bool = False
+    lightning: str | None = None
+    data: str | None = None
+    adapter: str | None = None
+
+    @property
+    def adapts(self) -> tuple[str, str] | None:
+        """The name of an adapter and ``MODULE:CLASS``; None for a script."""
+        return adapter_named(self.lightning, self.adapter)
+
+
+def adapter_named(lightning: str | None, adapter: str | None) -> tuple[str, str] | None:
+    """The name of an adapter and ``MODULE:CLASS``, of the options --lightning and --adapter; None without them.
+
+    Raises:
+        UsageError: --adapter has another form.
+    """
+    if lightning is not None:
+        return "lightning", lightning
+    if adapter is None:
+        return None
+    name, equals, named = adapter.partition("=")
+    if not equals or not named:
+        raise UsageError(f"--adapter: expected NAME=MODULE:CLASS, got `{adapter}`", "as in lightning=train.py:Net")
+    return name, named
 
 
 def without(words: Sequence[str], options: Collection[str]) -> list[str]:
@@ -204,12 +232,13 @@ Arguments:
     "graphtrain run train.py:setup lr=1e-3 finish.after='500 steps' --graph my_fit.toml",
     "graphtrain run train.py --overlay ema --overlay early_stop early_stop.patience=2",
     "graphtrain run train.py lr=1e-3,1e-4 width=64,128 --run-dir runs/sweep --parallel 2",
+    "graphtrain run --lightning train.py:Net lr=1e-3 max_epochs=5 --run-dir runs/net",
     "graphtrain run train.py --help",
     cls=ScriptCommand,
     shared=_SHARED,
     params=parameters_of(RunOptions),
 )
-def run(script: str, settings: Sequence[str], **options: Any) -> int:
+def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
     """Train with a script: its setup() returns model, optimizer and data. A run that was interrupted is resumed.
 
     With a SCRIPT, --help also lists what can be set.
@@ -220,7 +249,16 @@ def run(script: str, settings: Sequence[str], **options: Any) -> int:
         script (SCRIPT[:FUNCTION]): A Python file, and its function that returns the model, the optimizer, the data, ...
             Default: setup.
     """
-    return _train(script, settings, RunOptions(**options))
+    made = RunOptions(**options)
+    if (adapts := made.adapts) is None:
+        if not script:
+            raise click.UsageError("Missing argument 'SCRIPT[:FUNCTION]'.", click.get_current_context())
+        return _train(script, settings, made)
+    from graphtrain.command.adapted import adapted
+    from graphtrain.command.settings import Settings
+
+    settings = [*filter(None, [script]), *settings]
+    return _train(adapted(*adapts, made.data, lambda: Settings.of(settings, made.config).arguments), settings, made)
 
 
 def program_command(program: Script) -> Command:

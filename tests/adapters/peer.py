@@ -108,9 +108,7 @@ def trainer_of(case: Case, run_dir: Path | None = None) -> Trainer:
     graph, resources = setup(module, **flags_of(case), **data_of(case))
     torch.manual_seed(1)
     graph = graph.set("checkpoint", every="never")
-    return Trainer(
-        graph, run_dir=run_dir, device="cpu", display=None, notify=lambda line: None, seed=1, **resources
-    )
+    return Trainer(graph, run_dir=run_dir, device="cpu", display=None, notify=lambda line: None, seed=1, **resources)
 
 
 def result_of(trainer: Trainer) -> Trained:
