@@ -215,61 +215,50 @@ CALLBACKS: Mapping[str, Callable[[Given, Given], list[GraphEdit]]] = {
 SHOWN = ("ProgressBar", "TQDMProgressBar", "RichProgressBar", "ModelSummary", "RichModelSummary", "DeviceStatsMonitor")
 
 
-def _elsewhere(sentence: str) -> Callable[[Any, Given], Edits]:
-    return lambda value, given: sentence
+_DEVICE = "where a run is: `Trainer(..., device=...)`, `--device`; several processes by `--processes`"
+_RUN_DIR = "`--run-dir`, or `Trainer(..., run_dir=...)`; a run that is started again is resumed"
+_DISPLAY = "`--quiet`, or `Trainer(..., display=None)`"
+_TORCH = "a switch of torch, which the script sets itself"
 
-
-_DEVICE = _elsewhere("where a run is: `Trainer(..., device=...)`, `--device`; several processes by `--processes`")
-_RUN_DIR = _elsewhere("`--run-dir`, or `Trainer(..., run_dir=...)`; a run that is started again is resumed")
-_DISPLAY = _elsewhere("`--quiet`, or `Trainer(..., display=None)`")
-_TORCH = _elsewhere("a switch of torch, which the script sets itself")
+ELSEWHERE: Mapping[str, str] = {
+    "min_epochs": "a condition of what ends a run early: `early_stop.min_epochs`",
+    "min_steps": "a condition of what ends a run early: the guard `ending`",
+    "limit_test_batches": "`next_batch.limit` of the graph `test`",
+    "limit_predict_batches": "`next_batch.limit` of the graph `predict`",
+    "num_sanity_val_steps": "`--overlay sanity`; `--dry-run` tries everything once",
+    "logger": "`metrics.jsonl` is always written; `--tensorboard`, `--csv`, or `Trainer(..., loggers=[...])`",
+    **dict.fromkeys(("accelerator", "devices", "num_nodes", "strategy", "use_distributed_sampler"), _DEVICE),
+    "sync_batchnorm": "not yet: every process normalizes by its own batches",
+    "default_root_dir": _RUN_DIR,
+    "ckpt_path": "`--resume`; the weights of a .ckpt are loaded by `ckpt_path` of the adapter",
+    "weights_only": "never anything else: a checkpoint has no pickle",
+    **dict.fromkeys(("enable_progress_bar", "enable_model_summary"), _DISPLAY),
+    "deterministic": "`--deterministic`, or `Trainer(..., deterministic=True)`",
+    **dict.fromkeys(("benchmark", "detect_anomaly"), _TORCH),
+    "inference_mode": "evaluation runs under `torch.no_grad()`",
+    "profiler": "`--time-nodes`",
+    "barebones": "the graph does no hidden work",
+    "plugins": "a kind of its own, by `replace`",
+    "reload_dataloaders_every_n_epochs": "data is opened again in every epoch",
+    "enable_autolog_hparams": "arguments are saved with the run",
+    "model_registry": "a checkpoint is a folder with `model.safetensors`",
+}
+"""Arguments of the Trainer that no edit of a graph is, with where it is done."""
 
 FLAGS: Mapping[str, Callable[[Any, Given], Edits]] = {
-    "max_epochs": _ending,
-    "max_steps": _ending,
-    "max_time": _ending,
-    "min_epochs": _elsewhere("a condition of what ends a run early: `early_stop.min_epochs`"),
-    "min_steps": _elsewhere("a condition of what ends a run early: the guard `ending`"),
+    **dict.fromkeys(("max_epochs", "max_steps", "max_time"), _ending),
     "limit_train_batches": _limit_train,
     "limit_val_batches": _limit_val,
-    "limit_test_batches": _elsewhere("`next_batch.limit` of the graph `test`"),
-    "limit_predict_batches": _elsewhere("`next_batch.limit` of the graph `predict`"),
     "overfit_batches": lambda value, given: _set("next_batch", overfit=value) if value else [],
     "fast_dev_run": _dry,
-    "val_check_interval": _validations,
-    "check_val_every_n_epoch": _validations,
-    "num_sanity_val_steps": _elsewhere("`--overlay sanity`; `--dry-run` tries everything once"),
+    **dict.fromkeys(("val_check_interval", "check_val_every_n_epoch"), _validations),
     "log_every_n_steps": lambda value, given: _set("log", every=f"{value} steps" if value else "never"),
     "accumulate_grad_batches": lambda value, given: _set("accumulate", every=value),
-    "gradient_clip_val": _clip,
-    "gradient_clip_algorithm": _clip,
+    **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm"), _clip),
     "precision": _precision,
     "callbacks": _callbacks,
-    "logger": _elsewhere(
-        "`metrics.jsonl` is always written; `--tensorboard`, `--csv`, or `Trainer(..., loggers=[...])`"
-    ),
     "enable_checkpointing": lambda value, given: _set("checkpoint", every="never") if value is False else [],
-    "accelerator": _DEVICE,
-    "devices": _DEVICE,
-    "num_nodes": _DEVICE,
-    "strategy": _DEVICE,
-    "use_distributed_sampler": _DEVICE,
-    "sync_batchnorm": _elsewhere("not yet: every process normalizes by its own batches"),
-    "default_root_dir": _RUN_DIR,
-    "ckpt_path": _elsewhere("`--resume`; the weights of a .ckpt are loaded by `ckpt_path` of the adapter"),
-    "weights_only": _elsewhere("never anything else: a checkpoint has no pickle"),
-    "enable_progress_bar": _DISPLAY,
-    "enable_model_summary": _DISPLAY,
-    "deterministic": _elsewhere("`--deterministic`, or `Trainer(..., deterministic=True)`"),
-    "benchmark": _TORCH,
-    "detect_anomaly": _TORCH,
-    "inference_mode": _elsewhere("evaluation runs under `torch.no_grad()`"),
-    "profiler": _elsewhere("`--time-nodes`"),
-    "barebones": _elsewhere("the graph does no hidden work"),
-    "plugins": _elsewhere("a kind of its own, by `replace`"),
-    "reload_dataloaders_every_n_epochs": _elsewhere("data is opened again in every epoch"),
-    "enable_autolog_hparams": _elsewhere("arguments are saved with the run"),
-    "model_registry": _elsewhere("a checkpoint is a folder with `model.safetensors`"),
+    **{name: lambda value, given, sentence=sentence: sentence for name, sentence in ELSEWHERE.items()},  # type: ignore[misc]
 }
 """Every argument of Lightning's Trainer, with what it is here."""
 

@@ -152,9 +152,12 @@ def zero_grad(model: Any, optimizer: Any, epoch: int, batch_index: int) -> None:
     model.optimizer_zero_grad(epoch, batch_index, optimizer)
 
 
+_EACH_EPOCH = Trigger("1 epochs")
+
+
 @node(name="lightning_schedule", family="update")
 def schedule(
-    model: Any, scheduler: Any, *, every: Trigger = Trigger("1 epochs"), monitor: str | None = None, strict: bool = True
+    model: Any, scheduler: Any, *, every: Trigger = _EACH_EPOCH, monitor: str | None = None, strict: bool = True
 ) -> None:
     """Call `lr_scheduler_step` of the model, with the metric `monitor` if there is one.
 
