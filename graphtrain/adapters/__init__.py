@@ -30,10 +30,11 @@ def adapter(name: str) -> Adapter:
     Raises:
         UsageError: there is none, or its library is not installed.
 
-    >>> adapter("lightening")
-    Traceback (most recent call last):
-        ...
-    graphtrain.errors.UsageError: there is no adapter `lightening`: did you mean `lightning`?
+    >>> try:
+    ...     adapter("lightening")
+    ... except UsageError as error:
+    ...     print(error.hint)
+    did you mean `lightning`?
     """
     added = {entry.name: entry for entry in entry_points(group="graphtrain.adapters") if entry.name not in SHIPPED}
     if name in added:
@@ -46,6 +47,8 @@ def adapter(name: str) -> Adapter:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in (name, "torchmetrics"):
             raise
-        raise UsageError(f"the adapter `{name}` needs {error.name}", f"pip install 'graphtrain[{name}]'") from None
+        raise UsageError(
+            f"the adapter `{name}` needs {error.name}", f"install it, or the extra `{name}` of graphtrain"
+        ) from None
     setup: Adapter = module.setup
     return setup

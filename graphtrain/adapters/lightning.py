@@ -250,13 +250,19 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     resources |= {"not_state": ["model._metric_attributes"]}
     if (move := transfer(trainer)) is not None:
         resources["transfer"] = move
+    for name in ("accumulate_grad_batches", "gradient_clip_val"):
+        if not automatic and flags.get(name) not in (None, 1 if name.startswith("acc") else None):
+            raise UsageError(
+                f"{name}={flags[name]!r}, and the module steps its optimizers itself, so no node does that",
+                "do it in `training_step`, or let automatic_optimization be True",
+            )
     base = "manual" if not automatic else "lbfgs" if isinstance(optimizers[0], torch.optim.LBFGS) else "fit"
     graph = planned if base == "fit" else with_flags(Graph.load(base), flags, batches)
     if len(names) > 1:
         graph = graph.set("step", reads={"optimizer": names})
     # Where the module steps, Lightning counts batches.
     every = graph.nodes["log"].parameters["every"] if automatic else f"{trainer.log_every_n_steps} batches"
-    graph = graph.replace("log", nodes.Log, every=every)
+    graph = graph.replace("log", nodes.ModuleLog, every=every)
     if overridden(module, "on_save_checkpoint") or overridden(module, "on_load_checkpoint"):
         resources["checkpoint_hooks"] = nodes.CheckpointHooks(module)
     graph = _schedules(_training(graph, trainer), trainer, resources)
@@ -271,7 +277,7 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
 def _hook(graph: Graph, name: str, place: str = "", stage: str = "train", reads: Any = None) -> Graph:
     """A graph with a node that calls a hook at a place of the same name, or at another."""
     inputs = {**_COUNTS, **({"batch_index": "next_batch.batch_index"} if "_batch_" in name else {}), **(reads or {})}
-    return graph.hook(place or name, nodes.Hook, name=name, hook=name, stage=stage, reads=inputs)
+    return graph.hook(place or name, nodes.ModuleHook, name=name, hook=name, stage=stage, reads=inputs)
 
 
 def _training(graph: Graph, trainer: ModuleTrainer) -> Graph:
@@ -293,10 +299,10 @@ def _training(graph: Graph, trainer: ModuleTrainer) -> Graph:
     if automatic:
         graph = graph.set("train_batch", skip_none=True)
         if overridden(module, "backward"):
-            graph = graph.replace("train_batch", nodes.Batch, reads={"window": "accumulate.window"})
+            graph = graph.replace("train_batch", nodes.ModuleBatch, reads={"window": "accumulate.window"})
         counts = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
         if overridden(module, "optimizer_step"):
-            graph = graph.replace("step", nodes.OptimizerStep, reads=counts)
+            graph = graph.replace("step", nodes.ModuleStep, reads=counts)
         if overridden(module, "optimizer_zero_grad"):
             graph = graph.replace("zero_grad", nodes.zero_grad, reads=counts)
         if overridden(module, "configure_gradient_clipping"):
@@ -331,7 +337,7 @@ def _schedules(graph: Graph, trainer: ModuleTrainer, resources: dict[str, Any]) 
     chain: list[tuple[str, Any, dict[str, Any]]] = []
     if trainer.calls("on_train_epoch_end"):
         reads = {**_COUNTS}
-        chain += [("on_train_epoch_end", nodes.Hook, {"hook": "on_train_epoch_end", "reads": reads})]
+        chain += [("on_train_epoch_end", nodes.ModuleHook, {"hook": "on_train_epoch_end", "reads": reads})]
     chain += [("module_epoch_end", nodes.epoch_end, {"reads": {"epoch": "next_batch.epoch"}}), *late]
     first, use, more = chain[0]
     graph = graph.guard(f"{first}_due", f"{first}.runs < end_epoch.runs").insert(

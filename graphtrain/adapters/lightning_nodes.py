@@ -11,7 +11,7 @@ from graphtrain.nodes.end_evaluation import put_back
 
 
 @node(name="lightning_hook")
-class Hook:
+class ModuleHook:
     """Call a hook: that of the callbacks, then that of the model, a LightningModule.
 
     Arguments:
@@ -56,7 +56,7 @@ class Hook:
 
 
 @node(name="lightning_log", observer=True, synchronises=True)
-class Log:
+class ModuleLog:
     """Record what the module has logged `on_step`, the means of other metrics since the last row, and learning rates.
 
     Arguments:
@@ -110,7 +110,7 @@ def end_evaluation(
 
 
 @node(name="lightning_batch", writes="loss", effects="backward")
-class Batch(CallsTrainingStep):
+class ModuleBatch(CallsTrainingStep):
     """Call `training_step`, and `backward` of the model with the loss divided by `window`."""
 
     def __call__(self, model: Any, batch: Any, training_step: StepFunction, samples: int, window: int = 1) -> Any:
@@ -123,7 +123,7 @@ class Batch(CallsTrainingStep):
 
 
 @node(name="lightning_step", effects="step")
-class OptimizerStep:
+class ModuleStep:
     """Call `optimizer_step` of the model, with a closure that has run already.
 
     Guard fields:

@@ -291,9 +291,9 @@ class ModuleTrainer:
         for loader in loaders:
             for name, own, value, is_logged in self.results[stage].values(self.model, loader, on_step=True):
                 if stage == "train":
-                    self.known_metrics |= {name: value, own: value}
+                    self.known_metrics |= {name: value.clone(), own: value.clone()}  # each may be changed in place
                 if is_logged:
-                    row[own] = self.logged_metrics[own] = value
+                    row[own], self.logged_metrics[own] = value, value.clone()
         return {name: float(value) for name, value in row.items()}
 
     def epoch_row(self, stage: str) -> dict[str, float]:
@@ -302,9 +302,9 @@ class ModuleTrainer:
         results = self.results[stage]
         for loader in dict.fromkeys(loader for _, _, loader in results.entries):
             for name, own, value, is_logged in results.values(self.model, loader, on_step=False):
-                self.known_metrics |= {name: value, own: value}
+                self.known_metrics |= {name: value.clone(), own: value.clone()}
                 if is_logged:
-                    row[own] = self.logged_metrics[own] = value
+                    row[own], self.logged_metrics[own] = value, value.clone()
         return {name: float(value) for name, value in row.items()}
 
     # ---- optimizers

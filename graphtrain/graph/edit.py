@@ -159,7 +159,7 @@ class Editable(ABC):
             EditError: there is no such place, the graph has no node for it, or the name is taken.
 
         >>> from graphtrain import Graph
-        >>> def report(loss): ...
+        >>> def report(loss=None): ...
         >>> graph = Graph.load("fit").hook("on_train_batch_end", report)
         >>> [str(edge) for edge in graph.edges["zero_grad"]], graph.check()
         (['decide if data_exhausted', 'report'], [])
