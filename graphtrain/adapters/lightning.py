@@ -72,12 +72,13 @@ def setup(
             hint = f"make one: {value.__name__}(...)" if isinstance(value, type) else ""
             raise UsageError(f"lightning.setup takes a {expected.__name__}; got {described(value)}", hint)
     trainer = ModuleTrainer(module, trainer_flags)
-    module.trainer, trainer.datamodule = trainer, datamodule  # type: ignore[assignment]
+    trainer.datamodule = datamodule
     pairs = _callbacks(trainer, trainer_flags.get("callbacks"))
     flags: dict[str, Any] = {**trainer_flags, "callbacks": pairs}
-    if datamodule is not None:
-        datamodule.trainer = trainer  # type: ignore[assignment]
-    for owner in filter(None, (datamodule, module)):
+    owners: list[Any] = [owner for owner in (datamodule, module) if owner is not None]
+    for owner in owners:
+        owner.trainer = trainer
+    for owner in owners:
         owner.prepare_data()
         owner.setup(stage)
     for callback in trainer.callbacks:
@@ -134,7 +135,7 @@ def _data(trainer: ModuleTrainer, stage: str, given: Any = None) -> Any:
     """The data of a stage: a loader, or a mapping of several; None if there is none."""
     name = _LOADERS.get(stage, "predict_dataloader")
     owners = (owner for owner in (trainer.datamodule, trainer.model) if owner is not None and overridden(owner, name))
-    loaders = given if given is not None else next((getattr(owner, name)() for owner in owners), None)
+    loaders: Any = given if given is not None else next((getattr(owner, name)() for owner in owners), None)
     if hasattr(loaders, "flattened"):  # a CombinedLoader
         loaders = loaders.iterables
     if stage == "train" or not isinstance(loaders, list | tuple) or isinstance(loaders[0], torch.Tensor):

@@ -33,7 +33,8 @@ class ModuleHook:
         loader: str = "",
         optimizer: Any = None,
     ) -> None:
-        trainer, args, is_of_batch = model.trainer, (), "_batch_" in self.hook
+        trainer, is_of_batch = model.trainer, "_batch_" in self.hook
+        args: tuple[Any, ...] = ()
         if is_of_batch and batch is None:
             return
         trainer.epoch_ends = self.hook.endswith("_end") and not is_of_batch
@@ -87,9 +88,8 @@ def epoch_end(model: Any, recorder: Any, epoch: int) -> None:
             "return the loss; a step that runs backward itself needs automatic_optimization = False",
         )
     trainer.step_row()
-    if row := trainer.epoch_row("train"):
+    if row := trainer.end_epoch("train", recorder):
         recorder.row(row)
-    trainer.results["train"].reset(model)
     trainer.losses = [0, 0]
 
 
@@ -99,9 +99,9 @@ def end_evaluation(
 ) -> dict[str, float]:
     """Record what the module has logged in an evaluation, and put training modes and random numbers back."""
     trainer = model.trainer
-    row = trainer.epoch_row(stage)
+    with torch.no_grad():
+        row: dict[str, float] = trainer.end_epoch(stage, recorder)
     recorder.means({"validate": "val"}.get(stage, stage)).take("whole")
-    trainer.results[stage].reset(model)
     put_back(model, training_state, fixed_data)
     trainer.stage = "train"
     if row:

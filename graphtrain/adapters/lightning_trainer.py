@@ -17,7 +17,7 @@ from torchmetrics import Metric
 from graphtrain import Histogram, Image, Text, UsageError
 
 STAGES = {"train": "training", "validate": "validating", "test": "testing", "predict": "predicting"}
-_REDUCTIONS = {"mean": torch.add, "sum": torch.add, "max": torch.max, "min": torch.min}
+_REDUCTIONS: dict[str, Callable[..., Any]] = {"mean": torch.add, "sum": torch.add, "max": torch.max, "min": torch.min}
 
 # What a module asks of Lightning's Trainer, and what does it here.
 _HERE = {
@@ -104,6 +104,12 @@ def _reduced(module: LightningModule, entry: Mapping[str, Any]) -> Any:
     if entry["metric"] is not None:
         return module.get_submodule(entry["metric"]).compute()
     return entry["total"] / torch.tensor(entry["samples"]) if entry["reduce"] == "mean" else entry["total"]
+
+
+def _without_graph(output: Any) -> Any:
+    if isinstance(output, Mapping):
+        return {name: _without_graph(value) for name, value in output.items()}
+    return output.detach() if isinstance(output, torch.Tensor) else output
 
 
 class Experiment:
@@ -208,12 +214,14 @@ class ModuleTrainer:
         self.loggers = [] if not given else [ModuleLogger(self) if logger is True else logger for logger in own]
         self.current_epoch = self.global_step = self.batch_index = 0
         self.is_last_batch = self.should_stop = False
-        self.stage, self.loader, self.batch = "train", None, None
+        self.stage = "train"
+        self.loader: int | None = None
+        self.batch: Any = None
         self.results = {stage: Logged() for stage in STAGES}
         self.known_metrics: dict[str, Any] = {}  # of Lightning's callbacks
         self.epoch_ends = False
         self.logged_metrics: dict[str, Any] = {}
-        self.outputs: list[Any] = []  # of the epoch, for a module that has `*_epoch_end` of Lightning 1
+        self.outputs: dict[str, list[Any]] = {stage: [] for stage in STAGES}  # of the epoch, for a module that has `*_epoch_end` of Lightning 1
         self.output: Any = None
         self.losses: list[int] = [0, 0]  # batches of the epoch, and those with a loss
         self.recorder: Any = None  # while a step or a hook runs
@@ -311,9 +319,9 @@ class ModuleTrainer:
 
     @property
     def _lightning_optimizers(self) -> list[LightningOptimizer]:
-        wrapped = [LightningOptimizer(optimizer) for optimizer in self.optimizers]
+        wrapped: list[Any] = [LightningOptimizer(optimizer) for optimizer in self.optimizers]
         for optimizer in wrapped:
-            optimizer._strategy = self  # type: ignore[assignment]
+            optimizer._strategy = self
         return wrapped
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
@@ -378,6 +386,23 @@ class ModuleTrainer:
         try:
             output = function(*args)
             end = getattr(model, f"{name}_end", None)  # of Lightning 1
-            return end(output) if callable(end) else output
+            output = end(output) if callable(end) else output
+            if callable(getattr(model, f"{name.removesuffix('_step')}_epoch_end", None)) and output is not None:
+                self.outputs[self.stage].append(_without_graph(output))
+            return output
         finally:
             self.loader = self.recorder = model._current_fx_name = None
+
+    def end_epoch(self, stage: str, recorder: Any) -> dict[str, float]:
+        """Call `*_epoch_end` of Lightning 1, where the module has it; returns the row of the epoch, which is over."""
+        word = {"train": "training", "validate": "validation"}.get(stage, stage)
+        end = getattr(self.model, f"{word}_epoch_end", None)
+        if callable(end):
+            hook = "train" if stage == "train" else word
+            self.batch, self.recorder, self.model._current_fx_name = None, recorder, f"on_{hook}_epoch_end"
+            end(self.outputs[stage])
+            self.outputs[stage] = []
+            self.recorder = self.model._current_fx_name = None
+        row = self.epoch_row(stage)
+        self.results[stage].reset(self.model)
+        return row

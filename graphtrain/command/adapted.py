@@ -36,9 +36,10 @@ def adapted(adapter: str, named: str, data: str | None, values: Callable[[], Map
     make = find_adapter(adapter)
 
     def graph_and_resources(given: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
-        taken = [_takes(each) for each in (made, made_data) if each is not None]
-        objects = [each(**{name: given[name] for name in names & given.keys()}) for each, names in
-                   zip((made, made_data), taken, strict=False)]  # fmt: skip
+        classes = [each for each in (made, made_data) if each is not None]
+        taken = [_takes(each) for each in classes]
+        named_by = zip(classes, taken, strict=True)
+        objects = [each(**{name: given[name] for name in names & given.keys()}) for each, names in named_by]
         flags = {name: value for name, value in given.items() if not any(name in names for names in taken)}
         return make(*objects, **flags)
 

@@ -187,9 +187,6 @@ def test_what_cannot_be_is_one_sentence_with_the_remedy(name: str) -> None:
 # ---- checkpoints
 
 
-LOADED: list[Any] = []
-
-
 class Kept(Validated):
     """Keeps something of its own in checkpoints."""
 
@@ -197,17 +194,17 @@ class Kept(Validated):
         checkpoint["kept"] = {"epoch": self.current_epoch}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        LOADED.append(checkpoint["kept"])
+        print("loaded", checkpoint["kept"])
 
 
-def test_what_hooks_add_to_a_checkpoint_comes_back(tmp_path: Path) -> None:
+def test_what_hooks_add_to_a_checkpoint_comes_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     graph, resources = setup(Kept(), train_dataloaders=data(), val_dataloaders=val(), max_epochs=3)
     given = {"device": "cpu", "display": None, "notify": lambda line: None, "run_dir": tmp_path}
     first = Trainer(graph, **given, **resources)
     first.run(until="2 epochs")
     graph, resources = setup(Kept(), train_dataloaders=data(), val_dataloaders=val(), max_epochs=3)
     Trainer(graph, **given, **resources).run()
-    assert LOADED == [{"epoch": 1}]
+    assert "loaded {'epoch': 1}" in capsys.readouterr().out
 
 
 def test_weights_of_a_checkpoint_of_lightning_are_loaded_and_nothing_is_unpickled(tmp_path: Path) -> None:
@@ -305,6 +302,30 @@ def test_every_argument_of_the_trainer_has_an_answer() -> None:
     from graphtrain.adapters.lightning_flags import FLAGS
 
     assert set(inspect.signature(LightningTrainer).parameters) - {"self"} <= set(FLAGS)
+
+
+class OfLightning1(Base):
+    """The names of its epoch ends, which Lightning 2 refuses."""
+
+    def training_step_end(self, output: Any) -> Any:
+        return output * 2
+
+    def training_epoch_end(self, outputs: Any) -> None:
+        self.log("mean", torch.stack([each["loss"] if isinstance(each, dict) else each for each in outputs]).mean())
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        return {"val": self.loss(batch)}
+
+    def validation_epoch_end(self, outputs: Any) -> None:
+        self.log("val", torch.stack([each["val"] for each in outputs]).mean())
+
+
+def test_names_of_lightning_1() -> None:
+    trainer = run(OfLightning1(), max_epochs=2, val_dataloaders=val(), log_every_n_steps=1)
+    logged = series(peer.result_of(trainer).rows)
+    means = [torch.tensor(logged["loss"][5 * epoch : 5 * epoch + 5]).mean() for epoch in range(2)]
+    assert logged["mean"] == pytest.approx([float(mean) for mean in means])
+    assert len(logged["val"]) == 2
 
 
 def test_a_module_in_a_module_shares_its_trainer() -> None:
