@@ -225,22 +225,7 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
         trainer.estimated_stepping_batches = PlannedRun(planned).steps(train)
     except UsageError:
         trainer.estimated_stepping_batches = math.inf
-    configured = module.configure_optimizers()
-    if configured is None:
-        raise UsageError("`configure_optimizers` returned None, so nothing would be trained", "return an optimizer")
-    optimizers, schedulers, monitor = _configure_optimizers(configured)
-    automatic = module.automatic_optimization
-    if automatic and len(optimizers) > 1:
-        raise UsageError(
-            f"`configure_optimizers` returned {len(optimizers)} optimizers, and automatic optimization steps one",
-            "set automatic_optimization = False; as a graph, `gan` or `yielding` have a node for each",
-        )
-    trainer.optimizers = optimizers
-    trainer.lr_scheduler_configs = (
-        _configure_schedulers_automatic_opt(schedulers, monitor)
-        if automatic
-        else _configure_schedulers_manual_opt(schedulers)
-    )
+    optimizers, automatic = _optimizers(trainer), module.automatic_optimization
     names = ["optimizer"] if len(optimizers) == 1 else [f"optimizer_{number}" for number in range(len(optimizers))]
     resources = {
         "model": module,
@@ -273,6 +258,31 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
         assert body is not None, "it is that of `fit`"
         graph = graph.set("validate", graph=_evaluation(body, trainer, "validate", "eval_batch", "end_evaluation"))
     return graph, resources
+
+
+def _optimizers(trainer: ModuleTrainer) -> list[Any]:
+    """Give the trainer what `configure_optimizers` of its module returns; returns the optimizers.
+
+    Raises:
+        UsageError: there is none, or there are several and the module does not step them itself.
+    """
+    configured = trainer.model.configure_optimizers()
+    if configured is None:
+        raise UsageError("`configure_optimizers` returned None, so nothing would be trained", "return an optimizer")
+    optimizers, schedulers, monitor = _configure_optimizers(configured)
+    automatic = trainer.model.automatic_optimization
+    if automatic and len(optimizers) > 1:
+        raise UsageError(
+            f"`configure_optimizers` returned {len(optimizers)} optimizers, and automatic optimization steps one",
+            "set automatic_optimization = False; as a graph, `gan` or `yielding` have a node for each",
+        )
+    trainer.optimizers = optimizers
+    trainer.lr_scheduler_configs = (
+        _configure_schedulers_automatic_opt(schedulers, monitor)
+        if automatic
+        else _configure_schedulers_manual_opt(schedulers)
+    )
+    return trainer.optimizers
 
 
 def _hook(graph: Graph, name: str, place: str = "", stage: str = "train", reads: Any = None) -> Graph:

@@ -221,7 +221,8 @@ class ModuleTrainer:
         self.known_metrics: dict[str, Any] = {}  # of Lightning's callbacks
         self.epoch_ends = False
         self.logged_metrics: dict[str, Any] = {}
-        self.outputs: dict[str, list[Any]] = {stage: [] for stage in STAGES}  # of the epoch, for a module that has `*_epoch_end` of Lightning 1
+        # Of the epoch, for a module that has `*_epoch_end` of Lightning 1.
+        self.outputs: dict[str, list[Any]] = {stage: [] for stage in STAGES}
         self.output: Any = None
         self.losses: list[int] = [0, 0]  # batches of the epoch, and those with a loss
         self.recorder: Any = None  # while a step or a hook runs
@@ -290,7 +291,7 @@ class ModuleTrainer:
     def _samples(self, given: int | None) -> int:
         if given is not None or self.batch is None:
             return given or 1
-        return extract_batch_size(self.batch)
+        return int(extract_batch_size(self.batch))
 
     def step_row(self, stage: str = "train") -> dict[str, float]:
         """The last values of what is logged `on_step`, which become callback metrics."""

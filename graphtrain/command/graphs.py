@@ -214,11 +214,14 @@ def show(
     """
     _import_kinds(script)
     words = [*filter(None, [graph]), *settings]
-    if (adapts := adapter_named(lightning, adapter)) is not None:
+    if lightning is not None or adapter is not None:
         from graphtrain.command.adapted import adapted
         from graphtrain.command.settings import split_settings
 
-        shown = load_graph(adapted(*adapts, data, lambda: split_settings(words)[0]).own_graph(), overlays=overlay)
+        shown = load_graph(
+            adapted(*adapter_named(lightning, adapter), data, lambda: split_settings(words)[0]).own_graph(),
+            overlays=overlay,
+        )
     elif len(words) != 1:
         raise click.UsageError(
             "Missing argument 'GRAPH'." if not words else f"Got unexpected extra argument ({words[1]})"

@@ -122,23 +122,16 @@ class RunOptions:
     data: str | None = None
     adapter: str | None = None
 
-    @property
-    def adapts(self) -> tuple[str, str] | None:
-        """The name of an adapter and ``MODULE:CLASS``; None for a script."""
-        return adapter_named(self.lightning, self.adapter)
 
-
-def adapter_named(lightning: str | None, adapter: str | None) -> tuple[str, str] | None:
-    """The name of an adapter and ``MODULE:CLASS``, of the options --lightning and --adapter; None without them.
+def adapter_named(lightning: str | None, adapter: str | None) -> tuple[str, str]:
+    """The name of an adapter and ``MODULE:CLASS``, of the options --lightning and --adapter, of which one is given.
 
     Raises:
         UsageError: --adapter has another form.
     """
     if lightning is not None:
         return "lightning", lightning
-    if adapter is None:
-        return None
-    name, equals, named = adapter.partition("=")
+    name, equals, named = (adapter or "").partition("=")
     if not equals or not named:
         raise UsageError(f"--adapter: expected NAME=MODULE:CLASS, got `{adapter}`", "as in lightning=train.py:Net")
     return name, named
@@ -250,7 +243,7 @@ def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
             Default: setup.
     """
     made = RunOptions(**options)
-    if (adapts := made.adapts) is None:
+    if made.lightning is None and made.adapter is None:
         if not script:
             raise click.UsageError("Missing argument 'SCRIPT[:FUNCTION]'.", click.get_current_context())
         return _train(script, settings, made)
@@ -258,7 +251,15 @@ def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
     from graphtrain.command.settings import Settings
 
     settings = [*filter(None, [script]), *settings]
-    return _train(adapted(*adapts, made.data, lambda: Settings.of(settings, made.config).arguments), settings, made)
+    return _train(
+        adapted(
+            *adapter_named(made.lightning, made.adapter),
+            made.data,
+            lambda: Settings.of(settings, made.config).arguments,
+        ),
+        settings,
+        made,
+    )
 
 
 def program_command(program: Script) -> Command:

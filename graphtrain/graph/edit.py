@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
 from graphtrain.graph.elements import END, NESTED, Edge, Node, Place, redirected, slots_of
-from graphtrain.graph.hooks import hooked
 from graphtrain.graph.layers import Layers, Widened
 from graphtrain.graph.registry import kind_of_node, may_be_bypassed, overlays_with
-from graphtrain.graph.rename import renamed
 from graphtrain.kind import kind_of
 from graphtrain.kind.parameter import show_value
 from graphtrain.language.syntax import GuardSyntaxError, Name, parse, walk
@@ -164,6 +162,8 @@ class Editable(ABC):
         >>> [str(edge) for edge in graph.edges["zero_grad"]], graph.check()
         (['decide if data_exhausted', 'report'], [])
         """
+        from graphtrain.graph.hooks import hooked  # a run without hooks costs no import
+
         return hooked(self, place, use, name, parameters)
 
     def replace(self, name: str, /, use: str | Callable[..., Any], **parameters: Any) -> Self:
@@ -376,6 +376,8 @@ class Editable(ABC):
         >>> "fetch" in graph.nodes["validate"].body.nodes
         True
         """
+        from graphtrain.graph.rename import renamed
+
         return renamed(self, old, new)
 
     def clock(self, unit: str, field: str) -> Self:
