@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,11 +19,13 @@ from lightning.pytorch.core.optimizer import (
     _configure_schedulers_automatic_opt,
     _configure_schedulers_manual_opt,
 )
+from safetensors.torch import load_file
 
 from graphtrain import STOP, Graph, PlannedRun, UsageError, described
 from graphtrain.adapters import lightning_nodes as nodes
 from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_flags, with_flags
 from graphtrain.adapters.lightning_trainer import ModuleTrainer, overridden
+from graphtrain.storage.named import checkpoint_folder
 
 _COUNTS = {"epoch": "next_batch.epoch", "step": "step.steps"}
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
@@ -126,6 +129,27 @@ def _load_weights(module: LightningModule, path: Any) -> None:
         ) from None
     module.on_load_checkpoint(checkpoint)
     module.load_state_dict(weights, strict=module.strict_loading)
+
+
+def load_from_checkpoint(module_class: type[LightningModule], checkpoint: str | Path, **arguments: Any) -> Any:
+    """A module with the weights of a checkpoint of graphtrain, such as ``"RUN/best"``.
+
+    Arguments:
+        module_class: its class, which is called with `arguments`.
+        checkpoint: the folder of one, or a run and `best` or `newest`.
+
+    Raises:
+        UsageError: there is no such checkpoint, or its model has other weights.
+    """
+    path = checkpoint_folder(str(checkpoint)) / "model.safetensors"
+    if not path.is_file():
+        raise UsageError(f"there is no `{path}`", "name a checkpoint, as in RUN/best")
+    module = module_class(**arguments)
+    try:
+        module.load_state_dict(load_file(path))
+    except RuntimeError as error:
+        raise UsageError(f"`{path}` is not of this {module_class.__name__}: {error}") from None
+    return module
 
 
 # ---- data

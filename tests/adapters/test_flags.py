@@ -8,8 +8,9 @@ import pytest
 
 from graphtrain import Graph, UsageError
 from graphtrain.adapters import adapter
-from graphtrain.adapters.lightning_flags import edits_of, with_flags
+from graphtrain.adapters.lightning_flags import FLAGS, GraphEdit, edits_of, with_flags
 from tests.command.conftest import Command, command, folder  # noqa: F401
+from tests.docs.test_lightning import ANSWERS
 
 EDITS: list[tuple[dict[str, Any], str]] = [
     ({"max_epochs": 3}, '.set("finish", after="3 epochs")'),
@@ -38,6 +39,19 @@ def test_a_flag_is_an_edit(flags: dict[str, Any], text: str) -> None:
     assert edits == [text]
     endless = flags.get("max_epochs") == -1
     assert [problem.code for problem in with_flags(Graph.load("fit"), flags).check()] == ["G504"] * endless
+
+
+def test_the_page_has_the_same_answers() -> None:
+    """What the table makes of a flag is what docs/coming-from-lightning.md says of it."""
+    answers = ANSWERS["Trainer: arguments"]
+    assert set(answers) <= set(FLAGS)
+    for flags, _ in EDITS:
+        (name, *others) = flags
+        for edit in edits_of(flags)[name] if not others else ():
+            assert isinstance(edit, GraphEdit)
+            words = [f"{edit.arguments[0]}.{parameter}" for parameter in edit.keywords]
+            for word in words if edit.verb == "set" else [f"--overlay {edit.arguments[0]}"]:
+                assert word in answers[name]
 
 
 def test_shares_are_rounded_as_lightning_rounds_them() -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("lightning")
 from lightning.pytorch import Callback, LightningModule
 
 from graphtrain import Graph, Trainer, UsageError
-from graphtrain.adapters.lightning import setup
+from graphtrain.adapters.lightning import load_from_checkpoint, setup
 from tests.adapters import modules, peer
 from tests.adapters.modules import CASES, Base, Case, Validated, data, val
 
@@ -216,6 +216,17 @@ def test_weights_of_a_checkpoint_of_lightning_are_loaded_and_nothing_is_unpickle
     torch.save({"state_dict": source.state_dict(), "hyper_parameters": Pickled()}, tmp_path / "pickled.ckpt")
     with pytest.raises(UsageError, match="holds no weights that load without running its code"):
         setup(Base(), train_dataloaders=data(), ckpt_path=tmp_path / "pickled.ckpt")
+
+
+def test_a_module_is_loaded_from_a_checkpoint(tmp_path: Path) -> None:
+    graph, resources = setup(Validated(), train_dataloaders=data(), val_dataloaders=val(), max_epochs=1)
+    Trainer(graph, device="cpu", display=None, notify=lambda line: None, run_dir=tmp_path, **resources).run()
+    loaded = load_from_checkpoint(Validated, tmp_path / "newest", lr=0.3)
+    assert same(loaded.state_dict(), resources["model"].state_dict()) and loaded.hparams["lr"] == 0.3
+    with pytest.raises(UsageError, match="is not of this GAN"):
+        load_from_checkpoint(modules.GAN, tmp_path / "newest")
+    with pytest.raises(UsageError, match="name a checkpoint"):
+        load_from_checkpoint(Validated, tmp_path / "nothing")
 
 
 class Pickled:
