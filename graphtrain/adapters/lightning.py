@@ -6,6 +6,7 @@ graphtrain.Trainer(graph, run_dir="run", **resources).run()
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Mapping
@@ -31,6 +32,11 @@ _COUNTS = {"epoch": "next_batch.epoch", "step": "step.steps"}
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
 _LOADERS = {"train": "train_dataloader", "validate": "val_dataloader", "test": "test_dataloader"}
+
+_OF_LIGHTNING_1 = {
+    "optimizer_idx": "a node for each optimizer, as in the graphs `gan` and `yielding`",
+    "hiddens": "a slot that the step writes, with the overlay `split_batch`",
+}
 
 
 def setup(
@@ -74,6 +80,9 @@ def setup(
         if value is not None and not isinstance(value, expected):
             hint = f"make one: {value.__name__}(...)" if isinstance(value, type) else ""
             raise UsageError(f"lightning.setup takes a {expected.__name__}; got {described(value)}", hint)
+    for name, here in _OF_LIGHTNING_1.items():
+        if name in inspect.signature(module.training_step).parameters:
+            raise UsageError(f"`training_step` takes `{name}`, which Lightning 2 does not give", f"here it is {here}")
     trainer = ModuleTrainer(module, trainer_flags)
     trainer.datamodule = datamodule
     pairs = _callbacks(trainer, trainer_flags.get("callbacks"))

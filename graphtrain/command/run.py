@@ -251,6 +251,8 @@ def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
     from graphtrain.command.settings import Settings
 
     settings = [*filter(None, [script]), *settings]
+    if any(len(values_in(text.partition("=")[2])) > 1 for text in settings):
+        raise UsageError("a module that is named on the command line is one run", "write a command for each value")
     return _train(
         adapted(
             *adapter_named(made.lightning, made.adapter),

@@ -79,6 +79,7 @@ def test_the_procedure_of_a_module_is_shown(net: Path, command: Command) -> None
         (["--lightning", "nothing_here:Net"], "there is no module `nothing_here`"),
         (["--lightning", "net.py:Data"], "takes a LightningModule; got"),
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "max_epoch=3"], "did you mean `max_epochs`?"),
+        (["--lightning", "net.py:Net", "lr=0.1,0.2"], "write a command for each value"),
         (["--adapter", "keras=net.py:Net"], "there is no adapter `keras`"),
         (["--adapter", "net.py:Net"], "expected NAME=MODULE:CLASS"),
     ],

@@ -120,6 +120,11 @@ class Skipping(Base):
         return -1
 
 
+class OfTwoOptimizers(Base):
+    def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Any:
+        return self.loss(batch)
+
+
 class AsksForLoops(Base):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return self.loss(batch) * self.trainer.fit_loop.epoch_progress
@@ -163,6 +168,7 @@ BAD = {
     "no data": (Base, {"train_dataloaders": None}, "there is no training data.*give train_dataloaders"),
     "no optimizer": (Unoptimized, {}, "`configure_optimizers` returned None.*return an optimizer"),
     "several optimizers": (Several, {}, "returned 2 optimizers.*automatic_optimization = False"),
+    "an optimizer by its number": (OfTwoOptimizers, {}, "takes `optimizer_idx`.*`gan` and `yielding`"),
     "an epoch is left": (Skipping, {}, "returned -1.*END_EPOCH"),
     "a loop": (AsksForLoops, {}, "`trainer.fit_loop` is not here: what does it is the graph"),
     "a callback that saves": (Base, {"callbacks": Saves()}, "`trainer.save_checkpoint` .* the node `checkpoint`"),
