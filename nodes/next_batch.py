@@ -47,6 +47,9 @@ _SKIPPED = "the data gave None instead of a batch, as a `collate_fn` may: such b
         "batch_index": "own_batch_index",
         "batch_idx": "own_batch_index",
         "loader": "loader",
+        "loader_index": "loader_index",
+        "dataloader_idx": "loader_index",
+        "is_last": "last",
     },
 )
 class NextBatch:
@@ -111,7 +114,7 @@ class NextBatch:
         ended: a step function has asked for the end of the epoch, and it is not closed.
         epochs: epochs fetched, as an exact fraction where the length is known.
         passes: how often the data was begun, over all visits of a nested graph unless `repeat` is set.
-        loader: of several loaders that are read in turn, the name of the one that is read.
+        loader: of several loaders that are read in turn, the name of the one that is read; loader_index: its number.
         seconds: time spent training, in seconds, summed over interruptions; not while the run is stopped.
 
     Raises:
@@ -396,6 +399,12 @@ class NextBatch:
         if self._ranks is None or not self.epoch_batches:
             return self.batch_index
         return self.epoch_batches - self.round_batches + self._ranks.rank
+
+    @property
+    def loader_index(self) -> int:
+        """The number of the loader that is read, from 0, in the order of the mapping; 0 where there is one."""
+        in_turn = self._supply.in_turn
+        return [*in_turn.loaders].index(self.loader) if in_turn is not None and self.loader else 0
 
     @property
     def epoch_length(self) -> int:

@@ -27,6 +27,7 @@ COMMANDS = {
     "new": "graphs",
     "graphs": "graphs",
     "nodes": "graphs",
+    "from-lightning": "from_lightning",
     "export": "runs",
     "ls": "runs",
     "status": "runs",
@@ -196,7 +197,7 @@ class CommandLine(_Helpful, click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, whose module is imported now."""
         module = installed(f"{__package__}.{COMMANDS[cmd_name]}") if cmd_name in COMMANDS else None
-        return getattr(module, cmd_name, None)
+        return getattr(module, cmd_name.replace("-", "_"), None)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """The command that the first word names, and the words that follow."""

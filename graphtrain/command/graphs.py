@@ -13,10 +13,12 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.output import console, counted, escaped, notify, table
+from graphtrain.command.run import adapter_named
 from graphtrain.command.script import import_script, is_script, load_graph, named_graph, split_script, with_overlays
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import kind_text, settings_of
+from graphtrain.graph.hooks import hooks_of
 from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.read_toml import Draft, read_graph
 from graphtrain.graph.registry import (
@@ -176,11 +178,21 @@ def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], s
 # ---- show
 
 
-@command("graphtrain show fit", "graphtrain show my_fit.toml --save-points --script train.py", shared=ON_GRAPHS)
+@command(
+    "graphtrain show fit",
+    "graphtrain show my_fit.toml --save-points --script train.py",
+    "graphtrain show --lightning train.py:Net max_epochs=5",
+    shared=ON_GRAPHS,
+)
 def show(
-    graph: str,
+    graph: str = "",
+    settings: Sequence[str] = (),
     *,
+    lightning: str | None = None,
+    data: str | None = None,
+    adapter: str | None = None,
     save_points: bool = False,
+    hooks: bool = False,
     script: str | None = None,
     overlay: Sequence[str] = (),
     contained: bool = False,
@@ -189,12 +201,37 @@ def show(
 
     Exit codes: 0 printed, 2 there is no such graph, or it cannot be bound.
 
+    Arguments:
+        settings (NAME=VALUE): With --lightning or --adapter: arguments of the class, and flags.
+
     Options:
+        lightning (MODULE:CLASS): The procedure of a LightningModule, as graphtrain run --lightning trains it.
+        data (MODULE:CLASS): With --lightning: its LightningDataModule.
+        adapter (NAME=MODULE:CLASS): As --lightning, by the adapter of another library.
         save_points: Show for every node whether a checkpoint can be made before it runs, and which slots it would hold.
             Imports the kinds.
+        hooks: List the places at which `hook` inserts a node, in Python and in TOML, and nothing else.
     """
     _import_kinds(script)
-    shown = load_graph(graph, overlays=overlay, contained=contained)
+    words = [*filter(None, [graph]), *settings]
+    if lightning is not None or adapter is not None:
+        from graphtrain.command.adapted import adapted
+        from graphtrain.command.settings import split_settings
+
+        shown = load_graph(
+            adapted(*adapter_named(lightning, adapter), data, lambda: split_settings(words)[0]).own_graph(),
+            overlays=overlay,
+        )
+    elif len(words) != 1:
+        raise click.UsageError(
+            "Missing argument 'GRAPH'." if not words else f"Got unexpected extra argument ({words[1]})"
+        )
+    else:
+        shown = load_graph(graph, overlays=overlay, contained=contained)
+    if hooks:
+        places = [[name, path[:-1], place.when] for name, path, place in hooks_of(shown)]
+        console().print(table(["hook", "in", "when"], places) if places else f"{shown.name}: no places for hooks")
+        return
     if not save_points:
         _show(shown, shown.name, console())
         return

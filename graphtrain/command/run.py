@@ -22,6 +22,7 @@ from graphtrain.command.settings import (
     refuse_unknown_arguments,
     values_in,
 )
+from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.ranks.current import is_one_of_several
 
@@ -93,6 +94,9 @@ class RunOptions:
         trace: Print each transition, and the guards it asked.
         contained: Refuse graphs that name files outside of their folder.
         quiet: Print errors only.
+        lightning (MODULE:CLASS): Train this LightningModule, without a script; NAME=VALUE are its arguments and flags.
+        data (MODULE:CLASS): With --lightning: its LightningDataModule.
+        adapter (NAME=MODULE:CLASS): As --lightning, by the adapter of another library.
     """
 
     graph: str | None = None
@@ -121,6 +125,23 @@ class RunOptions:
     trace: bool = False
     contained: bool = False
     quiet: bool = False
+    lightning: str | None = None
+    data: str | None = None
+    adapter: str | None = None
+
+
+def adapter_named(lightning: str | None, adapter: str | None) -> tuple[str, str]:
+    """The name of an adapter and ``MODULE:CLASS``, of the options --lightning and --adapter, of which one is given.
+
+    Raises:
+        UsageError: --adapter has another form.
+    """
+    if lightning is not None:
+        return "lightning", lightning
+    name, equals, named = (adapter or "").partition("=")
+    if not equals or not named:
+        raise UsageError(f"--adapter: expected NAME=MODULE:CLASS, got `{adapter}`", "as in lightning=train.py:Net")
+    return name, named
 
 
 def without(words: Sequence[str], options: Collection[str]) -> list[str]:
@@ -211,12 +232,13 @@ Arguments:
     "graphtrain run train.py:setup lr=1e-3 finish.after='500 steps' --graph my_fit.toml",
     "graphtrain run train.py --overlay ema --overlay early_stop early_stop.patience=2",
     "graphtrain run train.py lr=1e-3,1e-4 width=64,128 --run-dir runs/sweep --parallel 2",
+    "graphtrain run --lightning train.py:Net lr=1e-3 max_epochs=5 --run-dir runs/net",
     "graphtrain run train.py --help",
     cls=ScriptCommand,
     shared=_SHARED,
     params=parameters_of(RunOptions),
 )
-def run(script: str, settings: Sequence[str], **options: Any) -> int:
+def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
     """Train with a script: its setup() returns model, optimizer and data. A run that was interrupted is resumed.
 
     With a SCRIPT, --help also lists what can be set.
@@ -227,7 +249,26 @@ def run(script: str, settings: Sequence[str], **options: Any) -> int:
         script (SCRIPT[:FUNCTION]): A Python file, and its function that returns the model, the optimizer, the data, ...
             Default: setup.
     """
-    return _train(script, settings, RunOptions(**options))
+    made = RunOptions(**options)
+    if made.lightning is None and made.adapter is None:
+        if not script:
+            raise click.UsageError("Missing argument 'SCRIPT[:FUNCTION]'.", click.get_current_context())
+        return _train(script, settings, made)
+    from graphtrain.command.adapted import adapted
+    from graphtrain.command.settings import Settings
+
+    settings = [*filter(None, [script]), *settings]
+    if any(len(values_in(text.partition("=")[2])) > 1 for text in settings):
+        raise UsageError("a module that is named on the command line is one run", "write a command for each value")
+    return _train(
+        adapted(
+            *adapter_named(made.lightning, made.adapter),
+            made.data,
+            lambda: Settings.of(settings, made.config).arguments,
+        ),
+        settings,
+        made,
+    )
 
 
 def program_command(program: Script) -> Command:

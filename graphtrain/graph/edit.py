@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import keyword
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
-from graphtrain.graph.elements import END, NESTED, Edge, Node, Place, slots_of
+from graphtrain.graph.elements import END, NESTED, Edge, Node, Place, redirected, slots_of
 from graphtrain.graph.layers import Layers, Widened
 from graphtrain.graph.registry import kind_of_node, may_be_bypassed, overlays_with
 from graphtrain.kind import kind_of
 from graphtrain.kind.parameter import show_value
-from graphtrain.language.syntax import (
-    GuardSyntaxError,
-    Name,
-    field_of,
-    is_expression,
-    on_one_line,
-    parse,
-    python_tree,
-    walk,
-    with_paths,
-    without_paths,
-)
+from graphtrain.language.syntax import GuardSyntaxError, Name, parse, walk
 from graphtrain.names import suggestion
 
 if TYPE_CHECKING:
@@ -114,7 +102,7 @@ class Editable(ABC):
         if before is not None:
             if before != END:
                 self._known(before, "insert: before")
-            edges = {source: _redirected(leaving, before, name) for source, leaving in self.edges.items()}
+            edges = {source: redirected(leaving, before, name) for source, leaving in self.edges.items()}
             start = name if self.start == before else self.start
             return {"edges": {**edges, name: (Edge(before),)}, "start": start}
         if between is None:
@@ -124,7 +112,7 @@ class Editable(ABC):
             raise EditError(f"insert: `between` takes a source and a target, got {names!r}")
         target = ends[1]
         source, leaving = self._leading(ends[0], target, "insert: between")
-        return {"edges": {**self.edges, source: _redirected(leaving, target, name), name: (Edge(target),)}}
+        return {"edges": {**self.edges, source: redirected(leaving, target, name), name: (Edge(target),)}}
 
     def _chosen_at(self, source: str, name: str, before: str | None, after: str | None) -> dict[str, Any]:
         """The edges, and the guards, with a new node that is one choice of `source`."""
@@ -153,6 +141,30 @@ class Editable(ABC):
                 "use `before`",
             )
         return (*leaving[:position], edge, *leaving[position:])
+
+    def hook(self, place: str, /, use: str | Callable[..., Any], *, name: str | None = None, **parameters: Any) -> Self:
+        """Add a node at a place of the procedure that has a name, such as ``"on_train_batch_end"``.
+
+        ``graphtrain show GRAPH --hooks`` lists the places of a graph; the nodes of one run in the order of the calls.
+        What the node reads, it reads as any other does: slots, resources, and with `reads` fields of nodes.
+
+        Arguments:
+            use: the kind: a name, a function or a class; one that is not marked `node` yet is marked here.
+            name: of the node. Default: that of the kind.
+            parameters: of the node.
+
+        Raises:
+            EditError: there is no such place, the graph has no node for it, or the name is taken.
+
+        >>> from graphtrain import Graph
+        >>> def report(loss=None): ...
+        >>> graph = Graph.load("fit").hook("on_train_batch_end", report)
+        >>> [str(edge) for edge in graph.edges["zero_grad"]], graph.check()
+        (['decide if data_exhausted', 'report'], [])
+        """
+        from graphtrain.graph.hooks import hooked  # a run without hooks costs no import
+
+        return hooked(self, place, use, name, parameters)
 
     def replace(self, name: str, /, use: str | Callable[..., Any], **parameters: Any) -> Self:
         """Replace the kind and the parameters of the node `name`; its edges stay.
@@ -192,7 +204,7 @@ class Editable(ABC):
                 f"remove: the graph starts at `{name}`, and would start at its end", "give `to` another node"
             )
         edges = {
-            source: tuple(edge for edge in _redirected(leaving, name, to) if edge.target != source or edge in leaving)
+            source: tuple(edge for edge in redirected(leaving, name, to) if edge.target != source or edge in leaving)
             for source, leaving in self.edges.items()
             if source != name
         }
@@ -272,7 +284,7 @@ class Editable(ABC):
         if new != END:
             self._known(new, "redirect")
         source, leaving = self._leading(source, old, "redirect")
-        return self._with(edges={**self.edges, source: _redirected(leaving, old, new)})
+        return self._with(edges={**self.edges, source: redirected(leaving, old, new)})
 
     def set(self, name: str, /, *values: Any, **parameters: Any) -> Self:
         """Set parameters of a node, by their names; `reads`, `writes` and `graph` are set the same way.
@@ -364,55 +376,9 @@ class Editable(ABC):
         >>> "fetch" in graph.nodes["validate"].body.nodes
         True
         """
-        return self._renamed(old, new)
+        from graphtrain.graph.rename import renamed
 
-    def _renamed(self, old: str, new: str, prefix: str = "") -> Self:
-        """As `rename`; `prefix` is the path of this graph, for messages."""
-        if not isinstance(old, str):
-            self._known(old, "rename")
-        outer, slash, rest = old.partition("/")
-        if outer not in self.nodes:
-            known = [f"{prefix}{name}" for name in self.nodes]
-            raise EditError(f"rename: there is no node `{prefix}{outer}`", suggestion(f"{prefix}{outer}", known))
-        body, path = self.nodes[outer].body, f"{old.rpartition('/')[0]}{slash}{new}"
-        nodes, edges, start, layers = self.nodes, self.edges, self.start, self.layers
-        if not slash:
-            if new in nodes or new == END:
-                raise EditError(f"rename: there is already a node `{prefix}{new}`")
-            nodes = {
-                new if name == old else name: replace(node, name=new) if name == old else node
-                for name, node in nodes.items()
-            }
-            edges = {
-                new if source == old else source: _redirected(leaving, old, new) for source, leaving in edges.items()
-            }
-            start, layers = new if start == old else start, layers.renamed(old, new)
-        elif body is None:
-            raise EditError(f"rename: there is no node `{prefix}{old}`: `{prefix}{outer}` has no body")
-        else:
-            inside = body._renamed(rest, new, f"{prefix}{outer}/")
-            nodes = {
-                name: replace(node, body=inside, reference=None) if name == outer else node
-                for name, node in nodes.items()
-            }
-        bodies = {name for name, node in self.nodes.items() if node.body is not None}
-
-        def renamed(target: Any) -> Any:
-            return (
-                tuple(map(renamed, target)) if isinstance(target, tuple) else _renamed_text(target, old, path, bodies)
-            )
-
-        return self._with(
-            nodes={
-                name: replace(node, reads={key: renamed(target) for key, target in node.reads.items()})
-                for name, node in nodes.items()
-            },
-            edges=edges,
-            guards={key: rename_in_expression(text, old, path, bodies) for key, text in self.guards.items()},
-            units={unit: renamed(text) for unit, text in self.units.items()},
-            start=start,
-            layers=layers,
-        )
+        return renamed(self, old, new)
 
     def clock(self, unit: str, field: str) -> Self:
         """Define the field that a unit of triggers counts.
@@ -517,10 +483,6 @@ class Editable(ABC):
         return leaving
 
 
-def _redirected(leaving: tuple[Edge, ...], old: str, new: str) -> tuple[Edge, ...]:
-    return tuple(replace(edge, target=new) if edge.target == old else edge for edge in leaving)
-
-
 def _guards_of(edges: Mapping[str, tuple[Edge, ...]]) -> set[str]:
     return {edge.when for leaving in edges.values() for edge in leaving if edge.when is not None}
 
@@ -542,45 +504,3 @@ def _with_named(used: set[str], guards: Mapping[str, str]) -> set[str]:
 
 def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in mapping.items() if name != key}
-
-
-def rename_in_expression(text: str, old: str, new: str, bodies: Collection[str] = ()) -> str:
-    """A guard expression that reads fields of `old` from `new`; the checks report text that cannot be parsed.
-
-    Arguments:
-        old, new: the names, or paths that differ in the last name.
-        bodies: the nodes that have a body, with whose names paths begin. Default: none.
-
-    >>> rename_in_expression("step.steps > 3 and 'step.steps' == mode", "step", "d_step")
-    "d_step.steps > 3 and 'step.steps' == mode"
-    >>> rename_in_expression("step.runs / 2 > fit/step.steps", "step", "d_step", ["fit"])
-    'd_step.runs / 2 > fit/step.steps'
-    """
-    text = with_paths(text, bodies)
-    try:
-        tree = python_tree(text)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return without_paths(text)
-    encoded = text.encode()
-    indent = len(encoded) - len(on_one_line(text).lstrip().encode())  # the tree's offsets begin after it
-    owners = [
-        part.value
-        for part in ast.walk(tree)
-        if isinstance(part, ast.Attribute)
-        and isinstance(part.value, ast.Name)
-        and f"{without_paths(part.value.id)}/".startswith(f"{old}/")
-    ]
-    replaced = len(with_paths(old, bodies).encode())
-    for owner in sorted(owners, key=lambda name: -name.col_offset):
-        begin = indent + owner.col_offset
-        encoded = encoded[:begin] + new.encode() + encoded[begin + replaced :]
-    return without_paths(encoded.decode())
-
-
-def _renamed_text(text: str, old: str, new: str, bodies: Collection[str]) -> str:
-    """A text that a node reads or a unit counts, with a node renamed in it."""
-    owned = field_of(text)
-    if owned is None:
-        return rename_in_expression(text, old, new, bodies) if is_expression(text) else text
-    path, name = owned
-    return f"{new}{path.removeprefix(old)}.{name}" if f"{path}/".startswith(f"{old}/") else text

@@ -46,6 +46,7 @@ VERBS: Mapping[str, Verb] = {
     "set": Verb(("name",)),
     "guard": Verb(),
     "nest": Verb(),
+    "hook": Verb(),
     "rename": Verb(("old",), takes_away=True),
     "clock": Verb(("field",)),
 }
@@ -136,6 +137,8 @@ class Edit:
                 yield from self._parameters()
                 if "at" in arguments and f"{name}_due" not in graph.guards:
                     yield of.guard(f"{name}_due"), f"{name}.due"
+            case "hook":
+                yield of.node(arguments.get("name") or arguments["use"]), self.text
             case "remove":
                 yield of.node(name), "removed"
             case "rename":

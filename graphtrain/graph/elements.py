@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -100,6 +100,11 @@ def nodes_of(graph: Graph, prefix: str = "") -> dict[str, Node]:
         if node.body is not None:
             nodes |= nodes_of(node.body, f"{prefix}{name}/")
     return nodes
+
+
+def redirected(leaving: tuple[Edge, ...], old: str, new: str) -> tuple[Edge, ...]:
+    """Edges of which those to a target lead to another."""
+    return tuple(replace(edge, target=new) if edge.target == old else edge for edge in leaving)
 
 
 def kind_text(node: Node) -> str:

@@ -48,6 +48,9 @@ USUAL = (
 # Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
 _OF_TRAINING = ("step", "epoch")
 
+# The step function that a node reads -> the stage that it is for; of those that run backward it is "train".
+_STAGES = {"test_step": "test", "predict_step": "predict"}
+
 
 @dataclass(eq=False)
 class ProgramNode:
@@ -195,6 +198,14 @@ class Limit:
     term: Term
 
 
+def _stage_of(node: ProgramNode) -> str:
+    """What a node calls step functions for: "train", "validate", "test" or "predict"."""
+    if node.kind.has_effect("backward"):
+        return "train"
+    called = {name for read, target in node.plan_node.reads if read.is_step_function for name in resources_of([target])}
+    return next((stage for name, stage in _STAGES.items() if name in called), "validate")
+
+
 def trains(graph: Graph) -> bool:
     """True if some node of a graph, or of a body in it, runs a backward pass."""
     return any(
@@ -307,13 +318,15 @@ class Program:
 
         A resource of that name comes first, then a slot that is written no further out than the counter. `step` and
         `epoch` are counted by the innermost enclosing graph that steps an optimizer, or else by the outermost; anything
-        else by the loop in which the function is called. `optimizer` is that of the node.
+        else by the loop in which the function is called. `optimizer` is that of the node, `stage` what that is for.
         """
         name = read.name
         if name in node.plan_node.returned:
             return SlotTarget(node.plan_node.returned[name])  # a value that it returned itself
         if name == "optimizer":
             return node.scope.names.read_by(node.node, name)
+        if name == "stage" and name not in {*self.resources, *node.scope.names.written}:
+            return ExpressionTarget(f"{node.path}.stage", repr(_stage_of(node)), node.scope.names)
         unit = "steps" if name == "step" else "batches"
         around = list(node.scope.around())
         counting = [scope for scope in around if unit in scope.graph.units and name not in self.resources]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from graphtrain import Edge, EditError, Graph, GraphtrainError, Node, Trigger, node
-from graphtrain.graph.edit import rename_in_expression
+from graphtrain.graph.rename import rename_in_expression
 
 FIT = Graph.load("fit")
 EVALUATE = Graph.load("evaluate")

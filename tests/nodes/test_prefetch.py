@@ -323,7 +323,7 @@ def test_a_batch_that_can_neither_be_saved_nor_drawn_again_is_reported(tmp_path:
 
     data = DataLoader(Noisy(), 3, collate_fn=collate)
     trainer, _ = run_over(data, tmp_path, edit=prefetching)
-    with pytest.raises(UnsaveableError, match="cannot be saved: it is, or holds, something .* \\(Own\\)") as caught:
+    with pytest.raises(UnsaveableError, match=r"cannot be saved: it is, or holds, something .* \(Own\)") as caught:
         trainer.run()
     assert "leave next_batch.prefetch at false" in str(caught.value)
     without, _ = run_over(data, tmp_path / "without")

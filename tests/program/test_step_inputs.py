@@ -155,3 +155,60 @@ def test_where_nothing_trains_it_is_the_outermost_graph_that_counts() -> None:
         train_data=None,
     ).run()
     assert rows == [(0, 0), (0, 1)] * 2
+
+
+def test_stage_loader_and_last_batch() -> None:
+    """What a function is called for, which of several loaders its batch is of, and whether that is the last."""
+    rows: list[tuple[Any, ...]] = []
+
+    def step(model: nn.Module, batch: Any, stage: str, loader_index: int, is_last: bool) -> Any:
+        rows.append((stage, loader_index, is_last))
+        return model(batch).square().mean()
+
+    loaders = {"clean": [torch.ones(2, 1)], "noisy": [torch.ones(2, 1)] * 2}
+    graph = fit().set("validate", every="1 epochs").set("finish", after="1 epochs")
+    make_trainer(graph, [], val_data=loaders, training_step=step, validation_step=step).run()
+    trained = [("train", 0, False)] * 3 + [("train", 0, True)]
+    assert rows == [*trained, ("validate", 0, False), ("validate", 1, False), ("validate", 1, True)]
+
+
+@pytest.mark.parametrize(("graph", "stage"), [("test", "test"), ("predict", "predict")])
+def test_stage_of_a_graph_of_its_own(graph: str, stage: str, tmp_path: Any) -> None:
+    stages: list[str] = []
+
+    def step(model: nn.Module, batch: Any, stage: str) -> Any:
+        stages.append(stage)
+        return model(batch)[:, 0].mean() if stage == "test" else model(batch)
+
+    more = {"predictions_file": str(tmp_path / "out.jsonl")} if stage == "predict" else {}
+    Trainer(
+        Graph.load(graph),
+        device="cpu",
+        display=None,
+        notify=lambda line: None,
+        model=nn.Linear(1, 1),
+        **{f"{stage}_data": [torch.ones(2, 1)], f"{stage}_step": step, **more},
+    ).run()
+    assert stages == [stage]
+
+
+def test_a_resource_of_the_name_stage_comes_first() -> None:
+    stages: list[str] = []
+
+    def step(model: nn.Module, batch: Any, stage: str) -> Any:
+        stages.append(stage)
+        return model(batch).square().mean()
+
+    make_trainer(fit().set("finish", after="1 steps"), [], training_step=step, validation_step=None, stage="mine").run()
+    assert set(stages) == {"mine"}
+
+
+def test_a_row_is_recorded_inside_a_step() -> None:
+    def step(model: nn.Module, batch: Any, recorder: Any, batch_index: int, stage: str) -> Any:
+        if stage == "train" and batch_index == 1:
+            recorder.row({"seen": 1.0})
+        return model(batch).square().mean()
+
+    trainer = make_trainer(fit(), [], training_step=step, validation_step=None)
+    trainer.run()
+    assert [row["step"] for row in trainer.metrics if "seen" in row] == [0, 2]

@@ -1,0 +1,194 @@
+"""The kinds of node that call a LightningModule where `fit` has no kind that does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from graphtrain import CallsTrainingStep, StepFunction, Trigger, UsageError, node, progress
+from graphtrain.nodes.end_evaluation import put_back
+
+
+@node(name="lightning_hook")
+class ModuleHook:
+    """Call a hook: that of the callbacks, then that of the model, a LightningModule.
+
+    Arguments:
+        hook: its name.
+        stage: "train", "validate", "test" or "predict". Default: "train".
+    """
+
+    hook: str = ""
+    stage: str = "train"
+
+    def __call__(
+        self,
+        model: Any,
+        epoch: int,
+        step: int,
+        recorder: Any,
+        batch: Any = None,
+        batch_index: int = 0,
+        loader: str = "",
+        optimizer: Any = None,
+    ) -> None:
+        trainer, is_of_batch = model.trainer, "_batch_" in self.hook
+        args: tuple[Any, ...] = ()
+        if is_of_batch and batch is None:
+            return
+        trainer.epoch_ends = self.hook.endswith("_end") and not is_of_batch
+        trainer.at(self.stage, epoch, step, batch_index, is_last=trainer.is_last_batch)
+        trainer.batch, trainer.recorder = batch if is_of_batch else None, recorder
+        trainer.loader = int(loader) if is_of_batch and loader else None
+        if is_of_batch:
+            ended = (trainer.output,) if self.hook.endswith("end") else ()
+            args = (*ended, batch, batch_index, *([trainer.loader] if trainer.loader is not None else []))
+        elif self.hook in ("on_before_optimizer_step", "on_before_zero_grad"):
+            args = (optimizer,)
+        with torch.set_grad_enabled(self.stage == "train"):
+            if trainer.call(self.hook, *args) == -1 and self.hook == "on_train_batch_start":
+                raise UsageError(
+                    "`on_train_batch_start` returned -1, which ended the epoch in Lightning",
+                    "return (loss, graphtrain.END_EPOCH) from the step function that ends it",
+                )
+        trainer.loader = trainer.recorder = None
+        trainer.epoch_ends = False
+
+
+@node(name="lightning_log", observer=True, synchronises=True)
+class ModuleLog:
+    """Record what the module has logged `on_step`, the means of other metrics since the last row, and learning rates.
+
+    Arguments:
+        every: when to write a row. Default: every 50 steps.
+    """
+
+    every: Trigger = Trigger("50 steps")
+
+    def __call__(self, model: Any, recorder: Any, optimizer: Any = None, checkpoint_hooks: Any = None) -> None:
+        groups = [group for each in model.trainer.optimizers for group in each.param_groups]
+        rates = {"lr" if number == 0 else f"lr/{number}": float(group["lr"]) for number, group in enumerate(groups)}
+        row = {**recorder.means("train").take("log"), **rates, **model.trainer.step_row()}
+        recorder.row(row)
+
+
+@node(name="lightning_epoch_end", synchronises=True)
+def epoch_end(model: Any, recorder: Any, epoch: int) -> None:
+    """Record what the module has logged `on_epoch`, and begin to gather it again.
+
+    Raises:
+        UsageError: no batch of the epoch had a loss, though the module leaves optimization to its trainer.
+    """
+    trainer = model.trainer
+    batches, trained = trainer.losses
+    if batches and not trained and model.automatic_optimization:
+        raise UsageError(
+            f"`training_step` returned None for each of the {batches} batches of an epoch, so nothing was trained",
+            "return the loss; a step that runs backward itself needs automatic_optimization = False",
+        )
+    trainer.step_row()
+    if row := trainer.end_epoch("train", recorder):
+        recorder.row(row)
+    trainer.losses = [0, 0]
+
+
+@node(name="lightning_end_evaluation", writes="metrics", effects="train", synchronises=True)
+def end_evaluation(
+    model: Any, training_state: dict[str, Any], recorder: Any, fixed_data: Any = None, *, stage: str = "validate"
+) -> dict[str, float]:
+    """Record what the module has logged in an evaluation, and put training modes and random numbers back."""
+    trainer = model.trainer
+    with torch.no_grad():
+        row: dict[str, float] = trainer.end_epoch(stage, recorder)
+    recorder.means({"validate": "val"}.get(stage, stage)).take("whole")
+    put_back(model, training_state, fixed_data)
+    trainer.stage = "train"
+    if row:
+        recorder.row(row)
+    return row
+
+
+@node(name="lightning_batch", writes="loss", effects="backward")
+class ModuleBatch(CallsTrainingStep):
+    """Call `training_step`, and `backward` of the model with the loss divided by `window`."""
+
+    def __call__(self, model: Any, batch: Any, training_step: StepFunction, samples: int, window: int = 1) -> Any:
+        result = self.result_of(training_step, model, batch)
+        if result is None:
+            return None
+        model.backward(result if window == 1 else result / window)
+        self._means.add(result.detach(), samples)
+        return result.detach()
+
+
+@node(name="lightning_step", effects="step")
+class ModuleStep:
+    """Call `optimizer_step` of the model, with a closure that has run already.
+
+    Guard fields:
+        steps: steps taken since the start.
+    """
+
+    steps: int = progress(0, adds=1)
+
+    def __call__(self, model: Any, optimizer: Any, epoch: int, batch_index: int, loss: Any = None) -> None:
+        trainer = model.trainer
+        trainer.global_step = self.steps
+        model.optimizer_step(epoch, batch_index, trainer._lightning_optimizers[0], lambda: loss)
+        self.steps += 1
+
+
+@node(name="lightning_clip", effects="clip")
+def clip(model: Any, optimizer: Any) -> None:
+    """Call `configure_gradient_clipping` of the model."""
+    value, algorithm = model.trainer.gradient_clip_val, model.trainer.gradient_clip_algorithm
+    model.configure_gradient_clipping(optimizer, gradient_clip_val=value, gradient_clip_algorithm=algorithm)
+
+
+@node(name="lightning_zero_grad", effects="zero_grad")
+def zero_grad(model: Any, optimizer: Any, epoch: int, batch_index: int) -> None:
+    """Call `optimizer_zero_grad` of the model."""
+    model.optimizer_zero_grad(epoch, batch_index, optimizer)
+
+
+_EACH_EPOCH = Trigger("1 epochs")
+
+
+@node(name="lightning_schedule", family="update")
+def schedule(
+    model: Any, scheduler: Any, *, every: Trigger = _EACH_EPOCH, monitor: str | None = None, strict: bool = True
+) -> None:
+    """Call `lr_scheduler_step` of the model, with the metric `monitor` if there is one.
+
+    Raises:
+        UsageError: the module has not logged that metric.
+    """
+    metrics = model.trainer.callback_metrics
+    if monitor is not None and monitor not in metrics:
+        if strict:
+            known = ", ".join(metrics) or "nothing"
+            raise UsageError(
+                f"the scheduler follows `{monitor}`, which is not logged", f"the module has logged {known}"
+            )
+        return
+    model.lr_scheduler_step(scheduler, metrics[monitor] if monitor is not None else None)
+
+
+class CheckpointHooks:
+    """A resource whose state is what `on_save_checkpoint` of the module adds; `on_load_checkpoint` gets it back."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the hook adds to a checkpoint."""
+        trainer = self._module.trainer
+        known = {"epoch": trainer.current_epoch, "global_step": trainer.global_step, "state_dict": {}}
+        added = dict(known)
+        self._module.on_save_checkpoint(added)
+        return {name: value for name, value in added.items() if name not in known}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Call the hook of loading."""
+        self._module.on_load_checkpoint({"state_dict": self._module.state_dict(), **state})

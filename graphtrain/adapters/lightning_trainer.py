@@ -1,0 +1,409 @@
+"""What `module.trainer` of a LightningModule is here: counters, what is logged, and what else modules ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.utilities import GradClipAlgorithmType
+from lightning.pytorch.utilities.data import extract_batch_size
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+from torchmetrics import Metric
+
+from graphtrain import Histogram, Image, Text, UsageError
+
+STAGES = {"train": "training", "validate": "validating", "test": "testing", "predict": "predicting"}
+_REDUCTIONS: dict[str, Callable[..., Any]] = {"mean": torch.add, "sum": torch.add, "max": torch.max, "min": torch.min}
+
+# What a module asks of Lightning's Trainer, and what does it here.
+_HERE = {
+    "fit": "`graphtrain.Trainer(graph, **resources).run()`",
+    "fit_loop": "the graph, whose position and counters are in `graphtrain.Trainer.progress`",
+    "validate": "the node `validate`",
+    "test": "the graph `test`",
+    "predict": "the graph `predict`",
+    "save_checkpoint": "the node `checkpoint`",
+    "checkpoint_callback": "the node `checkpoint`",
+    "checkpoint_callbacks": "the node `checkpoint`",
+    "early_stopping_callback": "the node `early_stop`",
+    "early_stopping_callbacks": "the node `early_stop`",
+    "profiler": "`--time-nodes`",
+    "scaler": "the node `unscale` of the overlay `fp16`",
+}
+
+
+def overridden(owner: Any, name: str) -> bool:
+    """True if a module, a datamodule or a callback has its own method of a name."""
+    parent = Callback if isinstance(owner, Callback) else None
+    return callable(getattr(owner, name, None)) and is_overridden(name, owner, parent)
+
+
+class Logged:
+    """What a stage has logged since its epoch began: for each hook, name and loader the last value and the reduced one.
+
+    Values and their bits are those of Lightning: sums in the type of the values, a mean by the samples of the batches.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[str, str, int | None], dict[str, Any]] = {}
+
+    def add(
+        self, key: tuple[str, str, int | None], value: Any, samples: Callable[[], int], how: dict[str, Any]
+    ) -> None:
+        """Add a value: a tensor, or a metric of torchmetrics, of which `metric` of `how` is the name."""
+        entry = self.entries.setdefault(key, {**how, "now": None, "total": None, "samples": 0})
+        if (
+            entry["reduce"] != how["reduce"]
+            or entry["on_step"] != how["on_step"]
+            or entry["on_epoch"] != how["on_epoch"]
+        ):
+            raise UsageError(f"`self.log({key[1]!r}, ...)` was called with different arguments in `{key[0]}`")
+        if isinstance(value, Metric):
+            entry["now"] = value._forward_cache
+            return
+        value = value if value.dtype in (torch.float32, torch.float64) else value.to(torch.get_default_dtype())
+        entry["now"] = value.clone() if how["on_step"] else None
+        if not how["on_epoch"]:
+            return
+        reduction = how["reduce"]
+        if reduction == "mean":
+            size = samples()
+            value, entry["samples"] = value * size, entry["samples"] + size
+        if entry["total"] is None:
+            first = {"max": -torch.inf, "min": torch.inf}.get(reduction, 0.0)
+            entry["total"] = torch.tensor(first, device=value.device)
+        entry["total"] = _REDUCTIONS[reduction](entry["total"], value)
+
+    def values(
+        self, module: LightningModule, loader: int | None, *, on_step: bool
+    ) -> Iterator[tuple[str, str, Any, bool]]:
+        """The name, the name in rows, the value and whether loggers get it: the last ones, or those of the epoch."""
+        for (_, name, of_loader), entry in self.entries.items():
+            if of_loader != loader or not entry["on_step" if on_step else "on_epoch"]:
+                continue
+            value = entry["now"] if on_step else _reduced(module, entry)
+            if value is None:
+                continue
+            suffix = f"/dataloader_idx_{loader}" if loader is not None and entry["suffix"] else ""
+            forked = f"_{'step' if on_step else 'epoch'}" if entry["on_step"] and entry["on_epoch"] else ""
+            yield f"{name}{suffix}", f"{name}{forked}{suffix}", value.detach(), entry["logger"]
+
+    def reset(self, module: LightningModule) -> None:
+        """Forget everything; metrics of torchmetrics begin again."""
+        for entry in self.entries.values():
+            if entry["metric"] is not None:
+                module.get_submodule(entry["metric"]).reset()
+        self.entries = {}
+
+
+def _reduced(module: LightningModule, entry: Mapping[str, Any]) -> Any:
+    if entry["metric"] is not None:
+        return module.get_submodule(entry["metric"]).compute()
+    return entry["total"] / torch.tensor(entry["samples"]) if entry["reduce"] == "mean" else entry["total"]
+
+
+def _without_graph(output: Any) -> Any:
+    if isinstance(output, Mapping):
+        return {name: _without_graph(value) for name, value in output.items()}
+    return output.detach() if isinstance(output, torch.Tensor) else output
+
+
+class Experiment:
+    """What `self.logger.experiment` is: the calls of TensorBoard's writer that rows and texts of a run can hold."""
+
+    def __init__(self, trainer: ModuleTrainer) -> None:
+        self._trainer = trainer
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: Any = None, **_: Any) -> None:
+        """Record a value."""
+        self._recorder().row({tag: float(scalar_value)})
+
+    def add_scalars(self, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: Any = None, **_: Any) -> None:
+        """Record values, each under `main_tag` and its name."""
+        self._recorder().row({f"{main_tag}/{name}": float(value) for name, value in tag_scalar_dict.items()})
+
+    def add_text(self, tag: str, text_string: str, global_step: Any = None, **_: Any) -> None:
+        """Show a text."""
+        self._recorder().show({tag: Text(text_string)})
+
+    def add_image(self, tag: str, img_tensor: Any, global_step: Any = None, **_: Any) -> None:
+        """Show an image."""
+        self._recorder().show({tag: Image(torch.as_tensor(img_tensor))})
+
+    def add_histogram(self, tag: str, values: Any, global_step: Any = None, **_: Any) -> None:
+        """Show a histogram."""
+        self._recorder().show({tag: Histogram(torch.as_tensor(values))})
+
+    def _recorder(self) -> Any:
+        if self._trainer.recorder is None:
+            raise UsageError("`logger.experiment` records while a step or a hook runs", "call it in one of them")
+        return self._trainer.recorder
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"`logger.experiment.{name}` is not here: a run logs by `loggers` of graphtrain.Trainer, of rows, texts, "
+            "images and histograms (docs/metrics.md)"
+        )
+
+
+class ModuleLogger:
+    """What `self.logger` is where no logger of Lightning is given."""
+
+    name, version, save_dir, log_dir = "graphtrain", 0, ".", "."
+
+    def __init__(self, trainer: ModuleTrainer) -> None:
+        self.experiment = Experiment(trainer)
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Record a row."""
+        self.experiment._recorder().row({name: float(value) for name, value in metrics.items()})
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: arguments and parameters are saved with every run."""
+
+    log_graph = save = finalize = watch = log_hyperparams
+
+
+class ModuleTrainer:
+    """What `module.trainer` is.
+
+    Arguments:
+        module: the LightningModule.
+        flags: the arguments of Lightning's Trainer.
+    """
+
+    barebones, is_global_zero, world_size, num_nodes, num_devices = False, True, 1, 1, 1
+    global_rank = local_rank = node_rank = 0
+    sanity_checking = is_distributed = interrupted = received_sigterm = False
+    progress_bar_callback = ckpt_path = None
+
+    def __init__(self, module: LightningModule, flags: Mapping[str, Any]) -> None:
+        self.model = self.lightning_module = module
+        self.max_steps, epochs = flags.get("max_steps", -1), flags.get("max_epochs")
+        self.max_epochs = epochs if epochs is not None else -1 if self.max_steps != -1 else 1000
+        self.min_epochs, self.min_steps = flags.get("min_epochs"), flags.get("min_steps")
+        self.accumulate_grad_batches = flags.get("accumulate_grad_batches", 1)
+        self.gradient_clip_val = flags.get("gradient_clip_val")
+        algorithm = flags.get("gradient_clip_algorithm")
+        self.gradient_clip_algorithm = GradClipAlgorithmType(algorithm) if algorithm else None
+        self.log_every_n_steps, self.precision = flags.get("log_every_n_steps", 50), flags.get("precision", "32-true")
+        self.check_val_every_n_epoch = flags.get("check_val_every_n_epoch", 1)
+        self.val_check_interval, self.fast_dev_run = (
+            flags.get("val_check_interval", 1.0),
+            flags.get("fast_dev_run", False),
+        )
+        self.default_root_dir = str(flags.get("default_root_dir") or ".")
+        self.log_dir = self.default_root_dir
+        self.callbacks: list[Any] = []
+        self.datamodule: Any = None
+        self.train_dataloader: Any = None
+        self.val_dataloaders: Any = None
+        self.test_dataloaders: Any = None
+        self.predict_dataloaders: Any = None
+        self.num_training_batches: Any = 0
+        self.num_val_batches: list[Any] = []
+        self.estimated_stepping_batches: Any = 0
+        self.optimizers: list[Any] = []
+        self.lr_scheduler_configs: list[Any] = []
+        given = flags.get("logger", True)
+        own = [*given] if isinstance(given, list | tuple) else [given]
+        self.loggers = [] if not given else [ModuleLogger(self) if logger is True else logger for logger in own]
+        self.current_epoch = self.global_step = self.batch_index = 0
+        self.is_last_batch = self.should_stop = False
+        self.stage = "train"
+        self.loader: int | None = None
+        self.batch: Any = None
+        self.results = {stage: Logged() for stage in STAGES}
+        self.known_metrics: dict[str, Any] = {}  # of Lightning's callbacks
+        self.epoch_ends = False
+        self.logged_metrics: dict[str, Any] = {}
+        # Of the epoch, for a module that has `*_epoch_end` of Lightning 1.
+        self.outputs: dict[str, list[Any]] = {stage: [] for stage in STAGES}
+        self.output: Any = None
+        self.losses: list[int] = [0, 0]  # batches of the epoch, and those with a loss
+        self.recorder: Any = None  # while a step or a hook runs
+
+    def __deepcopy__(self, memory: object) -> ModuleTrainer:
+        return self  # an average of the module logs where the module does
+
+    # Lightning's own methods of a module ask these for what is here.
+    strategy = precision_plugin = _results = _logger_connector = _accelerator_connector = property(lambda self: self)
+    training = property(lambda self: self.stage == "train")
+    validating = property(lambda self: self.stage == "validate")
+    testing = property(lambda self: self.stage == "test")
+    predicting = property(lambda self: self.stage == "predict")
+    evaluating = property(lambda self: self.stage in ("validate", "test"))
+    progress_bar_metrics = property(lambda self: self.logged_metrics)
+    logger = property(lambda self: self.loggers[0] if self.loggers else None)
+    root_device = property(lambda self: self.model.device)
+
+    @property
+    def callback_metrics(self) -> dict[str, Any]:
+        """What was logged, with the values of this batch, or of the epoch where that ends."""
+        if self.epoch_ends:
+            self.epoch_row(self.stage)
+        elif self.training:
+            self.step_row()
+        return self.known_metrics
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        here = _HERE.get(name, "the graph (docs/coming-from-lightning.md has every name)")
+        raise AttributeError(f"`trainer.{name}` is not here: what does it is {here}")
+
+    # ---- logging
+
+    def should_reset_tensors(self, fx: str) -> bool:
+        """False: what is logged is forgotten where its epoch ends."""
+        return False
+
+    def reduce(self, value: Any = None, *_: Any, **__: Any) -> Any:
+        """The value itself: there is one process."""
+        return value
+
+    all_gather = broadcast = barrier = reduce
+
+    def log(self, fx: str, name: str, value: Any, **options: Any) -> None:
+        """What `self.log` of a module ends in, with every option of it.
+
+        Raises:
+            UsageError: the reduction is none of mean, sum, max and min.
+        """
+        reduce = options["reduce_fx"]
+        reduce = {"avg": "mean"}.get(reduce, reduce) if isinstance(reduce, str) else getattr(reduce, "__name__", "")
+        if reduce not in _REDUCTIONS and not isinstance(value, Metric):
+            raise UsageError(
+                f"self.log({name!r}): reduce_fx is {options['reduce_fx']!r}", 'use "mean", "sum", "max" or "min"'
+            )
+        how = {key: options[key] for key in ("on_step", "on_epoch", "logger")}
+        how |= {"reduce": reduce, "suffix": options["add_dataloader_idx"], "metric": None}
+        if isinstance(value, Metric):
+            how["metric"] = options["metric_attribute"]
+        else:
+            value = value if options["enable_graph"] else value.detach()
+        self.results[self.stage].add((fx, name, self.loader), value, lambda: self._samples(options["batch_size"]), how)
+
+    def _samples(self, given: int | None) -> int:
+        if given is not None or self.batch is None:
+            return given or 1
+        return int(extract_batch_size(self.batch))
+
+    def step_row(self, stage: str = "train") -> dict[str, float]:
+        """The last values of what is logged `on_step`, which become callback metrics."""
+        row = {}
+        loaders = dict.fromkeys(loader for _, _, loader in self.results[stage].entries)
+        for loader in loaders:
+            for name, own, value, is_logged in self.results[stage].values(self.model, loader, on_step=True):
+                if stage == "train":
+                    self.known_metrics |= {name: value.clone(), own: value.clone()}  # each may be changed in place
+                if is_logged:
+                    row[own], self.logged_metrics[own] = value, value.clone()
+        return {name: float(value) for name, value in row.items()}
+
+    def epoch_row(self, stage: str) -> dict[str, float]:
+        """What an epoch of a stage comes to, which becomes callback metrics."""
+        row = {}
+        results = self.results[stage]
+        for loader in dict.fromkeys(loader for _, _, loader in results.entries):
+            for name, own, value, is_logged in results.values(self.model, loader, on_step=False):
+                self.known_metrics |= {name: value.clone(), own: value.clone()}
+                if is_logged:
+                    row[own], self.logged_metrics[own] = value, value.clone()
+        return {name: float(value) for name, value in row.items()}
+
+    # ---- optimizers
+
+    @property
+    def _lightning_optimizers(self) -> list[LightningOptimizer]:
+        wrapped: list[Any] = [LightningOptimizer(optimizer) for optimizer in self.optimizers]
+        for optimizer in wrapped:
+            optimizer._strategy = self
+        return wrapped
+
+    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
+        """What a step of `self.optimizers()` ends in, and that of an overridden `optimizer_step`."""
+        manual = not self.model.automatic_optimization
+
+        def stepping() -> Any:
+            loss = closure()
+            if manual:
+                self.call("on_before_optimizer_step", optimizer)
+            return loss
+
+        result = optimizer.step(closure=stepping, **kwargs)
+        self.global_step += manual
+        return result
+
+    def backward(self, loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """What `manual_backward` ends in."""
+        self.call("on_before_backward", loss)
+        self.model.backward(loss, *args, **kwargs)
+        self.call("on_after_backward")
+
+    def clip_gradients(self, optimizer: Any, value: float = 0.0, algorithm: Any = GradClipAlgorithmType.NORM) -> None:
+        """What `clip_gradients` of a module ends in."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if value and algorithm == GradClipAlgorithmType.VALUE:
+            torch.nn.utils.clip_grad_value_(parameters, value)
+        elif value:
+            torch.nn.utils.clip_grad_norm_(parameters, value)
+
+    # ---- calls
+
+    def at(self, stage: str, epoch: int, step: int, batch_index: int = 0, *, is_last: bool = False) -> None:
+        """Note where the run is."""
+        self.stage, self.current_epoch, self.global_step = stage, epoch, step
+        self.batch_index, self.is_last_batch = batch_index, is_last
+
+    def calls(self, hook: str) -> bool:
+        """True if the module or a callback has a hook of its own."""
+        return any(overridden(owner, hook) for owner in (*self.callbacks, self.model))
+
+    def call(self, hook: str, *args: Any) -> Any:
+        """Call a hook of callbacks, then that of the module; returns what that returns."""
+        before, self.model._current_fx_name = self.model._current_fx_name, hook
+        try:
+            for callback in self.callbacks:
+                if overridden(callback, hook):
+                    getattr(callback, hook)(self, self.model, *args)
+            return getattr(self.model, hook)(*args) if overridden(self.model, hook) else None
+        finally:
+            self.model._current_fx_name = before
+
+    def step(self, model: Any, name: str, batch: Any, batch_index: int, loader: int | None, recorder: Any) -> Any:
+        """Call a step of the module with as many arguments as it takes, by position."""
+        function = getattr(model, name)
+        args = [batch]
+        if is_param_in_hook_signature(function, "batch_idx", min_args=2):
+            args.append(batch_index)
+        if loader is not None and is_param_in_hook_signature(function, "dataloader_idx", min_args=3):
+            args.append(loader)
+        self.loader, self.batch, self.recorder, model._current_fx_name = loader, batch, recorder, name
+        try:
+            output = function(*args)
+            end = getattr(model, f"{name}_end", None)  # of Lightning 1
+            output = end(output) if callable(end) else output
+            if callable(getattr(model, f"{name.removesuffix('_step')}_epoch_end", None)) and output is not None:
+                self.outputs[self.stage].append(_without_graph(output))
+            return output
+        finally:
+            self.loader = self.recorder = model._current_fx_name = None
+
+    def end_epoch(self, stage: str, recorder: Any) -> dict[str, float]:
+        """Call `*_epoch_end` of Lightning 1, where the module has it; returns the row of the epoch, which is over."""
+        word = {"train": "training", "validate": "validation"}.get(stage, stage)
+        end = getattr(self.model, f"{word}_epoch_end", None)
+        if callable(end):
+            hook = "train" if stage == "train" else word
+            self.batch, self.recorder, self.model._current_fx_name = None, recorder, f"on_{hook}_epoch_end"
+            end(self.outputs[stage])
+            self.outputs[stage] = []
+            self.recorder = self.model._current_fx_name = None
+        row = self.epoch_row(stage)
+        self.results[stage].reset(self.model)
+        return row

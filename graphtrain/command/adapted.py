@@ -1,0 +1,97 @@
+"""What an adapter makes, as a script: `graphtrain run --lightning MODULE:CLASS`, and `show`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from graphtrain.command.run import Script
+from graphtrain.command.script import import_script, split_script
+from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
+from graphtrain.names import nearest
+
+
+def adapted(adapter: str, named: str, data: str | None, values: Callable[[], Mapping[str, Any]]) -> Script:
+    """The script that an adapter makes of a class.
+
+    Arguments:
+        adapter: its name, such as "lightning".
+        named: ``MODULE:CLASS``, or ``FILE.py:CLASS``, which is imported.
+        data: the class of its data, named in the same way. Default: none.
+        values: returns the settings of the command line, by which the graph is made.
+
+    Raises:
+        UsageError: there is no such adapter, module or class.
+    """
+    from graphtrain.adapters import adapter as find_adapter  # whose library takes seconds
+
+    file, made = _class_of(named)
+    made_data = _class_of(data)[1] if data is not None else None
+    make = find_adapter(adapter)
+
+    def graph_and_resources(given: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
+        classes = [each for each in (made, made_data) if each is not None]
+        taken = [_takes(each) for each in classes]
+        named_by = zip(classes, taken, strict=True)
+        objects = [each(**{name: given[name] for name in names & given.keys()}) for each, names in named_by]
+        flags = {name: value for name, value in given.items() if not any(name in names for names in taken)}
+        return make(*objects, **flags)
+
+    def setup(**given: Any) -> dict[str, Any]:
+        return graph_and_resources(given)[1]
+
+    parameters = {
+        name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for each in (made, made_data)
+        if each is not None
+        for name, parameter in inspect.signature(each).parameters.items()
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
+    flags = inspect.Parameter("flags", inspect.Parameter.VAR_KEYWORD)
+    setup.__signature__ = inspect.Signature([*parameters.values(), flags])  # type: ignore[attr-defined]
+    setup.__annotations__ = {
+        key: value for each in (made_data, made) if each is not None for key, value in _hints(each)
+    }
+    name = named.rpartition(":")[2]
+    return Script(setup, name, file, ["graphtrain"], "", lambda: graph_and_resources(values())[0])
+
+
+def _takes(made: Callable[..., Any]) -> set[str]:
+    return {*inspect.signature(made).parameters} - {"args", "kwargs"}
+
+
+def _hints(made: Any) -> Sequence[tuple[str, Any]]:
+    hints = typing.get_type_hints(made.__init__)
+    return [(name, hints[name]) for name in hints if name != "return"]
+
+
+def _class_of(named: str) -> tuple[Path | None, Callable[..., Any]]:
+    """The file, if it has a name of one, and the class of ``MODULE:CLASS``."""
+    place, _, name = named.rpartition(":")
+    if not place or not name:
+        raise UsageError(f"expected MODULE:CLASS or FILE.py:CLASS, got `{named}`", "as in train.py:Net")
+    if place.endswith(".py"):
+        file, _ = split_script(place)
+        module = import_script(file)
+    else:
+        file = None
+        sys.path.insert(0, str(Path.cwd()))
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+                raise
+            raise UsageError(f"there is no module `{place}`", f"a file is named {place}.py:{name}") from None
+        finally:
+            sys.path.remove(str(Path.cwd()))
+    made = getattr(module, name, None)
+    if not callable(made):
+        close = nearest(name, [each for each, value in vars(module).items() if isinstance(value, type)])
+        raise UsageError(f"`{place}` has no class `{name}`", f"did you mean {place}:{close}?" if close else "")
+    return file, made

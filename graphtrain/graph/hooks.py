@@ -1,0 +1,184 @@
+"""Named places of a procedure, at which a node is inserted without knowing the edges there.
+
+They are data, and have the names that Lightning gives its hooks: docs/hooks.md has where each of those goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from graphtrain.errors import EditError
+from graphtrain.graph.elements import END, Edge
+from graphtrain.kind import node
+from graphtrain.names import suggestion
+
+if TYPE_CHECKING:
+    from graphtrain.graph.edit import Editable
+
+HookedGraph = TypeVar("HookedGraph", bound="Editable")
+
+# What leads to a hub where there is no batch, so that a hook of a batch is passed.
+_NO_BATCH = "data_exhausted"
+
+
+@dataclass(frozen=True)
+class HookPlace:
+    """A place of a procedure.
+
+    Arguments:
+        when: when it comes, for people.
+        where: "start": before everything; "after" and "before" a node; or "into" one to which many return, on the ways
+            that do not begin there.
+        nodes: that node: the first of these that the graph has.
+        until: of "after": the node that follows the place, so that later hooks follow earlier ones. Default: any.
+        split: of a graph that evaluates: its `split`. It is looked for in a graph, and in the bodies of its nodes.
+            Default: it is in the graph itself.
+    """
+
+    when: str
+    where: Literal["start", "after", "before", "into"]
+    nodes: tuple[str, ...] = ()
+    until: str = ""
+    split: str = ""
+
+
+def _evaluation(word: str, split: str, batch: str, end: str) -> dict[str, HookPlace]:
+    """The places of a graph that evaluates or predicts."""
+    kind_of_run = {"predict": "prediction"}.get(word, word)
+    return {
+        f"on_{word}_start": HookPlace(
+            f"before the first batch of a {kind_of_run}", "after", ("begin_evaluation",), "next_batch", split
+        ),
+        f"on_{word}_batch_start": HookPlace(f"before each batch of a {kind_of_run}", "before", (batch,), "", split),
+        f"on_{word}_batch_end": HookPlace(f"after each batch of a {kind_of_run}", "after", (batch,), "", split),
+        f"on_{word}_epoch_end": HookPlace(
+            f"after the last batch of a {kind_of_run}, before its row", "before", (end,), "", split
+        ),
+    }
+
+
+# In the order in which a run comes to them.
+HOOKS: Mapping[str, HookPlace] = {
+    "on_train_start": HookPlace("once, when the run begins", "start", ("decide",)),
+    "on_train_epoch_start": HookPlace("before the first batch of an epoch", "after", ("begin_epoch",), "next_batch"),
+    "on_train_batch_start": HookPlace("before each batch is trained on", "before", ("train_batch", "step")),
+    "on_after_backward": HookPlace("after the backward pass of each batch", "after", ("train_batch",), "accumulate"),
+    "on_before_optimizer_step": HookPlace(
+        "once a window is complete, before its gradients are clipped", "after", ("exchange",), "clip"
+    ),
+    "on_before_zero_grad": HookPlace("after a step, before gradients are cleared", "before", ("zero_grad",)),
+    "on_train_batch_end": HookPlace("after each batch, stepped or not", "into", ("decide",)),
+    "on_train_epoch_end": HookPlace("after an epoch, before it is validated", "after", ("end_epoch",), "decide"),
+    **_evaluation("validation", "val", "eval_batch", "end_evaluation"),
+    "on_validation_end": HookPlace("after a validation, with its row", "after", ("validate",), "decide"),
+    **_evaluation("test", "test", "eval_batch", "end_evaluation"),
+    **_evaluation("predict", "predict", "predict_batch", "end_prediction"),
+    "on_train_end": HookPlace("once, when the run ends", "before", (END,)),
+}
+
+
+def hooks_of(graph: Editable) -> Iterator[tuple[str, str, HookPlace]]:
+    """The places that a graph has: the name, the path of the graph that has it (``"validate/"``), and the place."""
+    for name, place in HOOKS.items():
+        path = _path_of(graph, place)
+        if path is not None:
+            yield name, path, place
+
+
+def _path_of(graph: Editable, place: HookPlace) -> str | None:
+    """The path of the graph that has a place: empty, or a node with a body and a slash; None if there is none."""
+    if not place.split:
+        trains = "train_batch" in graph.nodes or "step" in graph.nodes
+        return "" if trains and _anchor(graph, place) is not None else None
+    if _evaluates(graph, place):
+        return ""
+    bodies = (name for name, each in graph.nodes.items() if each.body is not None and _evaluates(each.body, place))
+    return next((f"{name}/" for name in bodies), None)
+
+
+def _evaluates(graph: Editable, place: HookPlace) -> bool:
+    begin = graph.nodes.get("begin_evaluation")
+    split = begin.parameters.get("split", "val") if begin is not None else ""
+    return split == place.split and _anchor(graph, place) is not None
+
+
+def _anchor(graph: Editable, place: HookPlace) -> str | None:
+    return next((name for name in place.nodes if name in graph.nodes or name == END), None)
+
+
+def hooked(
+    graph: HookedGraph,
+    place: str,
+    use: str | Callable[..., Any],
+    name: str | None,
+    parameters: Mapping[str, Any],
+) -> HookedGraph:
+    """As `Graph.hook`."""
+    if callable(use) and getattr(use, "__kind__", None) is None:
+        use = node(use)
+    name = name or (use if isinstance(use, str) else use.__kind__.name)  # type: ignore[attr-defined]
+    if place not in HOOKS:
+        raise EditError(f"hook: there is no place `{place}`", suggestion(place, HOOKS))
+    path = _path_of(graph, HOOKS[place])
+    if path is None:
+        known = ", ".join(known for known, _, _ in hooks_of(graph)) or "none"
+        raise EditError(f"hook: the graph has no place `{place}`", f"it has {known}")
+    if path:
+        outer = graph.nodes[path[:-1]]
+        assert outer.body is not None, "the path leads to a body"
+        return graph.set(outer.name, graph=hooked(outer.body, place, use, name, parameters))
+    return _inserted(graph, HOOKS[place], name, use, parameters)
+
+
+def _inserted(
+    graph: HookedGraph, place: HookPlace, name: str, use: str | Callable[..., Any], parameters: Mapping[str, Any]
+) -> HookedGraph:
+    anchor = _anchor(graph, place)
+    assert anchor is not None, "the graph has the place"
+    match place.where:
+        case "before":
+            return graph.insert(name, use, before=anchor, **parameters)
+        case "after":
+            return graph.insert(name, use, after=_last_before(graph, anchor, place.until), **parameters)
+        case "start":
+            if graph.start != anchor:
+                return graph.insert(name, use, after=_last_before(graph, graph.start, anchor), **parameters)
+            with_node = graph.insert(name, use, **parameters)
+            return with_node._with(start=name, edges={**with_node.edges, name: (Edge(anchor),)})
+    with_node = graph.insert(name, use, **parameters)
+    elsewhere = {*_way(graph, graph.start, anchor), *(edge.target for edge in graph.edges[anchor])}
+    ways = {
+        source: tuple(way for edge in leaving for way in _through(graph, edge, anchor, name))
+        for source, leaving in graph.edges.items()
+        if source not in elsewhere
+    }
+    return with_node._with(edges={**with_node.edges, **ways, name: (Edge(anchor),)})
+
+
+def _through(graph: Editable, edge: Edge, hub: str, name: str) -> tuple[Edge, ...]:
+    """The edges in place of one: to a hub it leads through the node `name`, except where there was no batch."""
+    if edge.target != hub or edge.when == _NO_BATCH:
+        return (edge,)
+    past = (Edge(hub, _NO_BATCH),) if edge.when is None and _NO_BATCH in graph.guards else ()
+    return (*past, replace(edge, target=name))
+
+
+def _last_before(graph: Editable, source: str, until: str) -> str:
+    """The last node on the only way from a node to another, or to a choice; that node where there is no such way."""
+    way = _way(graph, source, until)
+    if not until or any(edge.target == until for edge in graph.edges.get(way[-1], ())):
+        return way[-1]
+    return source
+
+
+def _way(graph: Editable, source: str, until: str) -> list[str]:
+    """The nodes from one on, as long as each has one edge, and that leads to none before and not to `until`."""
+    way = [source]
+    while len(leaving := graph.edges.get(way[-1], ())) == 1:
+        following = leaving[0].target
+        if following in (until, END, *way):
+            break
+        way.append(following)
+    return way

@@ -1,0 +1,98 @@
+"""The flags of Lightning's Trainer as edits, and the command that reads them off a script; without Lightning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphtrain import Graph, UsageError
+from graphtrain.adapters import adapter
+from graphtrain.adapters.lightning_flags import FLAGS, GraphEdit, edits_of, with_flags
+from tests.command.conftest import Command, command, folder  # noqa: F401
+from tests.docs.test_lightning import ANSWERS
+
+EDITS: list[tuple[dict[str, Any], str]] = [
+    ({"max_epochs": 3}, '.set("finish", after="3 epochs")'),
+    ({"max_steps": 10}, '.set("finish", after="10 steps")'),
+    ({"max_epochs": 3, "max_steps": 10}, '.set("finish", after=["3 epochs", "10 steps"])'),
+    ({"max_epochs": -1}, '.set("finish", after="never")'),
+    ({"max_time": "00:01:00:00"}, '.set("finish", after="3600 seconds")'),
+    ({"limit_train_batches": 0.25}, '.set("next_batch", limit=0.25)'),
+    ({"limit_val_batches": 0}, '.set("validate", every="never")'),
+    ({"val_check_interval": 100}, '.set("validate", every="100 epoch_batches")'),
+    ({"val_check_interval": 100, "check_val_every_n_epoch": None}, '.set("validate", every="100 batches")'),
+    ({"check_val_every_n_epoch": 2}, '.set("validate", every="2 epochs")'),
+    ({"accumulate_grad_batches": 4}, '.set("accumulate", every=4)'),
+    ({"gradient_clip_val": 0.5}, '.set("clip", max_norm=0.5)'),
+    ({"precision": "bf16"}, '.set("train_batch", precision="bf16-mixed")'),
+    ({"precision": "16-mixed"}, '.overlay("fp16")'),
+    ({"log_every_n_steps": 5}, '.set("log", every="5 steps")'),
+    ({"overfit_batches": 2}, '.set("next_batch", overfit=2)'),
+    ({"enable_checkpointing": False}, '.set("checkpoint", every="never")'),
+]
+
+
+@pytest.mark.parametrize(("flags", "text"), EDITS)
+def test_a_flag_is_an_edit(flags: dict[str, Any], text: str) -> None:
+    edits = [str(edit) for of_flag in edits_of(flags).values() if isinstance(of_flag, list) for edit in of_flag]
+    assert edits == [text]
+    endless = flags.get("max_epochs") == -1
+    assert [problem.code for problem in with_flags(Graph.load("fit"), flags).check()] == ["G504"] * endless
+
+
+def test_the_page_has_the_same_answers() -> None:
+    """What the table makes of a flag is what docs/coming-from-lightning.md says of it."""
+    answers = ANSWERS["Trainer: arguments"]
+    assert set(answers) <= set(FLAGS)
+    for flags, _ in EDITS:
+        (name, *others) = flags
+        for edit in edits_of(flags)[name] if not others else ():
+            assert isinstance(edit, GraphEdit)
+            words = [f"{edit.arguments[0]}.{parameter}" for parameter in edit.keywords]
+            for word in words if edit.verb == "set" else [f"--overlay {edit.arguments[0]}"]:
+                assert word in answers[name]
+
+
+def test_shares_are_rounded_as_lightning_rounds_them() -> None:
+    graph = with_flags(Graph.load("fit"), {"limit_train_batches": 0.29, "val_check_interval": 0.25}, batches=100)
+    assert graph.nodes["next_batch"].parameters["limit"] == 28
+    assert graph.nodes["validate"].parameters["every"] == "25 epoch_batches"
+
+
+def test_an_adapter_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match="there is no adapter `keras`"):
+        adapter("keras")
+
+
+SCRIPT = """
+import lightning.pytorch as pl
+raise RuntimeError("never run")
+trainer = pl.Trainer(max_epochs=5, devices=args.devices, callbacks=[EarlyStopping("val_loss"), Mine()], max_tiem=3)
+"""
+
+
+def test_a_script_is_read_and_not_run(command: Command) -> None:  # noqa: F811
+    from pathlib import Path
+
+    Path("before.py").write_text(SCRIPT)
+    result = command("from-lightning", "before.py")
+    assert result.code == 0
+    for line in (
+        '.set("finish", after="5 epochs")  # max_epochs=5',
+        "# devices=args.devices: where a run is",
+        '.set("early_stop", monitor="val_loss", mode="min")  # callbacks',
+        "# callbacks: Mine(): the adapter runs it as nodes",
+        "# max_tiem=3: Lightning's Trainer has no such argument",
+    ):
+        assert line in result.out
+
+
+@pytest.mark.parametrize(("text", "message"), [("x = 1", "makes no Trainer"), ("x =", "is not Python")])
+def test_what_cannot_be_read(command: Command, text: str, message: str) -> None:  # noqa: F811
+    from pathlib import Path
+
+    Path("before.py").write_text(text)
+    result = command("from-lightning", "before.py")
+    assert result.code == 2
+    assert message in result.err
