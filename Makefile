@@ -89,7 +89,7 @@ clean:  ## remove everything that was made here
 	touch $@
 
 .venv/.installed-dev: .venv/.installed-examples
-	$(INSTALL) --editable '.[dev,examples,notebook,tensorboard,torchdata,transformers]'
+	$(INSTALL) --editable '.[dev,examples,lightning,notebook,tensorboard,torchdata,transformers]'
 	touch $@
 
 .venv/.installed-docs: .venv/.installed-examples
@@ -101,7 +101,7 @@ clean:  ## remove everything that was made here
 	rm -rf *.egg-info
 	.venv-lowest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints-lowest.txt torch==2.13.0
 	.venv-lowest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints-lowest.txt \
-	  --editable '.[dev,examples,notebook,tensorboard,torchdata,transformers]'
+	  --editable '.[dev,examples,lightning,notebook,tensorboard,torchdata,transformers]'
 	touch $@
 
 .venv-newest/.installed: pyproject.toml constraints.txt
@@ -109,7 +109,7 @@ clean:  ## remove everything that was made here
 	rm -rf *.egg-info
 	.venv-newest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt torch==2.13.0
 	.venv-newest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt \
-	  --editable '.[dev,examples,notebook,tensorboard,torchdata,transformers]'
+	  --editable '.[dev,examples,lightning,notebook,tensorboard,torchdata,transformers]'
 	touch $@
 
 # The last without constraints: it needs an older setuptools than the tests have.

@@ -86,7 +86,7 @@ def cut(case: Case, places: int, folder: Path) -> None:
         assert series(peer.result_of(second).rows) == series(peer.result_of(whole).rows)
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @EVERY
 def test_it_is_resumed_from_everywhere(name: str, tmp_path: Path) -> None:
     cut(CASES[name], 6, tmp_path)
