@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from graphtrain.nodes import _compiled as compiling
     from graphtrain.nodes import _metric_objects as objects_of
+    from graphtrain.nodes._metric_objects import MetricObjects
     from graphtrain.report.recorder import Means, Recorder
 else:
     torch = lazy_import("torch")
@@ -136,7 +137,7 @@ class CallsTrainingStep:
     _around: Around | None
     _asks: Callable[[Ask], None] | None
     _report: Callable[[str], None] | None
-    _objects: objects_of.MetricObjects | None
+    _objects: MetricObjects | None
 
     def setup(
         self,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from graphtrain.nodes import _metric_objects as objects_of
+    from graphtrain.nodes._metric_objects import MetricObjects
     from graphtrain.report.recorder import Recorder
 else:
     torch = lazy_import("torch")
@@ -69,7 +70,7 @@ class EvalBatch:
     _around: Around | None
     _asks: Callable[[Ask], None] | None
     _all_objects: Mapping[str, Any] | None
-    _objects: objects_of.MetricObjects | None  # of the evaluation that is running
+    _objects: MetricObjects | None  # of the evaluation that is running
     _step_names: Mapping[str, str]  # what errors call the step functions
 
     def setup(

@@ -97,7 +97,11 @@ class LiveRun:
         self.replay: list[str] = []
         self._observer = Observer(session)
         self.status = StatusFile(self)
-        guarded = self._guarded(loggers)
+        guarded: list[Logger] = []
+        if loggers := list(loggers):
+            from graphtrain.report.guarded import Guarded  # most runs have no loggers
+
+            guarded = [Guarded(logger, self.notices.once) for logger in loggers]
         shown = OnDisplay(display, self.snapshot, self.notices)
         watchers = [shown, self.status, ToLoggers(guarded), OfLosses(self.notices), self.monitors]
         self.watchers = Watchers(session.watch, watchers)
@@ -106,13 +110,6 @@ class LiveRun:
             rows.append(files.row)
             session.recorder.keep_texts = files.texts
         rows += [*guarded, self.watchers.row]
-
-    def _guarded(self, loggers: Iterable[Logger]) -> list[Logger]:
-        """Loggers that do not end the run, whatever they raise."""
-        given = list(loggers)
-        if given:
-            from graphtrain.report.guarded import Guarded  # most runs have none
-        return [Guarded(logger, self.notices.once) for logger in given]
 
     def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:
         """The explainer, which calls `trace` after every transition; None if it is not installed.
