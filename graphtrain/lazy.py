@@ -74,6 +74,24 @@ def installed(name: str) -> Any:
         random.setstate(state)
 
 
+def imported(name: str) -> Any:
+    """A module of a package that need not be installed. Its import leaves `random` as it is.
+
+    Arguments:
+        name: its full name, which is what pip calls the package.
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
+    state = random.getstate()
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(f"{name} cannot be imported: {error}", f"pip install {name}") from error
+    finally:
+        random.setstate(state)
+
+
 def part(name: str) -> Any:
     """A module of `PARTS`.
 

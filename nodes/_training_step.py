@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from graphtrain.nodes import _compiled as compiling
+    from graphtrain.nodes import _metric_objects as objects_of
+    from graphtrain.nodes._metric_objects import MetricObjects
     from graphtrain.report.recorder import Means, Recorder
 else:
     torch = lazy_import("torch")
     compiling = lazy_import("graphtrain.nodes._compiled")
+    objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
 
 def without_ask(result: Any, asks: Callable[[Ask], None] | None) -> Any:
@@ -194,6 +197,7 @@ class CallsTrainingStep:
     _around: Around | None
     _asks: Callable[[Ask], None] | None
     _report: Callable[[str], None] | None
+    _objects: MetricObjects | None
 
     def setup(
         self,
@@ -202,8 +206,10 @@ class CallsTrainingStep:
         notify: Callable[[str], None] | None = None,
         metric_prefix: str = "",
         asks: Callable[[Ask], None] | None = None,
+        metric_objects: Mapping[str, Any] | None = None,
     ) -> None:
         self._prefix, self._asks, self._report = metric_prefix, asks, notify
+        self._objects = objects_of.of_training(metric_objects, metric_prefix, recorder) if metric_objects else None
         self._means = recorder.means("train", ("log", "epoch"))
         compiled = compiling.Compiled() if getattr(self, "compile", False) else None
         self._around = self._wrapped(around(self.precision, device, compiled))
@@ -226,7 +232,10 @@ class CallsTrainingStep:
         Raises:
             UsageError: it returned no loss.
         """
-        loss, metrics = loss_and_metrics(self.result_of(training_step, model, batch), "training_step")
+        result = self.result_of(training_step, model, batch)
+        if self._objects is not None:
+            result = self._objects.without_taken(result) if samples is None else self._updated(result)
+        loss, metrics = loss_and_metrics(result, "training_step")
         if samples is not None:
             self._means.add(self._named(loss, metrics), samples)
         return loss
@@ -237,10 +246,15 @@ class CallsTrainingStep:
         Raises:
             UsageError: it is no such result.
         """
+        result = self._updated(result)
         if result is None or isinstance(result, Mapping):
             self._means.add(self._prefixed(metrics_of(result or {}, "training_step")), samples)
         else:
             self._means.add(self._named(*loss_and_metrics(result, "training_step")), samples)
+
+    def _updated(self, result: Any) -> Any:
+        """A result by which the metric objects of this node are updated, without what they take."""
+        return result if self._objects is None else self._objects.update(result, "training_step")
 
     def _named(self, loss: Tensor, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         return self._prefixed({"loss": loss, **metrics})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from graphtrain.data import loaders, samplers, source
+    from graphtrain.nodes import _metric_objects as objects_of
     from graphtrain.program.agreement import Agreement
     from graphtrain.report.recorder import Recorder
     from graphtrain.state import random
@@ -21,6 +22,7 @@ else:
     samplers = lazy_import("graphtrain.data.samplers")
     source = lazy_import("graphtrain.data.source")
     random = lazy_import("graphtrain.state.random")
+    objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
 
 @node(writes=("split", "training_state"), effects="eval", synchronises=True)
@@ -35,6 +37,7 @@ class BeginEvaluation:
         fixed_data: what the evaluation must not move: the random generators that it holds are set aside too. Data that
             keeps its own position, as by a `state_dict`, and iterators cannot be set back, which is reported. Default:
             none; each evaluation continues where the one before stopped in its data.
+        metric_objects: those whose names begin with `split` are reset. Default: there are none.
 
     Arguments:
         split: the name under which metrics are recorded; each evaluation of a graph has its own. Default: "val", as in
@@ -67,6 +70,7 @@ class BeginEvaluation:
         fixed_data: Any = None,
         notify: Callable[[str], None] | None = None,
         ranks: Agreement | None = None,
+        metric_objects: Mapping[str, Any] | None = None,
     ) -> tuple[str, dict[str, Any]]:
         modes = {name: module.training for name, module in model.named_modules()}
         training_state: dict[str, Any] = {"modes": modes, "random": random.capture_random()}
@@ -87,6 +91,8 @@ class BeginEvaluation:
             training_state["momentum"] = _begin_statistics(model)
         random.seed_everything(seed)
         recorder.means(self.split, ("whole",)).clear()
+        if metric_objects:
+            objects_of.reset(metric_objects, self.split, recorder)
         return self.split, training_state
 
 

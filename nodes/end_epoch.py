@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.kind import node
+from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
+    from graphtrain.nodes import _metric_objects as objects_of
+    from graphtrain.program.agreement import Agreement
     from graphtrain.report.recorder import Means, Recorder
+else:
+    objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
 
 @node(family="bookkeeping", synchronises=True)
 class EndEpoch:
     """Record the means of the epoch, weighted by samples, as ``epoch/loss`` and so on.
+
+    Reads:
+        metric_objects: the values of those that are called ``epoch/...`` are recorded in the same row, and they are
+            reset. Default: there are none.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit")
@@ -24,12 +34,21 @@ class EndEpoch:
 
     _means: Means
     _recorder: Recorder
+    _objects: Mapping[str, Any] | None
+    _ranks: Agreement | None
 
-    def setup(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def setup(
+        self,
+        recorder: Recorder,
+        metric_objects: Mapping[str, Any] | None = None,
+        ranks: Agreement | None = None,
+    ) -> None:
+        self._recorder, self._objects, self._ranks = recorder, metric_objects, ranks
         self._means = recorder.means("train")
 
     def __call__(self) -> None:
-        means = self._means.take("epoch")
+        means = {f"epoch/{name}": value for name, value in self._means.take("epoch").items()}
+        if self._objects:
+            means |= objects_of.recorded(self._objects, objects_of.EPOCH, self._recorder, self._ranks, means)
         if means:
-            self._recorder.row({f"epoch/{name}": value for name, value in means.items()})
+            self._recorder.row(means)

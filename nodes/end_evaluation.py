@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from graphtrain.data import samplers
+    from graphtrain.nodes import _metric_objects as objects_of
+    from graphtrain.program.agreement import Agreement
     from graphtrain.report.recorder import Recorder
     from graphtrain.state import random
 else:
     samplers = lazy_import("graphtrain.data.samplers")
     random = lazy_import("graphtrain.state.random")
+    objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
 # What stands between the name of a loader and that of its metric, among the means; names that people give have none.
 _OF_LOADER = "\x1f"
@@ -30,6 +33,8 @@ def end_evaluation(
     recorder: Recorder,
     fixed_data: Any = None,
     notify: Callable[[str], None] | None = None,
+    metric_objects: Mapping[str, Any] | None = None,
+    ranks: Agreement | None = None,
 ) -> dict[str, float]:
     """Record the means, and put the training modes and the random numbers back.
 
@@ -38,6 +43,8 @@ def end_evaluation(
 
     Reads:
         fixed_data: as of `begin_evaluation`.
+        metric_objects: the values of those that `eval_batch` has updated are recorded in the same row, of all ranks.
+            Default: there are none.
 
     Writes:
         metrics: name -> mean over the samples, as Python numbers: ``{"val/loss": 0.31}``.
@@ -53,6 +60,8 @@ def end_evaluation(
         loaders, names = (list(dict.fromkeys(parts)) for parts in zip(*of_several, strict=True))
         means_of_all = ", ".join(f"{split}/{name}" for name in names)
         notify(f"{means_of_all}: the mean over the loaders {', '.join(loaders)}, in which each has the same weight")
+    if metric_objects:
+        metrics |= objects_of.recorded(metric_objects, split, recorder, ranks, metrics)
     put_back(model, training_state, fixed_data)
     if metrics:
         recorder.row(metrics)

@@ -18,9 +18,12 @@ from graphtrain.nodes.end_evaluation import of_loader
 if TYPE_CHECKING:
     import torch
 
+    from graphtrain.nodes import _metric_objects as objects_of
+    from graphtrain.nodes._metric_objects import MetricObjects
     from graphtrain.report.recorder import Recorder
 else:
     torch = lazy_import("torch")
+    objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
 
 @node(family="compute")
@@ -32,6 +35,10 @@ class EvalBatch:
 
     With ``return metrics, graphtrain.END_EPOCH``, or END_EPOCH alone, the evaluation ends with this batch; with
     ``graphtrain.STOP`` the run does, once the evaluation has ended.
+
+    Reads:
+        metric_objects: those whose names begin with the name of the evaluation, as ``val/f1``, are updated with what
+            the step function returns by the names of the parameters of their `update`. Default: there are none.
 
     Arguments:
         precision: "32-true" computes in the types that model and batch have. "bf16-mixed" computes matrix products in
@@ -62,6 +69,8 @@ class EvalBatch:
     _loader: Callable[[], str] | None  # the name of that which the batch is of, where there are several
     _around: Around | None
     _asks: Callable[[Ask], None] | None
+    _all_objects: Mapping[str, Any] | None
+    _objects: MetricObjects | None  # of the evaluation that is running
     _step_names: Mapping[str, str]  # what errors call the step functions
 
     def setup(
@@ -72,7 +81,9 @@ class EvalBatch:
         asks: Callable[[Ask], None] | None = None,
         step_names: Mapping[str, str] = MappingProxyType({}),
         training_precision: Precision = "32-true",
+        metric_objects: Mapping[str, Any] | None = None,
     ) -> None:
+        self._all_objects, self._objects = metric_objects, None
         self._recorder, self._loader, self._asks = recorder, current_loader, asks
         self._step_names = step_names
         self._around = around(self.precision or training_precision, device)
@@ -103,6 +114,10 @@ class EvalBatch:
                 return
         if result is None:
             raise UsageError(f"`{name}` must return a mapping of metrics, or a scalar; it returned nothing")
+        if self._all_objects:
+            if self._objects is None:
+                self._objects = objects_of.of_evaluation(self._all_objects, split, self._recorder)
+            result = self._objects.update(result, name)
         metrics = metrics_of(result if isinstance(result, Mapping) else {"loss": result}, name)
         count: Any = samples
         sums: tuple[str, ...] = ()

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
+from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of
 
 if TYPE_CHECKING:
+    from graphtrain.nodes import _metric_objects as objects_of
+    from graphtrain.program.agreement import Agreement
     from graphtrain.report.recorder import Means, Recorder
+else:
+    objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
 
 @node(observer=True, synchronises=True)
@@ -21,6 +26,10 @@ class Log:
     a run that is continued later that row makes no difference: the next one has the means since the one before. At the
     end of a nested graph it is a row as well, and the next one begins with none of it: no mean is of two folds. Losses
     stay on the device until a row is recorded: one transfer for all of them.
+
+    Reads:
+        metric_objects: the values of those whose names have no prefix are in the same row, and they are reset, but not
+            by the row at the end of the run. Default: there are none.
 
     Arguments:
         every: when to write a row. Default: every 50 steps. With "never" there is one at the end of the run only if it
@@ -38,21 +47,33 @@ class Log:
 
     _means: Means
     _recorder: Recorder
+    _objects: Mapping[str, Any] | None
+    _ranks: Agreement | None
 
-    def setup(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def setup(
+        self,
+        recorder: Recorder,
+        metric_objects: Mapping[str, Any] | None = None,
+        ranks: Agreement | None = None,
+    ) -> None:
+        self._recorder, self._objects, self._ranks = recorder, metric_objects, ranks
         self._means = recorder.means("train")
 
     def __call__(self, optimizer: Any = None) -> None:
-        record_means(self._recorder, self._means.take("log"), optimizer)
+        record_means(self._recorder, self._with_objects(self._means.take("log")), optimizer)
 
     def at_end(self, optimizer: Any = None) -> None:
         if not self.every.is_never or not self._recorder.rows:
-            record_means(self._recorder, self._means.peek("log"), optimizer)
+            record_means(self._recorder, self._with_objects(self._means.peek("log"), ends=False), optimizer)
 
     def at_body_end(self, optimizer: Any = None) -> None:
         if not self.every.is_never:
-            record_means(self._recorder, self._means.take("log"), optimizer, may_repeat=True)
+            record_means(self._recorder, self._with_objects(self._means.take("log")), optimizer, may_repeat=True)
+
+    def _with_objects(self, means: dict[str, float], *, ends: bool = True) -> dict[str, float]:
+        if not self._objects:
+            return means
+        return means | objects_of.recorded(self._objects, objects_of.LOG, self._recorder, self._ranks, means, ends=ends)
 
 
 def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any, *, may_repeat: bool = False) -> None:

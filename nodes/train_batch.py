@@ -44,6 +44,8 @@ class TrainBatch(CallsTrainingStep):
     Reads:
         training_step: returns the loss, a scalar tensor, or a mapping with `loss` and metrics (numbers or scalars).
         window: backward passes in one step of the optimizer; with 1, or with `per`, the loss is not divided.
+        metric_objects: those whose names have no prefix, or the one ``epoch/``, are updated with what `training_step`
+            returns by the names of the parameters of their `update`. Default: there are none.
         loss_scale: what the loss is multiplied by before backward, for the node `unscale` to divide the gradients by.
             Default: it is not multiplied.
 
@@ -132,12 +134,13 @@ class TrainBatch(CallsTrainingStep):
         notify: Callable[[str], None] | None = None,
         metric_prefix: str = "",
         asks: Callable[[Ask], None] | None = None,
+        metric_objects: Mapping[str, Any] | None = None,
         loss_scale: float | None = None,
         optimizer: Any = None,
         renewals: Renewals | None = None,
         ranks: Agreement | None = None,
     ) -> None:
-        super().setup(recorder, device, notify, metric_prefix, asks)
+        super().setup(recorder, device, notify, metric_prefix, asks, metric_objects)
         self._optimizer, self._renewals = optimizer, renewals
         self._is_plain = not self.only_own and self.on_out_of_memory == "stop"
         self._notify, self._size = notify, None
@@ -180,6 +183,8 @@ class TrainBatch(CallsTrainingStep):
             result = without_ask(result, self._asks)
         if result is None and self.skip_none:
             return None
+        if self._objects is not None:
+            result = self._objects.update(result, "training_step")
         loss, metrics = loss_and_metrics(result, "training_step")
         if self.per is not None:
             return self._add_sum(loss, metrics, samples, loss_scale)
@@ -268,11 +273,15 @@ class TrainBatch(CallsTrainingStep):
         whole = sum(size for _, size in parts)
         computed: list[tuple[torch.Tensor, Mapping[str, Any], float]] = []
         asked: list[Ask] = []
+        returned: list[Any] = []  # memory may run out in a later part, and then all of them are computed again
         for part, size in parts:
             result = training_step(model, part) if self._around is None else self._around(training_step, model, part)
             plain = without_ask(result, asked.append)
             if plain is None and self.skip_none:
                 continue
+            if self._objects is not None:
+                returned.append(plain)
+                plain = self._objects.without_taken(plain)
             loss, metrics = loss_and_metrics(plain, "training_step")
             share = loss if size == whole else loss * (size / whole)
             share = share if window == 1 else share / window
@@ -281,6 +290,8 @@ class TrainBatch(CallsTrainingStep):
             computed.append((loss.detach(), kept, size if samples == whole else samples * size / whole))
         for loss, metrics, weight in computed:
             self._means.add(self._named(loss, metrics), weight)
+        for each in returned:
+            self._updated(each)
         if asked and self._asks is not None:
             self._asks(asked[-1])
         if len(computed) <= 1:

@@ -66,6 +66,7 @@ class TrainFiniteBatch(TrainBatch):
             plain = without_ask(result, None)
             if plain is None and self.skip_none:
                 return result
+            plain = plain if self._objects is None else self._objects.without_taken(plain)
             loss = loss_and_metrics(plain, "training_step")[0].detach()
             if not torch.isfinite(loss):
                 without_ask(result, self._asks)

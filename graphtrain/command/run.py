@@ -91,6 +91,9 @@ class RunOptions:
         tensorboard: Log to TensorBoard too.
         time_nodes: Measure where time goes, for render --seconds.
         csv: Write metrics.csv too, one row for each step.
+        wandb: Log to Weights and Biases too.
+        mlflow: Log to MLflow too.
+        trackio: Log to trackio too.
         trace: Print each transition, and the guards it asked.
         contained: Refuse graphs that name files outside of their folder.
         quiet: Print errors only.
@@ -122,6 +125,9 @@ class RunOptions:
     tensorboard: bool = False
     time_nodes: bool = False
     csv: bool = False
+    wandb: bool = False
+    mlflow: bool = False
+    trackio: bool = False
     trace: bool = False
     contained: bool = False
     quiet: bool = False

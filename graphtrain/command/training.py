@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import inspect
 import os
 import shlex
@@ -235,6 +236,9 @@ class _Training:
             from graphtrain.report.csv import CSV
 
             loggers.append(CSV())
+        for name, class_name in _SERVICES.items():
+            if getattr(self._options, name):
+                loggers.append(getattr(importlib.import_module(f"graphtrain.report.{name}"), class_name)())
         return loggers
 
     def _check_names(self, resources: Mapping[str, Any]) -> None:
@@ -386,6 +390,7 @@ def _restarts_left() -> bool:
 
 SAVED = "saved"  # as --graph: the graph in the checkpoint
 _RUNS = Path("runs")
+_SERVICES = {"wandb": "WandB", "mlflow": "MLflow", "trackio": "Trackio"}  # module of `graphtrain.report` -> logger
 
 
 @contextlib.contextmanager

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 # Resources that users supply to every graph, whether they are read or not.
 USUAL = (
     "model", "optimizer", "scheduler", *STEP_FUNCTIONS, "train_data", "val_data", "test_data", "predict_data",
+    "metric_objects",
 )  # fmt: skip
 
 # Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
@@ -519,7 +520,12 @@ class Program:
 
     def unread_resources(self) -> list[str]:
         """A line about each resource that no node of the graph reads."""
-        return [unread_line(name, self._readable()) for name in self._unread()]
+        lines = [unread_line(name, self._readable()) for name in self._unread()]
+        if objects := self.resources.get("metric_objects"):
+            from graphtrain.program.metric_objects import not_updated  # which few runs have
+
+            lines += not_updated(objects, self)
+        return lines
 
     def outdated_kinds(self) -> list[str]:
         """A line for each node whose kind was declared again since, as in a notebook cell that is run again."""

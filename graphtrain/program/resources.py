@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,7 +144,12 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
     _refuse_types(resources)
     if taken := sorted(set(PROVIDED) & set(resources)):
         raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
-    for value in resources.values():
+    objects: Iterable[Any] = ()
+    if resources.get("metric_objects") is not None:
+        from graphtrain.program.metric_objects import checked  # which few runs have
+
+        objects = checked(resources["metric_objects"]).values()
+    for value in (*resources.values(), *objects):
         if isinstance(value, torch.nn.Module):
             value.to(device)
     return with_step_functions(resources)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from graphtrain.graph import Graph
 
@@ -73,6 +73,9 @@ class Beginning:
 class RunLogger(ABC):
     """A logger that follows a run across processes, so that its log has every row exactly once.
 
+    A logger, of this class or a plain function, that raises an exception after the run has begun is off from then on,
+    which one line says; the run continues.
+
     >>> class Count(RunLogger):
     ...     def begin(self, beginning):
     ...         self.rows = len(beginning.rows)
@@ -84,7 +87,15 @@ class RunLogger(ABC):
     >>> count.begin(Beginning(Graph.load("fit"))); count({"step": 1, "epoch": 0.1, "loss": 0.5}, 1)
     >>> count.rows
     1
+
+    Attributes:
+        in_background: True for one that may be slow, as over a network: a thread of its own calls it, and what it has
+            raised is one line on the screen. It draws no random numbers of Python, NumPy or torch. Default: False.
+        seconds_to_close: how long the end of a run waits for one that is called so. Default: 30.
     """
+
+    in_background: ClassVar[bool] = False
+    seconds_to_close: float = 30.0
 
     @abstractmethod
     def begin(self, beginning: Beginning) -> None:

@@ -90,7 +90,7 @@ def check_metric(name: Any, value: Any, source: str) -> None:
     """
     if not isinstance(name, str):
         raise UsageError(f"{source} a metric whose name is {described(name)}: {name!r}", "names are strings")
-    if not _is_one_number(value.value if isinstance(value, Reduced) else value):
+    if not is_number(value.value if isinstance(value, Reduced) else value):
         raise UsageError(
             f"{source} `{name}`, {described(value)}; metrics are numbers or scalar tensors",
             "return its mean, or leave it out",
@@ -193,7 +193,8 @@ def described(value: Any) -> str:
     return "nothing" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}{items}"
 
 
-def _is_one_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """True for a real number, or a tensor with one."""
     if isinstance(value, torch.Tensor):
         return value.numel() == 1 and not value.is_complex()
     return isinstance(value, numbers.Real)

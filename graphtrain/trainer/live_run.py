@@ -101,16 +101,20 @@ class LiveRun:
         self.replay: list[str] = []
         self._observer = Observer(session)
         self.status = StatusFile(self)
-        loggers = list(loggers)
+        guarded: list[Logger] = []
+        if loggers := list(loggers):
+            from graphtrain.report.guarded import Guarded  # most runs have no loggers
+
+            guarded = [Guarded(logger, self.notices.once) for logger in loggers]
         shown = OnDisplay(display, self.snapshot, self.notices)
         losses = OfLosses(self.notices, lambda: self.session.graph)
-        watchers = [shown, self.status, ToLoggers(loggers), losses, self.monitors]
+        watchers = [shown, self.status, ToLoggers(guarded), losses, self.monitors]
         self.watchers = Watchers(session.watch, watchers)
         rows = session.recorder.loggers
         if files is not None:
             rows.append(files.row)
             session.recorder.keep_texts = files.texts
-        rows += [*loggers, self.watchers.row]
+        rows += [*guarded, self.watchers.row]
 
     def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:
         """The explainer, which calls `trace` after every transition; None if it is not installed.

@@ -289,12 +289,14 @@ class Monitors(Watcher):
         """
         compiled, recorder = self._session.compiled, self._session.recorder
         evaluated, self._evaluated = list(dict.fromkeys(self._evaluated)), []
+        objects: Mapping[str, Any] = self._session.resources.get("metric_objects") or {}
         for parameter, name, scope in compiled.monitors(self._session.position):
             if name not in recorder.latest:
                 group, slash, _ = name.rpartition("/")
                 of_group = [metric for metric in evaluated if slash and metric.startswith(group + slash)]
                 recorded = recorder.metrics_in(recorder.latest)
                 trained = recorder.gathered("train") | set(recorded).difference(evaluated)
+                trained |= {name for each in objects if f"{name}/".startswith(f"{each.removesuffix('/')}/")}
                 is_misspelt = name not in trained and _letters(name) in map(_letters, evaluated)
                 may_come = compiled.may_record(name, trained, scope) and not is_misspelt
                 if of_group or (evaluated and not may_come):

@@ -8,6 +8,7 @@
                            is refused
     ```console             its `graphtrain` commands are parsed
     ```console run         its commands are run, in order, and the text below each is compared with its output
+    ```console run with=optuna the same, where that package is installed; elsewhere the commands are parsed
     ```console run roughly the same, but a number may be another number, and a bar longer or shorter
     ```bash                its `graphtrain` commands are parsed
     ```                    to be read only; so is a drawing in `mermaid`
@@ -18,6 +19,7 @@ Everything runs in one folder, and in this process where possible.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 import re
@@ -28,6 +30,7 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,7 @@ from tests.docs.blocks import Block, commands_of, read_blocks
 
 _SHELL = re.compile(r"[|&;<>$*(){}]")
 _TIMEOUT_SECONDS = 300
+_NEEDS = "with="
 
 
 class PageError(AssertionError):
@@ -79,6 +83,9 @@ class Page:
         return len(blocks)
 
     def _execute(self, block: Block, shown: str | None) -> None:
+        needed = [word for word in block.words if word.startswith(_NEEDS)]
+        is_there = all(importlib.util.find_spec(word.removeprefix(_NEEDS)) for word in needed)
+        block = replace(block, words=tuple(word for word in block.words if word not in needed) if is_there else ())
         match block.language, block.words:
             case "python", []:
                 self._python(block, shown)

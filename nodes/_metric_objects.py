@@ -1,0 +1,297 @@
+"""Objects that make metrics of what they were updated with, batch by batch, as those of torchmetrics."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, final
+
+from graphtrain.errors import UsageError
+from graphtrain.lazy import lazy_import
+from graphtrain.names import quoted
+from graphtrain.report.values import Sum, described, is_number
+
+if TYPE_CHECKING:
+    import torch
+    from safetensors import torch as safetensors
+
+    from graphtrain.program import resources
+    from graphtrain.program.agreement import Agreement
+    from graphtrain.report.recorder import Means, Recorder
+    from graphtrain.storage import decoding, encoding
+else:
+    torch = lazy_import("torch")
+    safetensors = lazy_import("safetensors.torch")
+    resources = lazy_import("graphtrain.program.resources")
+    encoding = lazy_import("graphtrain.storage.encoding")
+    decoding = lazy_import("graphtrain.storage.decoding")
+
+LOG, EPOCH = "log", "epoch"  # when those of the training are recorded
+_KEPT = "loss"  # of what is returned: the loss of the batch too, where an object takes it
+_WHOLE = "whole"
+_FILE = "states"
+
+
+@final
+class MetricObjects:
+    """Those of the metric objects of a run that one node updates.
+
+    Arguments:
+        objects: all of them, by name.
+        prefixes: what the names of those of the node begin with -> when these are recorded: `LOG`, `EPOCH`, or the name
+            of an evaluation, in whose names further slashes may follow.
+    """
+
+    def __init__(self, objects: Mapping[str, Any], prefixes: Mapping[str, str], recorder: Recorder) -> None:
+        inputs = {name: inputs_of(value) for name, value in objects.items()}
+        self._inputs = {name for taken in inputs.values() for name in taken} - {_KEPT}
+        self._names = {name[start:] for name in objects for start in _starts(name)}
+        self._own: list[tuple[str, str, Any, Mapping[str, bool], Means]] = []
+        for name, value in objects.items():
+            for prefix, owner in sorted(prefixes.items(), reverse=True):  # "epoch/" before ""
+                inner = name.removeprefix(prefix)
+                if name.startswith(prefix) and (owner not in (LOG, EPOCH) or "/" not in inner):
+                    self._own.append((name, inner, value, inputs[name], updates_of(recorder, owner)))
+                    break
+
+    def update(self, result: Any, function: str) -> Any:
+        """Update the objects of the node by a result; returns it without what is no metric of its own.
+
+        Arguments:
+            function: what errors call the step function.
+
+        Raises:
+            UsageError: the result has not all that an object is updated with.
+        """
+        for name, inner, value, inputs, updates in self._own:
+            arguments, named = self._arguments(result, name, inner, inputs, function)
+            with torch.no_grad():
+                value.update(*arguments, **named)
+            updates.add({name: Sum(1)}, 1)
+        return self.without_taken(result)
+
+    def without_taken(self, result: Any) -> Any:
+        """A result without the values that objects take, of this node or another one."""
+        if not isinstance(result, Mapping):
+            return result
+        return {name: value for name, value in result.items() if not self._takes(name, value)}
+
+    def _takes(self, name: str, value: Any) -> bool:
+        return name in self._inputs or (name in self._names and isinstance(value, tuple | Mapping))
+
+    def _arguments(
+        self, result: Any, name: str, inner: str, inputs: Mapping[str, bool], function: str
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        returned = result if isinstance(result, Mapping) else {}
+        given = returned.get(inner)
+        if isinstance(given, Mapping):
+            return (), resources.without_graph(dict(given))
+        if isinstance(given, tuple):
+            return resources.without_graph(given), {}
+        if missing := [each for each, is_required in inputs.items() if is_required and each not in returned]:
+            got = quoted(map(str, returned)) if returned else described(result)
+            pairs = ", ".join(f'"{each}": ...' for each in inputs)
+            raise UsageError(
+                f"the metric object `{name}` is updated with {quoted(missing)}, which `{function}` did not return; it "
+                f"returned {got}",
+                f'return what `update` takes by name, as in {{"loss": loss, {pairs}}}, or all of it under the name of '
+                f'the object, "{inner}": (...)',
+            )
+        return (), {each: resources.without_graph(returned[each]) for each in inputs if each in returned}
+
+
+def _starts(name: str) -> list[int]:
+    """Where the name of an object begins without one or more of its prefixes."""
+    return [0, *(place + 1 for place, letter in enumerate(name) if letter == "/")]
+
+
+def of_training(objects: Mapping[str, Any], prefix: str, recorder: Recorder) -> MetricObjects:
+    """The objects that a node which trains updates.
+
+    Arguments:
+        prefix: of the names of its metrics.
+    """
+    return MetricObjects(objects, {prefix: LOG, f"{EPOCH}/{prefix}": EPOCH}, recorder)
+
+
+def of_evaluation(objects: Mapping[str, Any], split: str, recorder: Recorder) -> MetricObjects:
+    """The objects that the evaluation of this name updates."""
+    return MetricObjects(objects, {f"{split}/": split}, recorder)
+
+
+def updates_of(recorder: Recorder, owner: str) -> Means:
+    """How often each object was updated since its values were last recorded; those recorded together share this."""
+    return recorder.means(f"updates of {owner}", (_WHOLE,))
+
+
+def reset(objects: Mapping[str, Any], split: str, recorder: Recorder) -> None:
+    """Let the objects of an evaluation begin again."""
+    updates_of(recorder, split).clear()
+    for name, value in objects.items():
+        if name.startswith(f"{split}/"):
+            value.reset()
+
+
+def recorded(
+    objects: Mapping[str, Any],
+    owner: str,
+    recorder: Recorder,
+    ranks: Agreement | None,
+    beside: Collection[str] = (),
+    *,
+    ends: bool = True,
+) -> dict[str, float]:
+    """The values of all objects that were updated since they were last recorded, which are reset.
+
+    Arguments:
+        owner: `LOG`, `EPOCH`, or the name of an evaluation.
+        ranks: of several, the values are those of what all of them have seen.
+        beside: the names of other metrics of the row.
+        ends: False leaves the objects as they are.
+
+    Raises:
+        UsageError: a value is no number and no vector of numbers, a name is given twice, or an object does not know how
+            to join what several ranks have seen.
+    """
+    updates = updates_of(recorder, owner)
+    updated = updates.take(_WHOLE) if ends else updates.peek(_WHOLE)
+    own = {name: value for name, value in objects.items() if name in updated}
+    if not own:
+        return {}
+    values = dict.fromkeys(beside, "a mean of the batches")
+    metrics: dict[str, float] = {}
+    whole = joined(own, ranks) if ranks is not None else own
+    for name, value in whole.items():
+        for metric, number in named_values(name, value.compute()):
+            if metric in values:
+                raise UsageError(
+                    f"the metric `{metric}` is given by two: {values[metric]}, and the metric object `{name}`",
+                    "give one of them another name",
+                )
+            values[metric] = f"the metric object `{name}`"
+            metrics[metric] = number
+        if ends:
+            own[name].reset()
+    return metrics
+
+
+def named_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The metrics of what an object has computed: a number, a vector of numbers, or a mapping of such.
+
+    >>> dict(named_values("f1", {"macro": 0.5, "each": [0.25, 0.75]}))
+    {'f1/macro': 0.5, 'f1/each/0': 0.25, 'f1/each/1': 0.75}
+    >>> dict(named_values("val/", {"f1": 0.5}))
+    {'val/f1': 0.5}
+
+    Raises:
+        UsageError: it is something else.
+    """
+    is_prefix = not name or name.endswith("/")
+    start = name if is_prefix else f"{name}/"
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from named_values(f"{start}{key}", inner)
+        return
+    is_vector = isinstance(value, torch.Tensor) and value.ndim == 1 and value.numel() > 1
+    if is_vector or (isinstance(value, list | tuple) and value and all(map(is_number, value))):
+        yield from ((f"{start}{number}", inner) for number, inner in enumerate(value))
+        return
+    if is_prefix or not is_number(value):
+        raise UsageError(
+            f"the metric object `{name}` computed {described(value)}; a row holds numbers, vectors of numbers, and "
+            "mappings of them",
+            "take a name that ends in no slash" if is_prefix else "let its `compute` return such, as in a subclass",
+        )
+    yield name, value
+
+
+def inputs_of(value: Any) -> dict[str, bool]:
+    """What the `update` of an object takes by name, and whether it has to be given.
+
+    One that passes on all keywords, as that of a collection, takes what the modules in the object take.
+    """
+    inputs: dict[str, bool] = {}
+    parameters = inspect.signature(value.update).parameters.values()
+    for each in parameters:
+        if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
+            inputs[each.name] = each.default is each.empty
+    if any(each.kind is each.VAR_KEYWORD for each in parameters) and isinstance(value, torch.nn.Module):
+        for inner in value.children():
+            given = inputs_of(inner) if hasattr(inner, "update") else {}
+            inputs |= {name: is_required or inputs.get(name, False) for name, is_required in given.items()}
+    return inputs
+
+
+# ---- several ranks
+
+
+def joined(objects: Mapping[str, Any], ranks: Agreement) -> dict[str, Any]:
+    """Copies of the objects that have seen what those of all ranks have, in the order of ranks.
+
+    A metric of torchmetrics says for each of its states how it is reduced over processes; any other object has to have
+    `state_dict` and `merge_state`.
+
+    Raises:
+        UsageError: an object does not know how.
+    """
+    states = {name: _state_of(name, value) for name, value in objects.items()}
+    of_ranks = _gathered(states, ranks)
+    whole = {}
+    for name, value in objects.items():
+        whole[name] = fresh = copy.deepcopy(value)
+        fresh.reset()
+        if _metrics_in(value):
+            _reduce(dict(_metrics_in(fresh)), [each[name] for each in of_ranks])
+        else:
+            for each in of_ranks:
+                fresh.merge_state(each[name])
+    return whole
+
+
+def _state_of(name: str, value: Any) -> Any:
+    if metrics := _metrics_in(value):
+        return {path: {"count": metric.update_count, **metric.metric_state} for path, metric in metrics}
+    if not all(callable(getattr(value, method, None)) for method in ("state_dict", "merge_state")):
+        raise UsageError(
+            f"the metric object `{name}`, a {type(value).__name__}, has seen the batches of one of several ranks, and "
+            "does not know how to join what others have seen",
+            "give its class `state_dict()`, and `merge_state(state)`, which adds such a state to its own",
+        )
+    return value.state_dict()
+
+
+def _metrics_in(value: Any) -> list[tuple[str, Any]]:
+    """The metrics of torchmetrics in an object, by their paths in it."""
+    named = value.named_modules() if isinstance(value, torch.nn.Module) else ()
+    return [(path, module) for path, module in named if hasattr(module, "_reductions")]
+
+
+def _gathered(states: Any, ranks: Agreement) -> list[Any]:
+    """The values of all ranks, which may hold tensors."""
+    tensors = encoding.Tensors(_FILE)
+    data = encoding.pack(states, "metric_objects", tensors)
+    named = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.named.items()}
+    of_ranks = ranks.gather([data, safetensors.save(named)])
+    return [decoding.unpack(each, {_FILE: safetensors.load(saved)}) for each, saved in of_ranks]
+
+
+def _reduce(metrics: Mapping[str, Any], of_ranks: Iterable[Mapping[str, Any]]) -> None:
+    """Give metrics of torchmetrics the states of all ranks, reduced as each of them declares it."""
+    for path, metric in metrics.items():
+        # Those of ranks without an update hold nothing, and the mean of a state would count them.
+        states = [each[path] for each in of_ranks if each[path]["count"]]
+        metric.distributed_available_fn = None  # or it would gather by itself what is whole already
+        metric._update_count = sum(state["count"] for state in states)
+        for name, reduction in metric._reductions.items():
+            values = [state[name] for state in states]
+            if isinstance(metric._defaults[name], list):
+                parts = [part.to(metric.device) for value in values for part in _parts(value)]
+                setattr(metric, name, parts)
+            elif values:
+                stacked = torch.stack([value.to(metric.device) for value in values])
+                setattr(metric, name, reduction(stacked) if reduction is not None else stacked)
+
+
+def _parts(value: Any) -> list[torch.Tensor]:
+    return value if isinstance(value, list) else [value]

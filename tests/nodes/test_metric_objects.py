@@ -1,0 +1,465 @@
+"""Metric objects, such as those of torchmetrics: updated, computed, recorded, reset, saved, and joined over ranks."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import END_EPOCH, Graph, Trainer, UsageError
+from tests.ranks.fake_ranks import run_ranks
+from tests.ranks.processes import run_processes
+
+pytest.importorskip("torchmetrics")
+
+from torchmetrics import MeanMetric, MeanSquaredError, MetricCollection, PearsonCorrCoef
+from torchmetrics.classification import (
+    BinaryAUROC,
+    BinaryF1Score,
+    MulticlassAccuracy,
+    MulticlassAUROC,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+    MulticlassMatthewsCorrCoef,
+    MulticlassPrecision,
+    MulticlassRecall,
+)
+from torchmetrics.retrieval import RetrievalMAP
+from torchmetrics.text import Perplexity
+from torchmetrics.wrappers import ClasswiseWrapper
+
+CLASSES = 3
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Quantiles:
+    """An own class: no tensor, no library; what it has seen is a plain list."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def update(self, value: torch.Tensor, scale: float = 2.0) -> None:
+        self.seen += [scale * each for each in value.tolist()]
+
+    def compute(self) -> dict[str, float]:
+        ordered = sorted(self.seen)
+        return {"low": ordered[len(ordered) // 4], "high": ordered[3 * len(ordered) // 4]}
+
+    def reset(self) -> None:
+        self.seen = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": list(self.seen)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.seen = list(state["seen"])
+
+    def merge_state(self, state: Mapping[str, Any]) -> None:
+        self.seen += state["seen"]
+
+
+def classes(logits: torch.Tensor, target: torch.Tensor) -> dict[str, Any]:
+    return {"preds": logits, "target": target}
+
+
+def numbers(logits: torch.Tensor, target: torch.Tensor) -> dict[str, Any]:
+    return {"preds": logits[:, 0], "target": target.float()}
+
+
+OBJECTS: dict[str, tuple[Callable[[], Any], Callable[[torch.Tensor, torch.Tensor], dict[str, Any]]]] = {
+    "auroc": (lambda: MulticlassAUROC(CLASSES), classes),
+    "groups": (
+        lambda: MetricCollection(
+            {"a": MulticlassPrecision(CLASSES), "b": MulticlassRecall(CLASSES), "c": MulticlassF1Score(CLASSES)}
+        ),
+        classes,
+    ),
+    "own": (Quantiles, lambda logits, target: {"value": logits[:, 0]}),
+    "pearson": (PearsonCorrCoef, numbers),
+    "mean": (MeanMetric, lambda logits, target: {"value": logits[:, 0], "weight": target + 1}),
+    "a value of each class": (lambda: MulticlassRecall(CLASSES, average=None), classes),
+    "accuracy": (lambda: MulticlassAccuracy(CLASSES), classes),
+    "f1": (lambda: MulticlassF1Score(CLASSES), classes),
+    "auroc of bins": (lambda: MulticlassAUROC(CLASSES, thresholds=5), classes),
+    "correlation of a confusion matrix": (lambda: MulticlassMatthewsCorrCoef(CLASSES), classes),
+    "mse": (MeanSquaredError, numbers),
+    "perplexity": (Perplexity, lambda logits, target: {"preds": logits[:, None], "target": target[:, None]}),
+    "collection": (lambda: MetricCollection([MulticlassPrecision(CLASSES), MulticlassAUROC(CLASSES)]), classes),
+    "wrapper": (lambda: ClasswiseWrapper(MulticlassAccuracy(CLASSES, average=None)), classes),
+    "sum of two": (lambda: MulticlassAccuracy(CLASSES) + MulticlassF1Score(CLASSES), classes),
+    "retrieval": (
+        RetrievalMAP,
+        lambda logits, target: {"preds": logits[:, 0], "target": target > 0, "indexes": target},
+    ),
+}
+ALL = pytest.mark.parametrize("name", OBJECTS)
+
+
+def batches(number: int = 5) -> list[Batch]:
+    generator = torch.Generator().manual_seed(3)
+    inputs = torch.randn(number * 6, 4, generator=generator)
+    targets = torch.randint(CLASSES, (number * 6,), generator=generator)
+    return list(zip(inputs.split(6), targets.split(6), strict=True))
+
+
+def parts() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, CLASSES), torch.nn.Dropout(0.1))
+    return model, torch.optim.SGD(model.parameters(), lr=0.5)
+
+
+def step_returning(returned: Callable[..., dict[str, Any]], model: Any, batch: Batch) -> dict[str, Any]:
+    logits = model(batch[0])
+    return {"loss": torch.nn.functional.cross_entropy(logits, batch[1]), **returned(logits, batch[1])}
+
+
+FIT = Graph.load("fit").set("finish", after="2 epochs").set("log", every="2 steps").set("checkpoint", every="never")
+
+
+def make(
+    objects: Mapping[str, Any],
+    step: Any,
+    graph: Graph = FIT,
+    run_dir: Path | None = None,
+    lines: list[str] | None = None,
+    data: Any = None,
+) -> Trainer:
+    model, optimizer = parts()
+    return Trainer(
+        graph,
+        run_dir=run_dir,
+        seed=0,
+        display=None,
+        notify=lines.append if lines is not None else lambda line: None,
+        model=model,
+        optimizer=optimizer,
+        train_data=batches(),
+        val_data=batches() if data is None else data,
+        training_step=step,
+        metric_objects=objects,
+    )
+
+
+def three(name: str) -> dict[str, Any]:
+    """One of every place: of a validation, of epochs, and of rows of the log."""
+    new = OBJECTS[name][0]
+    return {"val/it": new(), "epoch/it": new(), "it": new()}
+
+
+def flat(name: str, value: Any) -> dict[str, float]:
+    """What a row has of a value that was computed by hand."""
+    if isinstance(value, Mapping):
+        return {f"{name}/{key}": float(each) for key, each in value.items()}
+    if isinstance(value, torch.Tensor) and value.ndim:
+        return {f"{name}/{number}": float(each) for number, each in enumerate(value)}
+    return {name: float(value)}
+
+
+def by_hand(name: str) -> list[dict[str, float]]:
+    """The same training as a loop, with the values of one epoch after the other: log, epoch, validation."""
+    new, returned = OBJECTS[name]
+    (model, optimizer), rows, step = parts(), [], 0
+    of_log, of_epoch, of_validation = new(), new(), new()
+    torch.manual_seed(0)
+    for _ in range(2):
+        for inputs, target in batches():
+            logits = model(inputs)
+            torch.nn.functional.cross_entropy(logits, target).backward()
+            for each in (of_log, of_epoch):
+                each.update(**returned(logits.detach(), target))
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+            if step % 2 == 0:
+                rows.append(flat("it", of_log.compute()))
+                of_log.reset()
+        rows.append(flat("epoch/it", of_epoch.compute()))
+        of_epoch.reset()
+        model.eval()
+        for inputs, target in batches():
+            with torch.no_grad():
+                of_validation.update(**returned(model(inputs), target))
+        model.train()
+        rows.append(flat("val/it", of_validation.compute()))
+        of_validation.reset()
+    return rows
+
+
+def recorded(trainer: Trainer) -> list[dict[str, float]]:
+    """The values of objects in the rows, without those of means."""
+    objects = ("it", "epoch/it", "val/it")
+    rows = [
+        {name: value for name, value in row.items() if f"{name}/".startswith(tuple(f"{each}/" for each in objects))}
+        for row in trainer.metrics
+    ]
+    return [row for row in rows if row]
+
+
+@functools.cache
+def whole(name: str) -> Trainer:
+    trainer = make(three(name), functools.partial(step_returning, OBJECTS[name][1]))
+    trainer.run()
+    return trainer
+
+
+@ALL
+def test_it_has_the_values_of_a_loop_by_hand(name: str) -> None:
+    assert recorded(whole(name)) == by_hand(name)
+    assert all("loss" in row or "epoch/loss" in row or "val/loss" in row for row in whole(name).metrics)
+    assert not any("preds" in metric or "target" in metric for row in whole(name).metrics for metric in row)
+
+
+@pytest.mark.first(3)
+@pytest.mark.parametrize(("name", "batch"), [(name, 1 + number % 4) for number, name in enumerate(OBJECTS)])
+def test_it_is_exact_through_a_cut_in_a_validation(name: str, batch: int, tmp_path: Path) -> None:
+    step = functools.partial(step_returning, OBJECTS[name][1])
+    first, lines = make(three(name), step, run_dir=tmp_path), list[str]()
+    while first.position != "validate/eval_batch" or first.progress["validate/next_batch"]["batches"] != batch:
+        first.advance()
+    first.advance()
+    first.save()
+    second = make(three(name), step, run_dir=tmp_path, lines=lines)
+    second.run()
+    assert any(line.endswith("exact") for line in lines), lines
+    assert second.metrics == whole(name).metrics
+    assert second.digest() == whole(name).digest()
+
+
+def evaluated(name: str, number: int) -> dict[str, float]:
+    objects = {"val/it": OBJECTS[name][0]()}
+    step = functools.partial(step_returning, OBJECTS[name][1])
+    trainer = make(objects, step, Graph.load("evaluate"), data=batches(number))
+    trainer.run()
+    return dict(trainer.metrics[-1])
+
+
+# With 1 batch, one of the ranks has none.
+@pytest.mark.first(6)
+@pytest.mark.parametrize("number", [1, 5])
+@ALL
+def test_ranks_record_what_one_process_does(name: str, number: int) -> None:
+    alone = evaluated(name, number)
+    for of_rank in run_ranks(2, lambda ranks: evaluated(name, number)):
+        assert of_rank == pytest.approx(alone, rel=1e-5, abs=1e-6)
+
+
+def of_all(number: int) -> list[dict[str, float]]:
+    return [evaluated(name, number) for name in OBJECTS]
+
+
+@pytest.mark.sweep
+def test_ranks_that_are_processes_record_what_one_process_does() -> None:
+    alone = [pytest.approx(each, rel=1e-5, abs=1e-6) for each in of_all(5)]
+    for of_rank in run_processes(2, of_all, 5):
+        assert of_rank == alone
+
+
+@pytest.mark.sweep
+def test_more_than_a_thousand_batches_are_exact_through_a_cut(tmp_path: Path) -> None:
+    def new(run_dir: Path | None, lines: list[str]) -> Trainer:
+        objects = {"val/it": MulticlassAUROC(CLASSES), "val/own": Quantiles()}
+        step = functools.partial(step_returning, lambda *given: classes(*given) | {"value": given[0][:, 0]})
+        trainer = make(objects, step, Graph.load("evaluate"), run_dir, lines, data=batches(5) * 240)
+        return trainer
+
+    lines: list[str] = []
+    whole = new(None, lines)
+    whole.run()
+    first = new(tmp_path, lines)
+    first.advance(2 * 1100)
+    first.save()
+    lines.clear()
+    second = new(tmp_path, lines)
+    second.run()
+    assert any(line.endswith("exact") for line in lines), lines
+    assert second.metrics == whole.metrics and second.digest() == whole.digest()
+
+
+def test_of_ranks_rows_of_the_log_and_of_epochs_are_of_all() -> None:
+    def seen(ranks: Any = None) -> list[list[float]]:
+        objects = {"it": Quantiles(), "epoch/it": Quantiles()}
+        trainer = make(objects, lambda model, batch: {"loss": model(batch[0]).sum(), "value": batch[0][:, 0]})
+        trainer.run()
+        return [[row[f"{name}/low"] for row in trainer.metrics if f"{name}/low" in row] for name in objects]
+
+    first, second = run_ranks(2, seen)
+    assert first == second and first[1] == seen()[1]
+
+
+def test_what_several_ranks_have_seen_is_joined_without_effect_on_what_each_has() -> None:
+    def run(ranks: Any) -> int:
+        objects = {"it": Quantiles()}
+        trainer = make(
+            objects, lambda model, batch: {"loss": model(batch[0]).sum(), "value": batch[0][:, 0]},
+            FIT.set("log", every="never").set("finish", after="4 batches"),
+        )  # fmt: skip
+        trainer.run()
+        return len(objects["it"].seen)
+
+    assert run_ranks(2, run) == [12, 12]
+
+
+# ---- what is returned
+
+
+def test_one_returned_under_its_name_is_updated_with_that_and_others_are_not() -> None:
+    def step(model: Any, batch: Batch) -> dict[str, Any]:
+        logits = model(batch[0])
+        labels = batch[1] > 0
+        return {
+            "loss": logits.sum(),
+            "first": (logits[:, 0].sigmoid(), labels),
+            "second": {"target": labels, "preds": logits[:, 1].sigmoid()},
+            "preds": logits[:, 2].sigmoid(),
+            "target": labels,
+        }
+
+    objects = {f"val/{name}": BinaryAUROC() for name in ("first", "second", "third")}
+    trainer = make(objects, step, Graph.load("evaluate"))
+    trainer.run()
+    model, expected = parts()[0].eval(), [BinaryAUROC() for _ in range(3)]
+    for inputs, target in batches():
+        for number, each in enumerate(expected):
+            each.update(model(inputs)[:, number].sigmoid(), target > 0)
+    values = [trainer.metrics[-1][name] for name in objects]
+    assert values == [each.compute().item() for each in expected] and len({*values}) == 3
+
+
+def test_what_only_an_evaluation_takes_is_no_metric_of_the_training() -> None:
+    objects = {"val/": MetricCollection({"acc": MulticlassAccuracy(CLASSES)})}
+    trainer = make(objects, functools.partial(step_returning, classes))
+    trainer.run()
+    names = {metric for row in trainer.metrics for metric in row}
+    assert names == {"step", "epoch", "loss", "lr", "epoch/loss", "val/loss", "val/acc"}
+
+
+def test_of_two_nodes_that_train_each_updates_its_own() -> None:
+    graph = FIT.insert("other", "train_batch", after="train_batch", writes={"loss": "other_loss"})
+    objects = {"it": MeanMetric(), "other/it": MeanMetric(), "epoch/other/it": MeanMetric()}
+    trainer = make(objects, lambda model, batch: {"loss": model(batch[0]).sum(), "value": batch[0]}, graph)
+    trainer.run()
+    seen = [{*row} & {*objects} for row in trainer.metrics if "it" in row or "epoch/loss" in row]
+    assert {frozenset(names) for names in seen} == {frozenset({"it", "other/it"}), frozenset({"epoch/other/it"})}
+
+
+def test_a_batch_in_parts_updates_once_even_if_memory_ran_out() -> None:
+    parts: list[int] = []
+
+    def step(model: Any, batch: Batch) -> dict[str, Any]:
+        parts.append(len(batch[0]))
+        if parts in ([6], [6, 3, 3]):  # the whole batch, then the second of two parts
+            raise torch.OutOfMemoryError
+        return {"loss": model(batch[0]).mean(), "value": batch[0][:, 0]}
+
+    objects = {"epoch/it": Quantiles()}
+    trainer = make(objects, step, FIT.set("train_batch", on_out_of_memory="halve").set("validate", every="never"))
+    while not trainer.read("next_batch.last") or trainer.position != "accumulate":
+        trainer.advance()
+    assert sorted(objects["epoch/it"].seen) == sorted(
+        2.0 * each for batch in batches() for each in batch[0][:, 0].tolist()
+    )
+
+
+def test_no_tensor_with_a_graph_is_kept() -> None:
+    objects = {"it": MulticlassAUROC(CLASSES)}
+    trainer = make(objects, functools.partial(step_returning, classes), FIT.set("log", every="never"))
+    trainer.advance(12)
+    assert objects["it"].preds and not any(each.requires_grad for each in objects["it"].preds)
+
+
+def test_an_evaluation_that_ends_early_or_is_entered_again_begins_with_none() -> None:
+    def step(model: Any, batch: Batch) -> Any:
+        return {"loss": model(batch[0]).sum(), "value": batch[0][:, 0]}, END_EPOCH
+
+    objects = {"val/it": Quantiles()}
+    trainer = make(objects, step, Graph.load("evaluate"))
+    trainer.run()
+    by_hand = Quantiles()
+    by_hand.update(batches()[0][0][:, 0])
+    assert {"low": trainer.metrics[-1]["val/it/low"], "high": trainer.metrics[-1]["val/it/high"]} == by_hand.compute()
+
+
+@pytest.mark.parametrize("monitor", ["val/it/low", "epoch/it/low", "it/low"])
+def test_a_node_may_wait_for_one(monitor: str) -> None:
+    graph = FIT.set("checkpoint", best=monitor, best_mode="max").set("log", every="9 steps")
+    trainer = make(three("own"), functools.partial(step_returning, OBJECTS["own"][1]), graph)
+    trainer.run()
+    assert any(monitor in row for row in trainer.metrics)
+
+
+# ---- bad input
+
+
+class Half:
+    def update(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+
+SAME = MeanMetric()
+
+
+@pytest.mark.parametrize(
+    ("objects", "message"),
+    [
+        ({"val/it": Half()}, r"the metric object `val/it` is a Half, which has no `compute`.*torchmetrics has them"),
+        ({"val/it": MeanMetric}, r"`val/it` is the class MeanMetric, not an object of it.*make one: MeanMetric"),
+        ([MeanMetric()], r"`metric_objects` must be a mapping; got a list of 1.*give each object a name"),
+        ({1: MeanMetric()}, r"a metric object has the name 1.*names are strings"),
+        ({"val/a": SAME, "b": SAME}, r"`val/a` and `b` are one metric object.*make two"),
+    ],
+)
+def test_what_is_no_metric_object_is_refused_before_the_run(objects: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=f"(?s){message}"):
+        make(objects, functools.partial(step_returning, classes))
+
+
+@pytest.mark.parametrize(
+    ("objects", "returned", "message"),
+    [
+        ({"val/it": MulticlassConfusionMatrix(CLASSES)}, classes, r"`val/it` computed a tensor of shape \(3, 3\)"),
+        ({"val/": MulticlassAccuracy(CLASSES)}, classes, r"`val/` computed .*take a name that ends in no slash"),
+        ({"val/loss": MulticlassAccuracy(CLASSES)}, classes, r"`val/loss` is given by two: a mean of the batches, and"),
+        (
+            {"val/it": MulticlassAccuracy(CLASSES), "val/": MetricCollection({"it": MulticlassAccuracy(CLASSES)})},
+            classes,
+            r"`val/it` is given by two: the metric object `val/it`, and the metric object `val/`",
+        ),
+        (
+            {"val/it": MulticlassAccuracy(CLASSES)},
+            lambda logits, target: {"logits": logits.mean()},
+            r"updated with `preds`, `target`, which `training_step` did not return; it returned `loss`, `logits`.*"
+            r'return what `update` takes by name, as in \{"loss": loss, "preds": ..., "target": ...\}',
+        ),
+    ],
+    ids=["matrix", "prefix", "mean", "twice", "not returned"],
+)
+def test_a_value_or_a_name_that_no_row_can_have_is_an_error(objects: Any, returned: Any, message: str) -> None:
+    trainer = make(copy.deepcopy(objects), functools.partial(step_returning, returned), Graph.load("evaluate"))
+    with pytest.raises(UsageError, match=f"(?s){message}"):
+        trainer.run()
+
+
+def test_one_that_nothing_updates_is_reported() -> None:
+    lines: list[str] = []
+    objects = {"vall/it": BinaryF1Score(), "val/it": BinaryF1Score(), "test/it": BinaryF1Score()}
+    make(objects, functools.partial(step_returning, classes), lines=lines)
+    expected = "nothing updates the metric objects `vall/it`: names begin with `epoch/`, `val/`, or have no slash"
+    assert expected in lines
+
+
+def test_one_that_cannot_join_what_ranks_have_seen_is_an_error() -> None:
+    class Alone(Quantiles):
+        merge_state = None  # type: ignore[assignment]
+
+    def run(ranks: Any) -> None:
+        step = functools.partial(step_returning, OBJECTS["own"][1])
+        make({"val/it": Alone()}, step, Graph.load("evaluate")).run()
+
+    with pytest.raises(UsageError, match="`val/it`, a Alone, has seen the batches of one of several ranks"):
+        run_ranks(2, run)
