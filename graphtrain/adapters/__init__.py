@@ -1,0 +1,1 @@
+"""Models, arguments and callbacks of other frameworks, as a graph and its resources."""
