@@ -12,9 +12,9 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import transformers
@@ -25,7 +25,7 @@ from transformers.trainer_pt_utils import EvalLoopContainer
 from transformers.trainer_utils import RemoveColumnsCollator, denumpify_detensorize, enable_full_determinism, set_seed
 from transformers.utils import find_labels
 
-from graphtrain import END_EPOCH, STOP, Graph, Loader, UsageError, node, progress
+from graphtrain import END_EPOCH, STOP, Above, Graph, Loader, UsageError, node, progress
 
 _PROCESSES = "graphtrain run --processes N, with the edits that explain_arguments prints"
 _HUB = "model.push_to_hub(...) after the run"
@@ -81,7 +81,8 @@ class Edit(NamedTuple):
     keywords: Mapping[str, Any] = {}
 
     def __str__(self) -> str:
-        return f".{self.verb}({', '.join([repr(self.name), *(f'{key}={value!r}' for key, value in self.keywords.items())])})"
+        values = {key: getattr(value, "__name__", repr(value)) for key, value in self.keywords.items()}
+        return f".{self.verb}({', '.join([repr(self.name), *(f'{key}={value}' for key, value in values.items())])})"
 
 
 class Meaning(NamedTuple):
@@ -134,7 +135,7 @@ def meanings(args: Any, steps: int | None = None, window: str = "tokens", *, sli
         ending = f"{steps} steps"
     size, windows = args.gradient_accumulation_steps, {"mean": (Edit("overlay", "scaled"),)}
     windows |= {"tokens": (Edit("overlay", "token_windows"),), "sum": _set("train_batch", reads={"window": "1"})}
-    clip = _set("clip", max_norm=float(args.max_grad_norm)) if args.max_grad_norm > 0 else ()
+    clip = (Edit("replace", "clip", {"use": ClipModel, "max_norm": float(args.max_grad_norm)}),)
     plateau: tuple[Edit, ...] = ()
     if _plain(args.lr_scheduler_type) == "reduce_lr_on_plateau":
         mode = (args.lr_scheduler_kwargs or {}).get("mode", "min")
@@ -148,7 +149,7 @@ def meanings(args: Any, steps: int | None = None, window: str = "tokens", *, sli
         Meaning(
             ("gradient_accumulation_steps",), (*_set("accumulate", every=size), *windows[window]) if size > 1 else ()
         ),
-        Meaning(("max_grad_norm",), clip),
+        Meaning(("max_grad_norm",), clip if args.max_grad_norm > 0 else ()),
         Meaning(("bf16",), _set("train_batch", precision="bf16-mixed") if args.bf16 else ()),
         Meaning(("fp16",), (Edit("overlay", "fp16"),) if args.fp16 else ()),
         Meaning(("torch_compile",), _set("train_batch", compile=True) if args.torch_compile else ()),
@@ -310,6 +311,23 @@ def draw_as_loader(*, loaders: int = 1) -> None:
         torch.empty((), dtype=torch.int64).random_()
 
 
+@node(effects="clip", varying=("max_norm",))
+class ClipModel:
+    """Clip the gradients of `model`; the norm is summed in the order of its parameters, not of the optimizer's groups.
+
+    Arguments:
+        max_norm: the largest norm. Default: 1.
+    """
+
+    max_norm: Annotated[float, Above(0)] = 1.0
+
+    def setup(self, model: Any, optimizer: Any) -> None:
+        self._parameters = [*model.parameters()]
+
+    def __call__(self) -> None:
+        torch.nn.utils.clip_grad_norm_(self._parameters, self.max_norm)
+
+
 # ---- losses and predictions
 
 
@@ -441,10 +459,13 @@ _DISPLAYS = ("DefaultFlowCallback", "NotebookProgressCallback", "PrinterCallback
 class Callbacks:
     """The callbacks of a run, with the state and the control that they are given."""
 
-    def __init__(self, callbacks: Iterable[Any], args: Any, steps: int, given: Mapping[str, Any]) -> None:
-        made = [each() if isinstance(each, type) else each for each in callbacks]
-        self.callbacks = [each for each in made if type(each).__name__ not in _DISPLAYS]
-        self.args, self.given, self.control = args, dict(given), TrainerControl()
+    def __init__(self, callbacks: Iterable[Any], args: Any, steps: int, made: Mapping[str, Any], tokenizer: Any) -> None:
+        each_made = [each() if isinstance(each, type) else each for each in callbacks]
+        self.callbacks = [each for each in each_made if type(each).__name__ not in _DISPLAYS]
+        names = {"model": "model", "optimizer": "optimizer", "lr_scheduler": "scheduler"}
+        names |= {"train_dataloader": "train_data", "eval_dataloader": "val_data"}
+        self.given = {name: made.get(resource) for name, resource in names.items()} | {"processing_class": tokenizer}
+        self.args, self.control = args, TrainerControl()
         self.state = TrainerState(max_steps=steps, num_train_epochs=math.ceil(args.num_train_epochs))
         self.state.compute_steps(args, steps)
         self.call("on_init_end")
@@ -601,6 +622,15 @@ def _optimizer(args: Any, model: Any, steps: int, optimizer: Any, scheduler: Any
     return optimizer, scheduler
 
 
+def _with_metrics(graph: Graph, args: Any) -> Graph:
+    """The graph with predictions that are gathered while it validates, and metrics that are computed of them."""
+    body = graph.nodes["validate"].body.set("eval_batch", writes={"prediction": "prediction"})
+    counted = {"batches": "next_batch.epoch_batches"}
+    body = body.insert("gather_predictions", gather_predictions, after="eval_batch", reads=counted)
+    options = {"concatenate": args.eval_do_concat_batches, "before": "end_evaluation"}
+    return graph.set("validate", graph=body.insert("evaluate_predictions", evaluate_predictions, **options))
+
+
 def setup(
     model: Any,
     args: TrainingArguments,
@@ -612,7 +642,7 @@ def setup(
     preprocess_logits_for_metrics: Callable[..., Any] | None = None,
     compute_loss_func: Callable[..., Any] | None = None,
     optimizers: tuple[Any, Any] = (None, None),
-    callbacks: Iterable[TrainerCallback | type[TrainerCallback]] = (),
+    callbacks: Collection[TrainerCallback | type[TrainerCallback]] = (),
     processing_class: Any = None,
 ) -> tuple[Graph, dict[str, Any]]:
     """The graph and the resources that train what ``transformers.Trainer``, given the same, would train.
@@ -645,38 +675,31 @@ def setup(
         steps = math.ceil(args.num_train_epochs * math.ceil(len(train_data) / args.gradient_accumulation_steps))
     losses = _Losses(model, compute_loss_func)
     window = losses.window(model, args, train_data)
-    gathers = compute_metrics is not None and not args.prediction_loss_only
-    steps_of = _steps(args, losses, window, preprocess_logits_for_metrics, gathers)
-    optimizer, scheduler = _optimizer(args, model, steps, *optimizers)
-    resources = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "train_data": train_data}
-    resources["training_step"] = steps_of[0]
     is_frozen = not all(parameter.requires_grad for parameter in model.parameters())
     graph = Graph.load("fit")
     for edit in [edit for meaning in meanings(args, steps, window, slim=is_frozen) for edit in meaning.edits]:
         graph = getattr(graph, edit.verb)(edit.name, **edit.keywords)
     graph = graph.insert("draw", draw_as_loader, after="begin_epoch")
+    resources: dict[str, Any] = {"model": model, "train_data": train_data}
+    resources |= zip(("optimizer", "scheduler"), _optimizer(args, model, steps, *optimizers), strict=True)
+    gathers = compute_metrics is not None and not args.prediction_loss_only
+    training_step, validation_step = _steps(args, losses, window, preprocess_logits_for_metrics, gathers)
+    resources["training_step"] = training_step
     if eval_dataset is not None:
         several = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
         val_data = {name: _loader(args, model, each, collator, trains=False) for name, each in several.items()}
         resources["val_data"] = val_data if several is eval_dataset else val_data[""]
-        resources["validation_step"] = steps_of[1]
+        resources["validation_step"] = validation_step
         graph = graph.insert("draw_again", draw_as_loader, after="validate", loaders=len(several))
         if gathers:
-            body = graph.nodes["validate"].body.set("eval_batch", writes={"prediction": "prediction"})
-            counted = {"batches": "next_batch.epoch_batches"}
-            body = body.insert("gather_predictions", gather_predictions, after="eval_batch", reads=counted)
-            options = {"concatenate": args.eval_do_concat_batches, "before": "end_evaluation"}
-            body = body.insert("evaluate_predictions", evaluate_predictions, **options)
-            graph, resources["compute_metrics"] = graph.set("validate", graph=body), compute_metrics
-    best = _best(args) is not None and _plain(args.save_strategy) != "no"
-    if best or (is_frozen and _plain(args.save_strategy) != "no"):
+            graph, resources["compute_metrics"] = _with_metrics(graph, args), compute_metrics
+    best = _best(args) is not None
+    if _plain(args.save_strategy) != "no" and (best or is_frozen):
         reads = {"reads": {"is_due": "checkpoint.improved"}} if best else {}
         graph = graph.insert("save_pretrained", save_pretrained, between=("decide", "checkpoint"), **reads)
         resources["pretrained_folder"] = str(Path(args.output_dir) / ("best" if best else "last"))
-    given = {"model": model, "processing_class": processing_class, "optimizer": optimizer, "lr_scheduler": scheduler}
-    given |= {"train_dataloader": train_data, "eval_dataloader": resources.get("val_data")}
-    bridge = Callbacks(callbacks, args, steps, given)
-    if bridge.callbacks:
-        graph, resources["callbacks"] = _with_callbacks(graph, bridge), bridge
+    if callbacks:
+        bridge = resources["callbacks"] = Callbacks(callbacks, args, steps, resources, processing_class)
+        graph = _with_callbacks(graph, bridge)
     (enable_full_determinism if args.full_determinism else set_seed)(args.seed)
     return graph, resources
