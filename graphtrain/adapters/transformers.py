@@ -453,6 +453,13 @@ EVENTS: dict[str, dict[str, Any]] = {
     "on_evaluate": {"after": "validate"},
     "on_save": {"after": "checkpoint"},
 }
+# At which of them the flags of `control` are served.
+REQUESTS = {
+    "on_step_end": ("saves", "evaluations", "logs"),
+    "on_log": ("saves", "evaluations"),
+    "on_epoch_end": ("saves", "evaluations", "logs"),
+    "on_evaluate": ("saves",),
+}
 _DISPLAYS = ("DefaultFlowCallback", "NotebookProgressCallback", "PrinterCallback", "ProgressCallback")
 
 
@@ -487,9 +494,10 @@ class Callbacks:
 
 
 def _as_logs(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row, under the names that `Trainer` has for it."""
-    named = {name: value for name, value in row.items() if name not in ("step", "epoch")}
-    return {"learning_rate" if name == "lr" else name.replace("val/", "eval_"): value for name, value in named.items()}
+    """What `Trainer` would log of a row, under its names; nothing of a row of an epoch."""
+    kept = {name: value for name, value in row.items() if name not in ("step", "epoch") and "lr/" not in name}
+    names = {"lr": "learning_rate"} | {name: name.replace("val/", "eval_", 1) for name in kept if "val/" in name}
+    return {} if all("epoch/" in name for name in kept) else {names.get(name, name): kept[name] for name in kept}
 
 
 @node(name="trainer_callback", family="bookkeeping")
@@ -522,8 +530,8 @@ class CallbackEvent:
         return bool(self.rows)
 
     def on_metrics(self, row: Mapping[str, float], is_evaluation: bool) -> None:
-        if self.event == "on_log":
-            self.rows = [*self.rows, _as_logs(row)]
+        if self.event == "on_log" and (logs := _as_logs(row)):
+            self.rows = [*self.rows, logs]
 
     def __call__(self, callbacks: Callbacks, steps: int, epochs: float, count: int = 0, metrics: Any = None) -> None:
         if self.event == "on_step_begin" and count:
@@ -564,9 +572,9 @@ def _with_callbacks(graph: Graph, callbacks: Callbacks) -> Graph:
         graph = graph.insert(event, CallbackEvent, event=event, reads=reads, **place)
         if "at" in place:
             graph = graph.guard(f"{event}_due", "on_log.waiting" if event == "on_log" else f"{event}.runs == 0")
-        for field, units in asked.items():
+        for field in REQUESTS.get(event, ()) if callbacks.has(event) else ():
             graph = graph.clock(f"{event}_{field}", f"{event}.{field}")
-            units.append(f"1 {event}_{field}")
+            asked[field].append(f"1 {event}_{field}")
     for name, field in {"checkpoint": "saves", "validate": "evaluations", "log": "logs"}.items():
         every = graph.nodes[name].parameters["every"]
         every = [every] if isinstance(every, str) else [*every]

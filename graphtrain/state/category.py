@@ -96,7 +96,8 @@ _HARMLESS = frozenset({
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made, or a module of C when it was imported
 # The codes of numbers and characters, not of addresses, which differ between processes.
 _CODES_OF_C = frozenset("cbBhHiIlLqQfdg?u")
-# A trainer saves itself; of graphtrain's classes only data is examined.
+# A trainer saves itself; of graphtrain's classes only those of data and of adapters are examined.
+_EXAMINED = ("graphtrain.adapters.", "graphtrain.data.")
 _OPAQUE_MODULES = (
     "graphtrain.", "torch._", "torch.autograd", "torch.cuda", "torch.fx", "torch.jit", "torch.profiler",
     "torch.utils.hooks", "torch.utils.tensorboard",
@@ -149,7 +150,7 @@ def _category_of(kind: type) -> Category:
         return "iterator"
     if kind.__module__.startswith("graphtrain.") and hasattr(kind, OF_A_RUN):
         return "run"
-    if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith("graphtrain.data."):
+    if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith(_EXAMINED):
         return "opaque"
     is_of_files = package in sys.stdlib_module_names and package not in _DATA_OF_PYTHON
     # A folder `datasets` of the user is not a library.
