@@ -9,238 +9,26 @@ here is an error that names what to use instead, if it is set.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
 from torch.utils.data import DataLoader, IterableDataset, Sampler
-from transformers import EvalPrediction, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
-from transformers.trainer_pt_utils import EvalLoopContainer
-from transformers.trainer_utils import RemoveColumnsCollator, denumpify_detensorize, enable_full_determinism, set_seed
-from transformers.utils import find_labels
 
-from graphtrain import END_EPOCH, STOP, Above, Graph, Loader, UsageError, node, progress
+from graphtrain import END_EPOCH, STOP, Graph, Loader, UsageError, lazy_import, node, progress
+from graphtrain.adapters._training_arguments import best_metric, meanings, plain, refuse
+from graphtrain.adapters._training_arguments import explain_arguments as explain_arguments
 
-_PROCESSES = "graphtrain run --processes N, with the edits that explain_arguments prints"
-_HUB = "model.push_to_hub(...) after the run"
+if TYPE_CHECKING:
+    from transformers import TrainerCallback, TrainingArguments
 
-# Arguments that have no meaning here -> what to use instead.
-INSTEAD = {
-    "accelerator_config": "its defaults",
-    "auto_find_batch_size": 'graph.set("train_batch", on_out_of_memory="halve")',
-    "batch_eval_metrics": "compute_metrics over all predictions",
-    "ddp_backend": _PROCESSES,
-    "debug": 'graph.overlay("check_finite")',
-    "deepspeed": _PROCESSES,
-    "enable_jit_checkpoint": "Trainer(graph, run_dir=...), which saves when SIGTERM arrives",
-    "fsdp": _PROCESSES,
-    "fsdp_config": _PROCESSES,
-    "generation_config": "model.generation_config = ...",
-    "hub_model_id": _HUB,
-    "hub_token": _HUB,
-    "ignore_data_skip": "Trainer(graph, run_dir=...), which resumes at the very batch",
-    "include_for_metrics": "preprocess_logits_for_metrics",
-    "include_num_input_tokens_seen": "a node that counts them (docs/rewiring.md)",
-    "label_smoothing_factor": "compute_loss_func=..., with cross_entropy(..., label_smoothing=...)",
-    "neftune_noise_alpha": "a forward hook of the embedding",
-    "optim_target_modules": "optimizers=(optimizer, None)",
-    "parallelism_config": _PROCESSES,
-    "predict_with_generate": "a validation_step that calls model.generate: resources['validation_step'] = ...",
-    "push_to_hub": _HUB,
-    "report_to": "Trainer(graph, loggers=[graphtrain.TensorBoard(...)])",
-    "resume_from_checkpoint": "Trainer(graph, run_dir=...), which resumes by itself",
-    "save_only_model": "graphtrain export, which writes the weights of a checkpoint",
-    "torch_compile_backend": "torch_compile=True",
-    "torch_compile_mode": "torch_compile=True",
-    "torch_empty_cache_steps": "a node that calls torch.cuda.empty_cache (docs/rewiring.md)",
-    "use_liger_kernel": "the functions of liger_kernel, before the model is made",
-}
-
-# Arguments about what is shown, or that change nothing while one process trains.
-SILENT = frozenset(
-    "average_tokens_across_devices bf16_full_eval ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters "
-    "ddp_static_graph ddp_timeout disable_tqdm do_eval do_predict do_train eval_use_gather_object fp16_full_eval "
-    "generation_max_length generation_num_beams hub_always_push hub_private_repo hub_revision hub_strategy local_rank "
-    "log_level log_level_replica log_on_each_node logging_nan_inf_filter project run_name save_on_each_node "
-    "restore_callback_states_from_checkpoint skip_memory_metrics tf32 trackio_bucket_id trackio_space_id "
-    "trackio_static_space_id gradient_checkpointing gradient_checkpointing_kwargs".split()
-)
-
-
-class Edit(NamedTuple):
-    """A verb of `Graph`, the name that it is given, and its keywords."""
-
-    verb: str
-    name: str
-    keywords: Mapping[str, Any] = {}
-
-    def __str__(self) -> str:
-        values = {key: getattr(value, "__name__", repr(value)) for key, value in self.keywords.items()}
-        return f".{self.verb}({', '.join([repr(self.name), *(f'{key}={value}' for key, value in values.items())])})"
-
-
-class Meaning(NamedTuple):
-    """What arguments of `TrainingArguments` are here: edits of `fit`, or a part of what `resource` names."""
-
-    arguments: tuple[str, ...]
-    edits: tuple[Edit, ...] = ()
-    resource: str = ""
-
-    def line(self, args: TrainingArguments) -> str:
-        values = ", ".join(f"{name}={_plain(getattr(args, name))!r}" for name in self.arguments)
-        return f"{values}: {'; '.join(filter(None, [''.join(map(str, self.edits)), self.resource]))}"
-
-
-def _plain(value: Any) -> Any:
-    return getattr(value, "value", value)
-
-
-def _set(name: str, **keywords: Any) -> tuple[Edit, ...]:
-    return (Edit("set", name, keywords),)
-
-
-def explain_arguments(args: TrainingArguments, steps: int | None = None) -> str:
-    """What each argument is here: an edit of `fit`, or a part of a resource; a line for those that belong together.
-
-    Arguments:
-        args: those of a `transformers.Trainer`.
-        steps: of the optimizer in the whole run, of which amounts below 1 are a share. Default: it is not known.
-
-    Raises:
-        UsageError: an argument that has no meaning here is set.
-    """
-    refuse(args)
-    return "\n".join(each.line(args) for each in meanings(args, steps) if each.edits or each.resource)
-
-
-def meanings(args: Any, steps: int | None = None, window: str = "tokens", *, slim: bool = False) -> list[Meaning]:
-    """The arguments, in the order in which their edits are made.
-
-    Arguments:
-        args: those of a `transformers.Trainer`.
-        steps: as of `explain_arguments`.
-        window: what the losses of a window of several batches are: "tokens", sums that are divided by the tokens of the
-            window; "mean", means that the window has the mean of; "sum", means that are added up, as `Trainer` has it
-            for a model that takes `num_items_in_batch` and does not use it. Default: "tokens".
-        slim: parameters are frozen, and are written once. Default: False.
-    """
-    ending = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
-    if args.max_steps <= 0 and steps is not None and not float(args.num_train_epochs).is_integer():
-        ending = f"{steps} steps"
-    size, windows = args.gradient_accumulation_steps, {"mean": (Edit("overlay", "scaled"),)}
-    windows |= {"tokens": (Edit("overlay", "token_windows"),), "sum": _set("train_batch", reads={"window": "1"})}
-    clip = (Edit("replace", "clip", {"use": ClipModel, "max_norm": float(args.max_grad_norm)}),)
-    plateau: tuple[Edit, ...] = ()
-    if _plain(args.lr_scheduler_type) == "reduce_lr_on_plateau":
-        mode = (args.lr_scheduler_kwargs or {}).get("mode", "min")
-        plateau = (Edit("overlay", "plateau"), *_set("plateau", monitor=_best(args), mode=mode))
-    loading = ("drop_last", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-    of_loading = [f"dataloader_{name}" for name in (*loading, "multiprocessing_context", "in_order")]
-    adam = ("adam_beta1", "adam_beta2", "adam_epsilon")
-    groups = "`optimizer`, of a group with weight decay and one without"
-    return [
-        Meaning(("max_steps", "num_train_epochs"), _set("finish", after=ending)),
-        Meaning(
-            ("gradient_accumulation_steps",), (*_set("accumulate", every=size), *windows[window]) if size > 1 else ()
-        ),
-        Meaning(("max_grad_norm",), clip if args.max_grad_norm > 0 else ()),
-        Meaning(("bf16",), _set("train_batch", precision="bf16-mixed") if args.bf16 else ()),
-        Meaning(("fp16",), (Edit("overlay", "fp16"),) if args.fp16 else ()),
-        Meaning(("torch_compile",), _set("train_batch", compile=True) if args.torch_compile else ()),
-        *_of_rows(args, steps, slim),
-        Meaning(("load_best_model_at_end",), (), 'trainer.load("best") after the run' * args.load_best_model_at_end),
-        Meaning(("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"), plateau, "`scheduler`"),
-        Meaning(("optim", "optim_args", "learning_rate", "weight_decay", *adam), (), groups),
-        Meaning(("per_device_train_batch_size", "train_sampling_strategy", "seed", "data_seed"), (), "`train_data`"),
-        Meaning(("per_device_eval_batch_size",), (), "`val_data`"),
-        Meaning(("remove_unused_columns", "length_column_name", *of_loading), (), "`train_data`, `val_data`"),
-        Meaning(("label_names", "prediction_loss_only", "eval_accumulation_steps"), (), "`validation_step`"),
-        Meaning(("eval_do_concat_batches",), (), "`compute_metrics`"),
-        Meaning(("activation_checkpointing", "activation_checkpointing_kwargs", "use_cache"), (), "`model`"),
-        Meaning(("full_determinism",), (), "`setup` asks torch for it"),
-        Meaning(("output_dir", "use_cpu"), (), 'Trainer(graph, run_dir=..., device="cpu")'),
-    ]
-
-
-def _every(amount: float, steps: int | None) -> str:
-    """The trigger of an amount of steps, or of a share of them."""
-    if amount >= 1:
-        return f"{int(amount)} steps"
-    return f"{math.ceil(steps * amount)} steps" if steps is not None else f"{amount:g} run"
-
-
-def _best(args: Any) -> str | None:
-    """The metric that models are compared by, as it is called in rows."""
-    name = args.metric_for_best_model
-    return None if name is None else f"val/{name.removeprefix('eval_')}"
-
-
-def _of_rows(args: Any, steps: int | None, slim: bool) -> Iterator[Meaning]:
-    """What is recorded, evaluated and saved, and when."""
-    log = {"no": "never", "epoch": "1 epochs", "steps": _every(args.logging_steps, steps)}
-    yield Meaning(("logging_strategy", "logging_steps"), _set("log", every=log[_plain(args.logging_strategy)]))
-    first = Edit("insert", "log_first", {"use": "log", "at": "decide", "before": "log", "every": "once"})
-    first.keywords["from_"] = "1 steps"
-    yield Meaning(("logging_first_step",), (first,) if args.logging_first_step else ())
-    evaluating: list[str] = ["once"] if args.eval_on_start else []
-    delayed = {}
-    if _plain(args.eval_strategy) != "no":
-        amount = "1 epochs" if _plain(args.eval_strategy) == "epoch" else _every(args.eval_steps, steps)
-        evaluating += [amount, "end"]
-        if args.eval_delay:
-            number, unit = amount.split()
-            delayed["from_"] = f"{math.ceil(args.eval_delay / float(number)) * float(number):g} {unit}"
-    edits = _set("validate", every=evaluating or "never", **delayed)
-    yield Meaning(("eval_strategy", "eval_steps", "eval_delay", "eval_on_start"), edits)
-    save = {"no": "never", "best": "never", "epoch": "1 epochs", "steps": _every(args.save_steps, steps)}
-    saving: dict[str, Any] = {"every": save[_plain(args.save_strategy)]}
-    if args.save_total_limit:
-        saving["keep"] = args.save_total_limit
-    if _best(args) is not None and _plain(args.save_strategy) != "no":
-        saving |= {"best": _best(args), "best_mode": "max" if args.greater_is_better else "min"}
-    saving |= {"slim": True} if slim else {}
-    metric = ("metric_for_best_model", "greater_is_better")
-    yield Meaning(("save_strategy", "save_steps", "save_total_limit", *metric), _set("checkpoint", **saving))
-
-
-def refuse(args: Any) -> None:
-    """Raise for everything that is set and has no meaning here.
-
-    Raises:
-        UsageError: it names each with its value, and what to use instead.
-    """
-    if not hasattr(args, "activation_checkpointing"):
-        raise UsageError(f"this adapter knows no arguments of transformers {transformers.__version__}", "install 5.20")
-    known = {*SILENT, *(name for meaning in meanings(args) for name in meaning.arguments)}
-    wrong = {
-        f"{field.name}={_plain(getattr(args, field.name))!r}": INSTEAD.get(field.name, "its default")
-        for field in dataclasses.fields(args)
-        if field.name not in known and not _is_default(field.name, getattr(args, field.name), field.default)
-    }
-    if args.eval_on_start and args.eval_delay:
-        wrong["eval_on_start=True with eval_delay"] = "one of them"
-    if (strategy := _plain(args.train_sampling_strategy)) not in ("random", "sequential"):
-        wrong[f"train_sampling_strategy={strategy!r}"] = "resources['train_data'] = Loader(data, batch_sampler=...)"
-    if _plain(args.lr_scheduler_type) == "greedy":
-        wrong["lr_scheduler_type='greedy'"] = '"reduce_lr_on_plateau"'
-    if (devices := max(args.world_size, args.n_gpu)) > 1:
-        wrong[f"{devices} devices"] = "CUDA_VISIBLE_DEVICES=0, in one process"
-    if wrong:
-        lines = [f"{name} has no meaning here; use {instead}" for name, instead in wrong.items()]
-        raise UsageError("TrainingArguments: " + "\n".join(lines))
-
-
-def _is_default(name: str, value: Any, default: Any) -> bool:
-    if name == "accelerator_config" and value is not None:
-        return bool(value == type(value)())
-    return not value or _plain(value) == default or (name, value) == ("torch_compile_backend", "inductor")
-
+losses_of_transformers = lazy_import("transformers.loss.loss_utils")
+trainer_pt_utils = lazy_import("transformers.trainer_pt_utils")
+trainer_utils = lazy_import("transformers.trainer_utils")
+transformers = lazy_import("transformers")
 
 # ---- data
 
@@ -274,7 +62,7 @@ def _base(model: Any) -> Any:
 
 
 def _label_names(args: Any, model: Any) -> list[str]:
-    return list(find_labels(type(_base(model))) if args.label_names is None else args.label_names)
+    return list(transformers.utils.find_labels(type(_base(model))) if args.label_names is None else args.label_names)
 
 
 def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool) -> Any:
@@ -289,14 +77,14 @@ def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool)
             )
         dataset = dataset.remove_columns(unused)
     elif args.remove_unused_columns:
-        collator = RemoveColumnsCollator(collator, columns)
+        collator = trainer_utils.RemoveColumnsCollator(collator, columns)
     size = args.per_device_train_batch_size if trains else args.per_device_eval_batch_size
     names = ("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "drop_last", "in_order")
     options = {name: getattr(args, f"dataloader_{name}") for name in names} | {"collate_fn": collator}
     options["pin_memory"] = args.dataloader_pin_memory and torch.cuda.is_available()
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         return DataLoader(dataset, size, **options)
-    shuffles = trains and _plain(args.train_sampling_strategy) == "random"
+    shuffles = trains and plain(args.train_sampling_strategy) == "random"
     seed = args.seed if args.data_seed is None else args.data_seed
     return Loader(dataset, size, sampler=Order(len(dataset), seed) if shuffles else None, **options)
 
@@ -311,23 +99,6 @@ def draw_as_loader(*, loaders: int = 1) -> None:
         torch.empty((), dtype=torch.int64).random_()
 
 
-@node(effects="clip", varying=("max_norm",))
-class ClipModel:
-    """Clip the gradients of `model`; the norm is summed in the order of its parameters, not of the optimizer's groups.
-
-    Arguments:
-        max_norm: the largest norm. Default: 1.
-    """
-
-    max_norm: Annotated[float, Above(0)] = 1.0
-
-    def setup(self, model: Any, optimizer: Any) -> None:
-        self._parameters = [*model.parameters()]
-
-    def __call__(self) -> None:
-        torch.nn.utils.clip_grad_norm_(self._parameters, self.max_norm)
-
-
 # ---- losses and predictions
 
 
@@ -340,7 +111,8 @@ class _Losses:
         takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         self.takes_count, self.function = getattr(base, "accepts_loss_kwargs", takes_more), function
         encodes = getattr(getattr(base, "config", None), "is_encoder_decoder", False)
-        self.shifts = LOSS_MAPPING.get(getattr(base, "loss_type", None)) is ForCausalLMLoss and not encodes
+        mapping, shifting = losses_of_transformers.LOSS_MAPPING, losses_of_transformers.ForCausalLMLoss
+        self.shifts = mapping.get(getattr(base, "loss_type", None)) is shifting and not encodes
 
     def count(self, batch: Mapping[str, Any]) -> torch.Tensor | None:
         """The labels that count, where the loss may be a mean over them."""
@@ -392,9 +164,9 @@ def _steps(args: Any, losses: _Losses, window: str, preprocess: Any, gathers: bo
         if not gathers:
             return {"loss": loss}
         ignored = [*getattr(model.config, "keys_to_ignore_at_inference", ["past_key_values"]), "loss"]
-        logits = tuple(value for name, value in outputs.items() if name not in ignored)
-        labels = tuple(batch.get(name) for name in _label_names(args, model))
-        logits, labels = (each[0] if len(each) == 1 else each for each in (logits, labels))
+        values = [value for name, value in outputs.items() if name not in ignored]
+        expected = [batch.get(name) for name in _label_names(args, model)]
+        logits, labels = (each[0] if len(each) == 1 else tuple(each) for each in (values, expected))
         if preprocess is not None:
             logits = preprocess(logits, labels)
         return {"loss": loss, "prediction": (loader, _on_host(logits), _on_host(labels))}
@@ -426,13 +198,13 @@ def evaluate_predictions(
         concatenate: False passes a list with the predictions of each batch. Default: True, one array.
     """
     for loader in dict.fromkeys(loader for loader, _, _ in gathered or ()):
-        predictions, labels = (EvalLoopContainer(concatenate, padding_index=-100) for _ in range(2))
+        predictions, labels = (trainer_pt_utils.EvalLoopContainer(concatenate, padding_index=-100) for _ in range(2))
         for name, logits, expected in gathered:
             if name == loader:
                 predictions.add(logits)
                 labels.add(expected)
-        arrays = EvalPrediction(predictions=predictions.get_arrays(), label_ids=labels.get_arrays())
-        metrics = denumpify_detensorize(compute_metrics(arrays))
+        arrays = transformers.EvalPrediction(predictions=predictions.get_arrays(), label_ids=labels.get_arrays())
+        metrics = trainer_utils.denumpify_detensorize(compute_metrics(arrays))
         start = f"{loader}/" if loader else ""
         recorder.means(split).add({start + name.removeprefix("eval_"): value for name, value in metrics.items()}, 1)
 
@@ -466,20 +238,24 @@ _DISPLAYS = ("DefaultFlowCallback", "NotebookProgressCallback", "PrinterCallback
 class Callbacks:
     """The callbacks of a run, with the state and the control that they are given."""
 
-    def __init__(self, callbacks: Iterable[Any], args: Any, steps: int, made: Mapping[str, Any], tokenizer: Any) -> None:
+    def __init__(
+        self, callbacks: Iterable[Any], args: Any, steps: int, made: Mapping[str, Any], tokenizer: Any
+    ) -> None:
         each_made = [each() if isinstance(each, type) else each for each in callbacks]
         self.callbacks = [each for each in each_made if type(each).__name__ not in _DISPLAYS]
         names = {"model": "model", "optimizer": "optimizer", "lr_scheduler": "scheduler"}
         names |= {"train_dataloader": "train_data", "eval_dataloader": "val_data"}
         self.given = {name: made.get(resource) for name, resource in names.items()} | {"processing_class": tokenizer}
-        self.args, self.control = args, TrainerControl()
-        self.state = TrainerState(max_steps=steps, num_train_epochs=math.ceil(args.num_train_epochs))
+        self.args, self.control = args, transformers.TrainerControl()
+        self.state = transformers.TrainerState(max_steps=steps, num_train_epochs=math.ceil(args.num_train_epochs))
         self.state.compute_steps(args, steps)
         self.call("on_init_end")
 
     def has(self, event: str) -> bool:
         """One of them does something at that event."""
-        return any(getattr(type(each), event) is not getattr(TrainerCallback, event) for each in self.callbacks)
+        return any(
+            getattr(type(each), event) is not getattr(transformers.TrainerCallback, event) for each in self.callbacks
+        )
 
     def call(self, event: str, **more: Any) -> None:
         for callback in self.callbacks:
@@ -488,7 +264,7 @@ class Callbacks:
 
     def note(self, metrics: Mapping[str, float]) -> None:
         """Keep the best value, once the callbacks have seen it, as `Trainer` does."""
-        value, best = metrics.get((_best(self.args) or "").replace("val/", "eval_")), self.state.best_metric
+        value, best = metrics.get((best_metric(self.args) or "").replace("val/", "eval_")), self.state.best_metric
         if value is not None and (best is None or (value > best if self.args.greater_is_better else value < best)):
             self.state.best_metric, self.state.best_global_step = value, self.state.global_step
 
@@ -613,7 +389,7 @@ def _optimizer(args: Any, model: Any, steps: int, optimizer: Any, scheduler: Any
     if optimizer is None:
         make, options = transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
         if {"params", "model", "optimizer_dict"} & options.keys() or not issubclass(make, torch.optim.Optimizer):
-            raise UsageError(f"optim={_plain(args.optim)!r} is made of a model", "pass optimizers=(optimizer, None)")
+            raise UsageError(f"optim={plain(args.optim)!r} is made of a model", "pass optimizers=(optimizer, None)")
         decayed = {*transformers.Trainer.get_decay_parameter_names(None, model)}
         trained = [(name in decayed, each) for name, each in model.named_parameters() if each.requires_grad]
         groups = [([each for decays, each in trained if decays is wanted], wanted) for wanted in (True, False)]
@@ -632,7 +408,8 @@ def _optimizer(args: Any, model: Any, steps: int, optimizer: Any, scheduler: Any
 
 def _with_metrics(graph: Graph, args: Any) -> Graph:
     """The graph with predictions that are gathered while it validates, and metrics that are computed of them."""
-    body = graph.nodes["validate"].body.set("eval_batch", writes={"prediction": "prediction"})
+    body: Any = graph.nodes["validate"].body
+    body = body.set("eval_batch", writes={"prediction": "prediction"})
     counted = {"batches": "next_batch.epoch_batches"}
     body = body.insert("gather_predictions", gather_predictions, after="eval_batch", reads=counted)
     options = {"concatenate": args.eval_do_concat_batches, "before": "end_evaluation"}
@@ -670,8 +447,8 @@ def setup(
     refuse(args)
     if train_dataset is None:
         raise UsageError("there is no train_dataset", "setup(model, args, train_dataset=...)")
-    if _plain(args.eval_strategy) != "no" and eval_dataset is None:
-        raise UsageError(f"eval_strategy={_plain(args.eval_strategy)!r} has no eval_dataset", "pass eval_dataset=...")
+    if plain(args.eval_strategy) != "no" and eval_dataset is None:
+        raise UsageError(f"eval_strategy={plain(args.eval_strategy)!r} has no eval_dataset", "pass eval_dataset=...")
     is_tokenizer = isinstance(processing_class, transformers.PreTrainedTokenizerBase)
     default = transformers.DataCollatorWithPadding(processing_class) if is_tokenizer else None
     collator = data_collator or default or transformers.default_data_collator
@@ -701,13 +478,13 @@ def setup(
         graph = graph.insert("draw_again", draw_as_loader, after="validate", loaders=len(several))
         if gathers:
             graph, resources["compute_metrics"] = _with_metrics(graph, args), compute_metrics
-    best = _best(args) is not None
-    if _plain(args.save_strategy) != "no" and (best or is_frozen):
-        reads = {"reads": {"is_due": "checkpoint.improved"}} if best else {}
+    best = best_metric(args) is not None
+    if plain(args.save_strategy) != "no" and (best or is_frozen):
+        reads: dict[str, Any] = {"reads": {"is_due": "checkpoint.improved"}} if best else {}
         graph = graph.insert("save_pretrained", save_pretrained, between=("decide", "checkpoint"), **reads)
-        resources["pretrained_folder"] = str(Path(args.output_dir) / ("best" if best else "last"))
+        resources["pretrained_folder"] = str(Path(str(args.output_dir)) / ("best" if best else "last"))
     if callbacks:
         bridge = resources["callbacks"] = Callbacks(callbacks, args, steps, resources, processing_class)
         graph = _with_callbacks(graph, bridge)
-    (enable_full_determinism if args.full_determinism else set_seed)(args.seed)
+    (trainer_utils.enable_full_determinism if args.full_determinism else trainer_utils.set_seed)(args.seed)
     return graph, resources
