@@ -51,7 +51,7 @@ INSTEAD = {
     "optimizers=(optimizer, None)": ("optim_target_modules",),
     "preprocess_logits_for_metrics": ("include_for_metrics",),
     "resources['validation_step'] = ..., which calls model.generate": ("predict_with_generate",),
-    "the functions of liger_kernel, before the model is made": ("use_liger_kernel",),
+    "the functions of liger_kernel, before the model is made": ("use_liger_kernel", "liger_kernel_config"),
     "torch_compile=True": ("torch_compile_backend", "torch_compile_mode"),
     "Trainer(graph, loggers=[graphtrain.TensorBoard(...)])": ("report_to",),
     "Trainer(graph, run_dir=...), which resumes by itself, and is saved when SIGTERM arrives": (
