@@ -67,7 +67,7 @@ SILENT = (
 )
 
 
-class Edit(NamedTuple):
+class _Edit(NamedTuple):
     """A verb of `Graph`, the name that it is given, and its keywords."""
 
     verb: str
@@ -83,7 +83,7 @@ class Meaning(NamedTuple):
     """What arguments of `TrainingArguments` are here: edits of `fit`, or a part of what `resource` names."""
 
     arguments: tuple[str, ...]
-    edits: tuple[Edit, ...] = ()
+    edits: tuple[_Edit, ...] = ()
     resource: str = ""
 
     def line(self, args: TrainingArguments) -> str:
@@ -96,8 +96,8 @@ def plain(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-def _set(name: str, **keywords: Any) -> tuple[Edit, ...]:
-    return (Edit("set", name, keywords),)
+def _set(name: str, **keywords: Any) -> tuple[_Edit, ...]:
+    return (_Edit("set", name, keywords),)
 
 
 def explain_arguments(args: TrainingArguments, steps: int | None = None) -> str:
@@ -129,13 +129,13 @@ def meanings(args: Any, steps: int | None = None, window: str = "tokens", *, sli
     if args.max_steps <= 0 and steps is not None and not float(args.num_train_epochs).is_integer():
         ending = f"{steps} steps"
     size = args.gradient_accumulation_steps
-    windows: dict[str, tuple[Edit, ...]] = {"mean": (Edit("overlay", "scaled"),)}
-    windows |= {"tokens": (Edit("overlay", "token_windows"),), "sum": _set("train_batch", reads={"window": "1"})}
-    clip = (Edit("replace", "clip", {"use": ClipModel, "max_norm": float(args.max_grad_norm)}),)
-    plateau: tuple[Edit, ...] = ()
+    windows: dict[str, tuple[_Edit, ...]] = {"mean": (_Edit("overlay", "scaled"),)}
+    windows |= {"tokens": (_Edit("overlay", "token_windows"),), "sum": _set("train_batch", reads={"window": "1"})}
+    clip = (_Edit("replace", "clip", {"use": ClipModel, "max_norm": float(args.max_grad_norm)}),)
+    plateau: tuple[_Edit, ...] = ()
     if plain(args.lr_scheduler_type) == "reduce_lr_on_plateau":
         mode = (args.lr_scheduler_kwargs or {}).get("mode", "min")
-        plateau = (Edit("overlay", "plateau"), *_set("plateau", monitor=best_metric(args), mode=mode))
+        plateau = (_Edit("overlay", "plateau"), *_set("plateau", monitor=best_metric(args), mode=mode))
     loading = ("drop_last", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
     of_loading = [f"dataloader_{name}" for name in (*loading, "multiprocessing_context", "in_order")]
     adam = ("adam_beta1", "adam_beta2", "adam_epsilon")
@@ -147,7 +147,7 @@ def meanings(args: Any, steps: int | None = None, window: str = "tokens", *, sli
         ),
         Meaning(("max_grad_norm",), clip if args.max_grad_norm > 0 else ()),
         Meaning(("bf16",), _set("train_batch", precision="bf16-mixed") if args.bf16 else ()),
-        Meaning(("fp16",), (Edit("overlay", "fp16"),) if args.fp16 else ()),
+        Meaning(("fp16",), (_Edit("overlay", "fp16"),) if args.fp16 else ()),
         Meaning(("torch_compile",), _set("train_batch", compile=True) if args.torch_compile else ()),
         *_of_rows(args, steps, slim),
         Meaning(("load_best_model_at_end",), (), 'trainer.load("best") after the run' * args.load_best_model_at_end),
@@ -182,7 +182,7 @@ def _of_rows(args: Any, steps: int | None, slim: bool) -> Iterator[Meaning]:
     log = {"no": "never", "epoch": "1 epochs", "steps": _every(args.logging_steps, steps)}
     yield Meaning(("logging_strategy", "logging_steps"), _set("log", every=log[plain(args.logging_strategy)]))
     first = {"use": "log", "at": "decide", "before": "log", "every": "once", "from_": "1 steps"}
-    yield Meaning(("logging_first_step",), (Edit("insert", "log_first", first),) if args.logging_first_step else ())
+    yield Meaning(("logging_first_step",), (_Edit("insert", "log_first", first),) if args.logging_first_step else ())
     evaluating: list[str] = ["once"] if args.eval_on_start else []
     delayed = {}
     if plain(args.eval_strategy) != "no":
