@@ -43,6 +43,13 @@ def classifier() -> Any:
     )
 
 
+def unaware() -> Any:
+    """A classifier that does not take `num_items_in_batch`."""
+    model = classifier()
+    model.accepts_loss_kwargs = False
+    return model
+
+
 def with_adapter() -> Any:
     import peft
 

@@ -24,6 +24,7 @@ from tests.adapters.hugging_face import (
     texts,
     there,
     transformers,
+    unaware,
     with_adapter,
 )
 
@@ -54,6 +55,7 @@ EQUAL = {
         classifier,
         {"eval_strategy": "steps", "eval_steps": 3, "gradient_accumulation_steps": 3},
     ),
+    "means of windows": (unaware, {"gradient_accumulation_steps": 4}),
     "evaluated before, and by a share": (
         classifier,
         {"eval_strategy": "steps", "eval_steps": 0.3, "eval_on_start": True},
