@@ -60,6 +60,14 @@ EQUAL = {
         classifier,
         {"eval_strategy": "steps", "eval_steps": 0.3, "eval_on_start": True},
     ),
+    "a rate that falls on a plateau": (
+        classifier,
+        {
+            **BY_STEPS,
+            "lr_scheduler_type": "reduce_lr_on_plateau",
+            "lr_scheduler_kwargs": {"patience": 0, "threshold": 9.0},
+        },
+    ),
     "evaluated late": (classifier, {"eval_strategy": "steps", "eval_steps": 3, "eval_delay": 4}),
 }
 
@@ -250,6 +258,24 @@ def test_arguments_are_edits(tmp_path: Path) -> None:
     assert "bf16=True: .set('train_batch', precision='bf16-mixed')" in text
     assert ".set('validate', every=['3 steps', 'end'])" in text
     assert "num_train_epochs=2: .set('finish', after='2 epochs')" in text
+
+
+def test_what_is_not_trained_here_makes_a_sound_graph(tmp_path: Path) -> None:
+    given = {**BY_STEPS, "fp16": True, "logging_first_step": True, "save_strategy": "best", "save_total_limit": 3}
+    model = with_frozen_embeddings()
+    data = {"train_dataset": labelled(8), "eval_dataset": labelled(4)}
+    graph, _ = setup(model, arguments(tmp_path, **given, metric_for_best_model="accuracy"), **data)
+    assert graph.check() == []
+    assert graph.nodes["checkpoint"].parameters == {
+        "every": "never", "keep": 3, "best": "val/accuracy", "best_mode": "max", "slim": True
+    }  # fmt: skip
+    assert {"unscale", "log_first", "save_pretrained"} <= {*graph.nodes}
+
+
+def with_frozen_embeddings() -> Any:
+    model = classifier()
+    model.bert.embeddings.requires_grad_(False)
+    return model
 
 
 def test_every_argument_has_a_meaning_or_an_error(tmp_path: Path) -> None:
