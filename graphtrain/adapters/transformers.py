@@ -13,7 +13,7 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
@@ -290,6 +290,8 @@ class CallbackEvent:
         asking: what one of several ranks has asked for.
     """
 
+    of_batches: ClassVar[bool] = False
+
     event: str = "on_step_end"
 
     saves: int = progress(0)
@@ -310,10 +312,11 @@ class CallbackEvent:
             self.rows = [*self.rows, logs]
 
     def __call__(self, callbacks: Callbacks, steps: int, epochs: float, count: int = 0, metrics: Any = None) -> None:
-        if self.event == "on_step_begin" and count:
+        if (self.event == "on_step_begin" and count) or (self.event == "on_substep_end" and not count):
             return
         state, control = callbacks.state, callbacks.control
-        state.global_step, state.epoch = steps, epochs
+        epochs = float(epochs)  # a fraction, exactly
+        state.global_step, state.epoch = steps - (self.event == "on_optimizer_step"), epochs
         if self.event == "on_log":
             waiting, self.rows = [{**row, "epoch": epochs} for row in self.rows], []
             for row in waiting:
@@ -327,13 +330,33 @@ class CallbackEvent:
         control = callbacks.control
         self.saves, self.logs = self.saves + control.should_save, self.logs + control.should_log
         self.evaluations += control.should_evaluate
-        if control.should_training_stop or control.should_epoch_stop:
-            self._asks(STOP if control.should_training_stop else END_EPOCH)
-        control.should_epoch_stop = control.should_save = control.should_evaluate = control.should_log = False
+        if control.should_training_stop:
+            self._asks(STOP)
+        elif control.should_epoch_stop and self.of_batches:
+            self._asks(END_EPOCH)
+            control.should_epoch_stop = False
+        control.should_save = control.should_evaluate = control.should_log = False
 
     def at_end(self, callbacks: Callbacks, steps: int, epochs: float, count: int = 0, metrics: Any = None) -> None:
         if self.event == "on_train_begin":
             callbacks.call("on_train_end")
+
+
+@node(name="trainer_callback_of_batches", family="bookkeeping")
+class BatchEvent(CallbackEvent):
+    """The same at an event of a batch, which it reads so that `should_epoch_stop` ends the epoch of that."""
+
+    of_batches: ClassVar[bool] = True
+
+    def __call__(  # type: ignore[override]
+        self, callbacks: Callbacks, steps: int, epochs: float, batch: Any, count: int = 0, metrics: Any = None
+    ) -> None:
+        super().__call__(callbacks, steps, epochs, count, metrics)
+
+    def at_end(  # type: ignore[override]
+        self, callbacks: Callbacks, steps: int, epochs: float, batch: Any, count: int = 0, metrics: Any = None
+    ) -> None:
+        """Nothing: the run ends for `on_train_begin` alone."""
 
 
 def _with_callbacks(graph: Graph, callbacks: Callbacks) -> Graph:
@@ -344,8 +367,9 @@ def _with_callbacks(graph: Graph, callbacks: Callbacks) -> Graph:
         if not callbacks.has(event) and not also.get(event, False):
             continue
         reads = {"steps": "step.steps", "epochs": "next_batch.epochs"}
-        reads |= {"count": "accumulate.count"} if event == "on_step_begin" else {}
-        graph = graph.insert(event, CallbackEvent, event=event, reads=reads, **place)
+        reads |= {"count": "accumulate.count"} if event in ("on_step_begin", "on_substep_end") else {}
+        use = BatchEvent if "step" in event else CallbackEvent
+        graph = graph.insert(event, use, event=event, reads=reads, **place)
         if "at" in place:
             graph = graph.guard(f"{event}_due", "on_log.waiting" if event == "on_log" else f"{event}.runs == 0")
         for field in REQUESTS.get(event, ()) if callbacks.has(event) else ():

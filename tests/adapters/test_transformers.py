@@ -176,6 +176,44 @@ def test_callbacks_are_called_and_heard(tmp_path: Path) -> None:
     assert difference(expected.model, run.resources["model"]) == 0
 
 
+class Everywhere(transformers.TrainerCallback):
+    """Notes where it is called, and ends the first epoch early."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+
+def noting(event: str) -> Any:
+    def call(self: Everywhere, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.calls.append((event, state.global_step, state.epoch if event == "on_step_end" else None))
+        control.should_epoch_stop = event == "on_step_end" and state.global_step == 3
+
+    return call
+
+
+for _event in (
+    "epoch_begin",
+    "step_begin",
+    "substep_end",
+    "pre_optimizer_step",
+    "optimizer_step",
+    "step_end",
+    "epoch_end",
+):
+    setattr(Everywhere, f"on_{_event}", noting(f"on_{_event}"))
+
+
+@pytest.mark.full
+def test_an_epoch_ends_early_and_every_event_is_in_its_place(tmp_path: Path) -> None:
+    theirs, ours = Everywhere(), Everywhere()
+    given = {"gradient_accumulation_steps": 2}
+    expected = there(classifier, tmp_path, given=given, callbacks=[theirs])
+    run = here(classifier, tmp_path, given=given, callbacks=[ours])
+    run.run()
+    assert ours.calls == theirs.calls
+    assert difference(expected.model, run.resources["model"]) == 0
+
+
 BEST = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "num_train_epochs": 3}
 BEST |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}
 
