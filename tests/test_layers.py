@@ -35,8 +35,9 @@ ORDER = tuple(package for packages in rooms().values() for package in packages)
 # The table of contents, and the way in for `python -m`: they name everything, and nothing of ours names them.
 DOORS = ("", "__main__")
 
-# Its procedures are what users could write, with what users can import.
+# Its procedures, and adapters, are what users could write, with what users can import.
 GALLERY = "graphs.gallery"
+ADAPTERS = "adapters"
 
 # Imports inside functions that point the other way: (module, package or module) -> the reason.
 LATE = {
@@ -71,6 +72,10 @@ WITHOUT = {
     "tensorboard": Removal(
         ("graphtrain/report/tensorboard.py", "tests/report/test_tensorboard.py"),
         ("TensorBoard", "tensorboard", "--tensorboard"),
+    ),
+    "transformers": Removal(
+        ("graphtrain/adapters/transformers.py", "graphtrain/adapters/_training_arguments.py", "tests/adapters/*.py"),
+        ("hugging-face",),
     ),
     "ranks": Removal(
         ("graphtrain/ranks/launcher.py", "graphtrain/ranks/processes.py", "tests/ranks/processes.py"),
@@ -258,8 +263,10 @@ def test_imports_point_one_way(package: str) -> None:
     assert [pair for pair in against_the_order(MODULES) if package_of(pair[0]) == package] == []
 
 
-@pytest.mark.parametrize("module", sorted(name for name in MODULES if within(name, GALLERY)))
-def test_a_procedure_of_the_gallery_imports_what_users_can_import(module: str) -> None:
+@pytest.mark.parametrize(
+    "module", sorted(name for name in MODULES if within(name, GALLERY) or name.startswith(f"{ADAPTERS}."))
+)
+def test_a_procedure_and_an_adapter_import_what_users_can_import(module: str) -> None:
     folder = f"graphtrain.{module.rpartition('.')[0]}"
     for statement in ast.walk(MODULES[module]):
         if isinstance(statement, ast.ImportFrom) and within(statement.module or "", "graphtrain"):

@@ -19,6 +19,9 @@ from tests.docs.execution import Page
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 
+# Pages about libraries that not every environment has.
+NEEDS = {"hugging-face": ("transformers", "accelerate"), "lightning": ("lightning",)}
+
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -48,6 +51,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.full
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_the_page_is_so(path: Path, folder: Path) -> None:
-    if path.stem == "lightning":
-        pytest.importorskip("lightning")
+    for library in NEEDS.get(path.stem, ()):
+        pytest.importorskip(library)
     assert Page(path, folder).execute() == len(read_blocks(path)) > 0

@@ -1,0 +1,360 @@
+"""Arguments of `transformers.Trainer` as a graph: it trains the same, bit for bit where sums have one order."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Outcome, UsageError
+from graphtrain.adapters._training_arguments import INSTEAD, SILENT, meanings
+from graphtrain.adapters.transformers import explain_arguments, setup
+from tests.adapters.hugging_face import (
+    arguments,
+    causal,
+    classifier,
+    difference,
+    gpt2,
+    here,
+    labelled,
+    logged,
+    texts,
+    there,
+    transformers,
+    unaware,
+    with_adapter,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and accelerate
+
+
+def accuracy(prediction: Any) -> dict[str, float]:
+    predicted = prediction.predictions.argmax(-1)
+    return {"accuracy": float((predicted == prediction.label_ids).mean()), "samples": len(predicted)}
+
+
+# ---- equal to Trainer
+
+BY_STEPS = {"eval_strategy": "steps", "eval_steps": 3}
+EQUAL = {
+    "a causal model": (causal, {}),
+    "a causal model with dropout": (gpt2, {}),
+    "no clipping, cosine, in epochs and a half": (
+        causal,
+        {"max_grad_norm": 0, "num_train_epochs": 1.5, "lr_scheduler_type": "cosine"},
+    ),
+    "steps, and batches that are whole": (causal, {"max_steps": 11, "dataloader_drop_last": True, "data_seed": 7}),
+    "in order, by SGD": (causal, {"train_sampling_strategy": "sequential", "optim": "sgd"}),
+    "bfloat16": (causal, {"bf16": True}),
+    "activations computed again": (gpt2, {"activation_checkpointing": True}),
+    "a classifier, evaluated": (classifier, {"eval_strategy": "epoch"}),
+    "a classifier in windows": (
+        classifier,
+        {"eval_strategy": "steps", "eval_steps": 3, "gradient_accumulation_steps": 3},
+    ),
+    "means of windows": (unaware, {"gradient_accumulation_steps": 4}),
+    "evaluated before, and by a share": (
+        classifier,
+        {"eval_strategy": "steps", "eval_steps": 0.3, "eval_on_start": True},
+    ),
+    "a rate that falls on a plateau": (
+        classifier,
+        {
+            **BY_STEPS,
+            "lr_scheduler_type": "reduce_lr_on_plateau",
+            "lr_scheduler_kwargs": {"patience": 0, "threshold": 9.0},
+        },
+    ),
+    "evaluated late": (classifier, {"eval_strategy": "steps", "eval_steps": 3, "eval_delay": 4}),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", EQUAL)
+def test_it_trains_what_trainer_trains(name: str, tmp_path: Path) -> None:
+    make, given = EQUAL[name]
+    expected, run = there(make, tmp_path, given=given), here(make, tmp_path, given=given)
+    assert run.run() is Outcome.FINISHED
+    assert difference(expected.model, run.resources["model"]) == 0
+    assert run.progress["step"]["steps"] == expected.state.global_step
+    assert logged(expected, "learning_rate") == [row["lr"] for row in run.metrics if "lr" in row]
+    if "gradient_accumulation_steps" not in given:  # of a window, Trainer logs the sum
+        assert logged(expected, "loss") == [row["loss"] for row in run.metrics if "loss" in row]
+    evaluated = [(row["step"], row["val/loss"]) for row in run.metrics if "val/loss" in row]
+    steps = [row["step"] for row in expected.state.log_history if "eval_loss" in row]
+    assert [step for step, _ in evaluated] == steps
+    # Trainer has the mean of 32-bit numbers, one a sample.
+    assert [loss for _, loss in evaluated] == pytest.approx(logged(expected, "eval_loss"), rel=1e-6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("make", [causal, gpt2], ids=["causal", "with dropout"])
+def test_windows_weigh_tokens_as_trainer_does(make: Any, tmp_path: Path) -> None:
+    """Trainer divides each loss, the graph the gradients of the window: the same numbers, rounded elsewhere."""
+    given = {"gradient_accumulation_steps": 4}
+    expected, run = there(make, tmp_path, given=given), here(make, tmp_path, given=given)
+    run.run()
+    assert run.progress["step"]["steps"] == expected.state.global_step == 4
+    assert difference(expected.model, run.resources["model"]) < 1e-6
+    assert [row["loss"] for row in run.metrics if "loss" in row] == pytest.approx(logged(expected, "loss"), rel=1e-6)
+    by_batches = here(make, tmp_path, given=given)
+    by_batches.rewire(here(make, tmp_path, given={}).graph.set("accumulate", every=4))
+    by_batches.run()
+    assert difference(expected.model, by_batches.resources["model"]) > 1e-5  # or the bound above proves nothing
+
+
+@pytest.mark.full
+def test_metrics_are_of_all_predictions(tmp_path: Path) -> None:
+    given = {"eval_strategy": "epoch"}
+    expected = there(classifier, tmp_path, given=given, compute_metrics=accuracy)
+    run = here(classifier, tmp_path, given=given, compute_metrics=accuracy)
+    run.run()
+    for name in ("accuracy", "samples"):
+        assert [row[f"val/{name}"] for row in run.metrics if f"val/{name}" in row] == logged(expected, f"eval_{name}")
+    sets = {"one": labelled(6, seed=1), "two": labelled(9, seed=2)}
+    expected = there(classifier, tmp_path, given=given, compute_metrics=accuracy, eval_dataset=sets)
+    run = here(classifier, tmp_path, given=given, compute_metrics=accuracy, eval_dataset=sets)
+    run.run()
+    assert difference(expected.model, run.resources["model"]) == 0
+    for name in sets:
+        values = [row[f"val/{name}/accuracy"] for row in run.metrics if f"val/{name}/accuracy" in row]
+        assert values == logged(expected, f"eval_{name}_accuracy")
+
+
+@pytest.mark.full
+def test_a_loss_of_ones_own(tmp_path: Path) -> None:
+    def smoothed(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        return torch.nn.functional.cross_entropy(outputs.logits, labels, label_smoothing=0.1)
+
+    expected = there(classifier, tmp_path, given={}, compute_loss_func=smoothed)
+    run = here(classifier, tmp_path, given={}, compute_loss_func=smoothed)
+    run.run()
+    assert difference(expected.model, run.resources["model"]) == 0
+
+
+# ---- callbacks and the best
+
+
+class Recording(transformers.TrainerCallback):
+    """Notes what it is called with, and asks for things."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.calls.append(("step", state.global_step, state.epoch))
+        control.should_evaluate = state.global_step == 3
+        control.should_training_stop = state.global_step == 6
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **more: Any) -> None:
+        self.calls.append(("evaluate", state.global_step))
+        assert "eval_loss" in metrics
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any, **more: Any) -> None:
+        if "loss" in logs:
+            self.calls.append(("log", state.global_step, logs["loss"], logs["learning_rate"]))
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any, optimizer: Any, **more: Any) -> None:
+        self.calls.append(("begin", state.max_steps, model.training, len(optimizer.param_groups)))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.calls.append(("end", state.global_step))
+
+
+@pytest.mark.full
+def test_callbacks_are_called_and_heard(tmp_path: Path) -> None:
+    theirs, ours = Recording(), Recording()
+    given = {"eval_strategy": "epoch"}
+    expected = there(classifier, tmp_path, given=given, callbacks=[theirs])
+    run = here(classifier, tmp_path, given=given, callbacks=[ours])
+    assert run.run() is Outcome.FINISHED
+    assert ours.calls == theirs.calls
+    assert run.progress["step"]["steps"] == 6
+    assert difference(expected.model, run.resources["model"]) == 0
+
+
+class Everywhere(transformers.TrainerCallback):
+    """Notes where it is called, and ends the first epoch early."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+
+def noting(event: str) -> Any:
+    def call(self: Everywhere, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.calls.append((event, state.global_step, state.epoch if event == "on_step_end" else None))
+        control.should_epoch_stop = event == "on_step_end" and state.global_step == 3
+
+    return call
+
+
+for _event in (
+    "epoch_begin",
+    "step_begin",
+    "substep_end",
+    "pre_optimizer_step",
+    "optimizer_step",
+    "step_end",
+    "epoch_end",
+):
+    setattr(Everywhere, f"on_{_event}", noting(f"on_{_event}"))
+
+
+@pytest.mark.full
+def test_an_epoch_ends_early_and_every_event_is_in_its_place(tmp_path: Path) -> None:
+    theirs, ours = Everywhere(), Everywhere()
+    given = {"gradient_accumulation_steps": 2}
+    expected = there(classifier, tmp_path, given=given, callbacks=[theirs])
+    run = here(classifier, tmp_path, given=given, callbacks=[ours])
+    run.run()
+    assert ours.calls == theirs.calls
+    assert difference(expected.model, run.resources["model"]) == 0
+
+
+BEST = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "num_train_epochs": 3}
+BEST |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}
+
+
+@pytest.mark.full
+def test_it_stops_early_and_has_the_best(tmp_path: Path) -> None:
+    stop = transformers.EarlyStoppingCallback
+    expected = there(classifier, tmp_path / "theirs", given=BEST, callbacks=[stop(2)])
+    run = here(classifier, tmp_path / "ours", tmp_path / "run", given=BEST, callbacks=[stop(2)])
+    run.run()
+    assert run.progress["step"]["steps"] == expected.state.global_step == 6
+    assert run.resources["callbacks"].state.best_metric == pytest.approx(expected.state.best_metric, rel=1e-6)
+    run.load("best")
+    assert difference(expected.model, run.resources["model"]) == 0
+    saved = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "ours" / "best")
+    assert difference(expected.model, saved) == 0
+
+
+@pytest.mark.full
+def test_of_an_adapter_only_the_adapter_is_saved(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    given = {**BEST, "max_steps": 4}
+    expected = there(with_adapter, tmp_path / "theirs", given=given)
+    run = here(with_adapter, tmp_path / "ours", tmp_path / "run", given=given)
+    run.run()
+    run.load("best")
+    assert difference(expected.model, run.resources["model"]) == 0
+    best = tmp_path / "ours" / "best"
+    assert {file.name for file in best.iterdir()} == {"adapter_model.safetensors", "adapter_config.json", "README.md"}
+    assert difference(expected.model, peft.PeftModel.from_pretrained(classifier(), best, is_trainable=True)) == 0
+    frozen = {file.stat().st_ino for file in (tmp_path / "run").glob("checkpoints/*/model.frozen.safetensors")}
+    assert len(frozen) == 1  # of all checkpoints
+
+
+# ---- cut and resumed
+
+CUT = {
+    "a causal model in windows": (gpt2, {"gradient_accumulation_steps": 3, "eval_strategy": "epoch"}),
+    "a classifier with callbacks": (classifier, {"eval_strategy": "steps", "eval_steps": 3}),
+    "an adapter": (
+        with_adapter,
+        {"gradient_accumulation_steps": 2, "eval_strategy": "epoch", "save_strategy": "epoch"},
+    ),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", CUT)
+def test_a_cut_anywhere_is_exact(name: str, tmp_path: Path) -> None:
+    make, given = CUT[name]
+    if make is with_adapter:
+        pytest.importorskip("peft")
+
+    def run(folder: str | None) -> Any:
+        more = {"compute_metrics": accuracy} if make is not gpt2 else {}
+        run_dir = tmp_path / folder if folder else None
+        return here(make, tmp_path / "out", run_dir, given=given, callbacks=[Recording()], **more)
+
+    whole = run(None)
+    whole.run()
+    for cut in (1, 14, 33, 46, 58, 71):
+        first = run(str(cut))
+        first.advance(cut)
+        first.save()
+        resumed = run(str(cut))
+        resumed.run()
+        assert resumed.digest() == whole.digest(), cut
+        assert resumed.metrics == whole.metrics, cut
+        calls = [each.resources["callbacks"].callbacks[0].calls for each in (resumed, whole)]
+        assert calls[0] == calls[1], cut
+
+
+# ---- what arguments mean
+
+
+def test_arguments_are_edits(tmp_path: Path) -> None:
+    given = {"gradient_accumulation_steps": 4, "bf16": True, "eval_strategy": "steps", "eval_steps": 0.25}
+    text = explain_arguments(arguments(tmp_path, **given), steps=10)
+    assert "gradient_accumulation_steps=4: .set('accumulate', every=4).overlay('token_windows')" in text
+    assert "bf16=True: .set('train_batch', precision='bf16-mixed')" in text
+    assert ".set('validate', every=['3 steps', 'end'])" in text
+    assert "num_train_epochs=2: .set('finish', after='2 epochs')" in text
+
+
+def test_what_is_not_trained_here_makes_a_sound_graph(tmp_path: Path) -> None:
+    given = {**BY_STEPS, "fp16": True, "logging_first_step": True, "save_strategy": "best", "save_total_limit": 3}
+    model = with_frozen_embeddings()
+    data = {"train_dataset": labelled(8), "eval_dataset": labelled(4)}
+    graph, _ = setup(model, arguments(tmp_path, **given, metric_for_best_model="accuracy"), **data)
+    assert graph.check() == []
+    assert graph.nodes["checkpoint"].parameters == {
+        "every": "never", "keep": 3, "best": "val/accuracy", "best_mode": "max", "slim": True
+    }  # fmt: skip
+    assert {"unscale", "log_first", "save_pretrained"} <= {*graph.nodes}
+
+
+def with_frozen_embeddings() -> Any:
+    model = classifier()
+    model.bert.embeddings.requires_grad_(False)
+    return model
+
+
+def test_every_argument_has_a_meaning_or_an_error(tmp_path: Path) -> None:
+    known = {name for meaning in meanings(arguments(tmp_path)) for name in meaning.arguments}
+    instead = [name for names in INSTEAD.values() for name in names]
+    assert not known & {*instead}
+    fields = {field.name for field in dataclasses.fields(transformers.Seq2SeqTrainingArguments)}
+    unknown = {name for name in fields - known - {*instead} if not name.startswith(SILENT)}
+    assert unknown == {"sortish_sampler"}  # refused as one of a later version would be
+    assert {*instead} <= fields
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"push_to_hub": True}, "push_to_hub=True has no meaning here; use model.push_to_hub(...) after the run"),
+        ({"report_to": "tensorboard"}, "loggers=[graphtrain.TensorBoard(...)]"),
+        ({"label_smoothing_factor": 0.1}, "use compute_loss_func=..."),
+        ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy='group_by_length' has no meaning"),
+        ({"neftune_noise_alpha": 5.0, "auto_find_batch_size": True}, 'on_out_of_memory="halve"'),
+        ({"eval_strategy": "epoch"}, "eval_strategy='epoch' has no eval_dataset"),
+        ({"save_only_model": True}, "use graphtrain export"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_has_no_meaning_is_an_error(given: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        setup(classifier(), arguments(tmp_path, **given), train_dataset=labelled(4))
+    assert message.lower() in str(caught.value).lower()
+
+
+def test_data_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no train_dataset"):
+        setup(classifier(), arguments(tmp_path))
+    stream = (row for row in labelled(4))
+    with pytest.raises(UsageError, match="has no length"):
+        setup(classifier(), arguments(tmp_path), train_dataset=stream)
+    datasets = pytest.importorskip("datasets")
+    with pytest.raises(UsageError, match="takes none of the columns text"):
+        setup(classifier(), arguments(tmp_path), train_dataset=datasets.Dataset.from_dict({"text": ["a"]}))
+    unlabelled = [{"input_ids": row["input_ids"]} for row in texts(4)]
+    run = here(classifier, tmp_path, given={}, train_dataset=unlabelled)
+    with pytest.raises(UsageError, match="returned no loss for a batch of input_ids"):
+        run.run()
