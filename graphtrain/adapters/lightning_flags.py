@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
+from graphtrain import Graph, UsageError
 from graphtrain.names import suggestion
 
 

@@ -71,10 +71,10 @@ class RunOptions:
             the script, else fit.
         overlay: Add an overlay, as in ema, or a TOML file. Repeatable.
         run_dir: The run is written here, or resumed from here. Default: a new folder in runs.
-        config (FILE): Take settings from a TOML file, with a table for each node.
-        resume (WHAT): auto, never, or a checkpoint: best, newest, a path.
+        config (FILE): Take settings from a TOML file as well.
+        resume (WHAT): auto, never, best, newest, or a path.
         fork (RUN): Begin from a checkpoint of another run, in a new one.
-        init (NAME=FILE): Load weights, as in model=weights.safetensors. Repeatable.
+        init (NAME=FILE): Load weights, as in model=w.safetensors. Repeatable.
         rename (OLD=NEW): The node OLD of the saved graph is NEW now. Repeatable.
         from_setup (NAMES): When resuming, take these from setup: optimizer.lr,...
         from_saved: When resuming, keep what was saved.
@@ -172,6 +172,7 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
 # Options for the start of a run, which a resume does not repeat; and limits that have been reached.
 OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
 OF_THE_END = ("--until=", "--before=")
+_OF_ADAPTERS = ("lightning", "data", "adapter")  # which stand in for a script
 
 
 def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> str:
@@ -284,7 +285,7 @@ def program_command(program: Script) -> Command:
         f"{' '.join(program.words)} accumulate.every=4 --run-dir runs/first",
         cls=ScriptCommand,
         shared=_SHARED,
-        params=parameters_of(RunOptions),
+        params=[each for each in parameters_of(RunOptions) if each.name not in _OF_ADAPTERS],
     )
     def run(settings: Sequence[str], **options: Any) -> int:
         """Train with this script. A run that was interrupted is resumed.

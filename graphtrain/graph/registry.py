@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
 from types import FunctionType
+from typing import TYPE_CHECKING
 
 from graphtrain.graph.elements import NESTED, Node
 from graphtrain.kind import DECLARED, Kind, kind_of, node
@@ -31,6 +32,9 @@ from graphtrain.kind.declaration import drawn_family
 from graphtrain.kind.fields import action_of
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import nearest
+
+if TYPE_CHECKING:
+    from graphtrain.graph.graph import Graph
 
 # Keys at the top of a graph that an overlay does not have.
 _EXTENDS_OR_NODES = re.compile(r"^(?:extends\b|nodes\.|\[nodes)", re.MULTILINE)
@@ -236,3 +240,13 @@ def summary(file: Traversable | None) -> str:
     """The description of the graph or overlay in a file: the comment in its first line; empty if it has none."""
     line = _read(file).partition("\n")[0] if file is not None and file.is_file() else ""
     return line.removeprefix("#").strip() if line.startswith("#") else ""
+
+
+def trains(graph: Graph) -> bool:
+    """True if some node of a graph, or of a body in it, runs a backward pass."""
+    return any(
+        trains(node.body)
+        if node.body is not None
+        else (kind := kind_of_node(node)) is not None and kind.has_effect("backward")
+        for node in graph.nodes.values()
+    )

@@ -16,11 +16,11 @@ from graphtrain.data.loaders import are_loaders, own_data
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node, Problem
-from graphtrain.graph.registry import kind_of_node
+from graphtrain.graph.registry import trains
 from graphtrain.kind import DECLARED, Kind, Read
 from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
 from graphtrain.language.syntax import field_of
-from graphtrain.names import FIT, FOREIGN, quoted, setting_of_fit, suggestion
+from graphtrain.names import FOREIGN, given_to_fit, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     ExpressionTarget,
@@ -205,16 +205,6 @@ def _stage_of(node: ProgramNode) -> str:
         return "train"
     called = {name for read, target in node.plan_node.reads if read.is_step_function for name in resources_of([target])}
     return next((stage for name, stage in _STAGES.items() if name in called), "validate")
-
-
-def trains(graph: Graph) -> bool:
-    """True if some node of a graph, or of a body in it, runs a backward pass."""
-    return any(
-        trains(node.body)
-        if node.body is not None
-        else (kind := kind_of_node(node)) is not None and kind.has_effect("backward")
-        for node in graph.nodes.values()
-    )
 
 
 @final
@@ -452,10 +442,8 @@ class Program:
         for name in unread:
             if name in given and (name in FOREIGN or not may_be_unread(self.resources[name])):
                 hint = suggestion(name, self._readable())
-                if setting := setting_of_fit(name):
-                    value = self.resources[name]
-                    shown = repr(value) if isinstance(value, int | float | str) else "..."
-                    hint = f"it is a setting of the graph: fit({setting}={shown}), which sets {FIT[setting]}"
+                if setting := given_to_fit(name, self.resources[name]):
+                    hint = f"a setting of the graph: {setting}"
                 elif name not in FOREIGN and "did you mean" not in hint:
                     hint = "leave it out, or insert a node that reads it"
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))

@@ -13,10 +13,10 @@ from graphtrain.errors import (
     SaveFailedError,
     UnknownMetricError,
 )
+from graphtrain.graph.registry import trains
 from graphtrain.nodes.end_evaluation import put_back
 from graphtrain.outcome import Outcome
 from graphtrain.plan.scope import slots_of
-from graphtrain.program.bind import trains
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
 from graphtrain.storage.manifest import OWN

@@ -108,8 +108,8 @@ def test_what_a_node_says_of_an_end_or_an_error_is_told(folder: Path, command: C
     (folder / "own.py").write_text(
         text.replace("return model(batch).square().mean()", "l = model(batch).square().mean(); l.backward(); return l")
     )
-    assert command("run", "own.py", *words[2:], "own").code == 1
-    hint = "  hint: `train_batch` runs backward itself: return the loss, without calling loss.backward()"
+    assert command("run", "own.py", *words[2:], "own").code == 2
+    hint = "  hint: leave it out: return the loss alone"
     assert sections(command("explain", "own").out)[""][2] == hint
 
 

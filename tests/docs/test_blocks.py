@@ -159,7 +159,7 @@ def test_commands_that_can_be_typed(line: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["graphtrain rum train.py", "graphtrain run train.py --run_dir r", "true && graphtrain check", "graphtrain show"],
+    ["graphtrain rum train.py", "graphtrain run train.py --run_dir r", "true && graphtrain check", "graphtrain render"],
 )
 def test_commands_that_cannot_be_typed(line: str) -> None:
     with pytest.raises(Exception):  # noqa: B017 - click's own, of a version's making

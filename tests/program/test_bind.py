@@ -10,10 +10,11 @@ import torch
 
 from graphtrain import Edge, Graph, Node, Trigger, node
 from graphtrain.data.samplers import EpochLength
+from graphtrain.graph.registry import trains
 from graphtrain.kind import Read
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget
-from graphtrain.program.bind import Program, trains, without_unread
+from graphtrain.program.bind import Program, without_unread
 from graphtrain.program.whole_run import WholeRun
 
 FIT = Graph.load("fit")
@@ -181,7 +182,7 @@ SAMPLES = "nothing in the graph reads `sampels`"
         ([], {}),
         (["teacher"], {"teacher": "leave it out, or insert a node that reads it"}),
         (["modl", "nothing"], {}),  # state is saved, and None is nothing
-        (["max_epochs"], {"max_epochs": 'that is `finish.after = "N epochs"` here'}),
+        (["max_epochs"], {"max_epochs": 'a setting of the graph: fit(epochs=3), which sets finish.after = "N epochs"'}),
     ],
 )
 def test_a_resource_that_nothing_reads_is_a_problem_if_it_is_new(given: Collection[str], hints: dict[str, str]) -> None:

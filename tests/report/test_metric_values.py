@@ -119,7 +119,7 @@ def test_what_a_kind_adds_to_means_is_kept_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("metrics", "expected"),
     [
-        ({3: 1.0}, "a metric whose name is a int: 3"),
+        ({3: 1.0}, "a metric whose name is an int: 3"),
         ({"phase": torch.zeros((), dtype=torch.complex64)}, "`phase`, a tensor of complex numbers, of shape"),
         ({"step": 1.0}, "`step`, which every row of metrics has already"),
         ({"epoch": 1.0}, "`epoch`, which every row of metrics has already"),
