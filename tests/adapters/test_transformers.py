@@ -260,7 +260,7 @@ CUT = {
 }
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", CUT)
 def test_a_cut_anywhere_is_exact(name: str, tmp_path: Path) -> None:
     make, given = CUT[name]

@@ -729,7 +729,7 @@ MUTATIONS: dict[str, tuple[Patch, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_check_that_lacks_a_rule_is_found_out(
     name: str, examples: list[tuple[Graph, Run]], monkeypatch: pytest.MonkeyPatch

@@ -168,7 +168,7 @@ def test_two_ranks_have_one_state_and_resume_exactly(procedure: Procedure, tmp_p
 # ---- overlays of `fit`
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_trains_and_resumes_or_is_refused(procedure: Procedure, overlay: str, tmp_path: Path) -> None:
     def changed() -> dict[str, Any]:

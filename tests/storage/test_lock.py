@@ -65,11 +65,13 @@ def test_a_crash_leaves_no_lock_even_while_a_worker_outlives_it(tmp_path: Path) 
     deadline = time.monotonic() + 300  # the worker lets go as soon as it runs at all
     while True:
         try:
-            RunLock(tmp_path, print).acquire()
+            lock = RunLock(tmp_path, print)
+            lock.acquire()
             break
         except UsageError:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+    lock.release()
     end(first)
 
 
