@@ -514,3 +514,11 @@ def test_edges_given_in_python_check_like_those_of_a_text() -> None:
     graph = functools.reduce(lambda made, name: made.remove(name), ["clip", "log", "schedule"], FIT)
     assert graph.check() == []
     assert Edge("a", "b") == Edge("a", "b")
+
+
+def test_a_guard_stays_that_others_name_in_turn() -> None:
+    graph = Graph.load("fit").guard("deep", "step.steps > 3").guard("middle", "deep or step.steps > 5")
+    graph = graph.guard("top", "not middle").insert("look", "log", at="decide", before="checkpoint")
+    graph = graph.guard("look_due", "top").remove("schedule")
+    assert {"deep", "middle", "top"} <= graph.guards.keys()
+    assert not {"deep", "middle", "top"} & graph.remove("look").guards.keys()

@@ -667,3 +667,16 @@ def test_a_kind_knows_whether_it_reads_slots_at_the_end() -> None:
 def test_a_tuple_of_any_members_is_taken() -> None:
     assert coerce([1, "a"], tuple) == (1, "a")
     assert coerce([1, 2], tuple[int, ...]) == (1, 2)
+
+
+def test_a_function_is_called_with_its_parameters_and_from_is_for_its_trigger() -> None:
+    called = []
+
+    @node
+    def note(*, every: Trigger = Trigger("1 steps"), scale: float = 1.0) -> None:
+        called.append((str(every), scale))
+
+    graph = Graph.load("fit").insert("note", note, at="decide", before="checkpoint").set("finish", after="4 steps")
+    graph = graph.set("note", **{"scale": 2.5, "from": "3 steps"})
+    assert kind_of(note).passed({"scale": 2.5, "from": "3 steps"}) == {"scale": 2.5}
+    assert graph.check() == [] and called == []
