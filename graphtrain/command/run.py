@@ -262,7 +262,6 @@ def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
             raise click.UsageError("Missing argument 'SCRIPT[:FUNCTION]'.", click.get_current_context())
         return _train(script, settings, made)
     from graphtrain.command.adapted import adapted
-    from graphtrain.command.settings import Settings
 
     settings = [*filter(None, [script]), *settings]
     if any(len(values_in(text.partition("=")[2])) > 1 for text in settings):
