@@ -16,11 +16,6 @@ import pytest
 from graphtrain.kind import DECLARED
 from tests import once, tiers
 from tests.resume import summary
-from tests.tiers import pytest_collection_modifyitems as pytest_collection_modifyitems
-from tests.tiers import pytest_runtest_logreport as pytest_runtest_logreport
-from tests.tiers import pytest_runtest_makereport as pytest_runtest_makereport
-from tests.tiers import pytest_runtest_setup as pytest_runtest_setup
-from tests.tiers import pytest_sessionfinish as pytest_sessionfinish
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - each run of the tests makes a folder of its own there
 _ENOUGH_BYTES = 2 << 30
@@ -43,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Those of a sweep are on the disk. Setting TMPDIR, or `--basetemp`, chooses another place.
     """
+    config.pluginmanager.register(tiers)  # as a plug-in: hooks of this file are not asked about modules of the package
     hypothesis.settings.register_profile("of tests", deadline=None)  # a machine may be busy
     hypothesis.settings.load_profile("of tests")
     # A shell starts what runs in its background with interrupts ignored, `nohup` with hang-ups; tests send both.

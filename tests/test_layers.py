@@ -106,18 +106,40 @@ WITHOUT_TORCH = (*GROUND, "language", "kind", "graph", "plan", "checks", "graphs
 LARGEST_SHARE = 0.15
 
 
-def modules() -> dict[str, ast.Module]:
-    """Every module of the package, folders behind links included: name below `graphtrain` -> syntax tree."""
-    trees = {}
-    for folder in (PACKAGE, *(PACKAGE / name for name in LINKED)):  # a search does not follow links
-        for file in folder.rglob("*.py"):
-            parts = file.relative_to(PACKAGE).with_suffix("").parts
-            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            trees[name] = ast.parse(file.read_text(encoding="utf-8"), str(file))
-    return trees
+def name_of(file: Path) -> str:
+    """The name of a module below `graphtrain`, from its file there."""
+    parts = file.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = modules()
+class Trees(Mapping[str, ast.Module]):
+    """Every module of the package, folders behind links included: name below `graphtrain` -> syntax tree.
+
+    A file is parsed when its tree is asked for: parsing all of them takes three seconds.
+    """
+
+    def __init__(self) -> None:
+        folders = (PACKAGE, *(PACKAGE / name for name in LINKED))  # a search does not follow links
+        self._files = {name_of(file): file for folder in folders for file in folder.rglob("*.py")}
+        self._trees: dict[str, ast.Module] = {}
+
+    def __getitem__(self, name: str) -> ast.Module:
+        if name not in self._trees:
+            file = self._files[name]
+            self._trees[name] = ast.parse(file.read_text(encoding="utf-8"), str(file))
+        return self._trees[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+MODULES = Trees()
 
 
 def lines_of(module: str) -> int:
@@ -257,7 +279,7 @@ def test_the_page_about_the_architecture_names_files_that_exist() -> None:
     assert [name for name in named if not any((folder / name).exists() for folder in (PACKAGE, ROOT))] == []
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("package", sorted({package_of(name) for name in MODULES} - {*DOORS}))
 def test_imports_point_one_way(package: str) -> None:
     assert [pair for pair in against_the_order(MODULES) if package_of(pair[0]) == package] == []
@@ -287,6 +309,7 @@ def test_a_procedure_and_an_adapter_import_what_users_can_import(module: str) ->
             assert not [alias.name for alias in statement.names if within(alias.name, "graphtrain")]
 
 
+@pytest.mark.full
 def test_late_imports_are_listed_with_their_reason() -> None:
     found = late_against_the_order(MODULES)
     listed = {pair for pair in found if any((pair[0], name) in LATE for name in (pair[1], package_of(pair[1])))}
@@ -312,6 +335,7 @@ def test_an_import_against_the_order_is_seen(module: str, imported: str) -> None
     assert (inner, target) in against_the_order({inner: tree})
 
 
+@pytest.mark.full
 def test_no_circle_of_modules() -> None:
     reached: dict[str, set[str]] = {name: imports_at_top(tree) - {""} for name, tree in MODULES.items()}
     while True:
@@ -340,6 +364,7 @@ def test_tests_mirror_the_packages() -> None:
     assert tested - folders == set(), "a package has its tests under its own name"
 
 
+@pytest.mark.full
 def test_nobody_makes_a_second_copy() -> None:
     for module, tree in MODULES.items():
         for name in imports(tree):
@@ -349,7 +374,7 @@ def test_nobody_makes_a_second_copy() -> None:
 # ---- what can be taken away
 
 
-@pytest.mark.first(9)
+@pytest.mark.full
 @pytest.mark.parametrize("name", removable(WITHOUT))
 def test_nothing_that_is_left_imports_a_part(name: str) -> None:
     files = [file for pattern in removal(name, WITHOUT).files for file in ROOT.glob(pattern)]
@@ -361,6 +386,7 @@ def test_nothing_that_is_left_imports_a_part(name: str) -> None:
         assert not (imported if name in WITHOUT else imported | late) & gone, module
 
 
+@pytest.mark.full
 def test_what_a_part_takes_along_is_listed() -> None:
     takes = {name: {*removal(name, WITHOUT).takes} for name in removable(WITHOUT)}
     assert {name: others for name, others in takes.items() if others} == TAKES
@@ -381,6 +407,7 @@ def calls(tree: ast.AST) -> Iterator[str]:
             yield ast.unparse(node.func)
 
 
+@pytest.mark.full
 def test_nothing_runs_what_it_reads() -> None:
     for module, tree in MODULES.items():
         for name in imports(tree):
@@ -398,6 +425,7 @@ def test_what_loads_files_of_torch_loads_weights_only() -> None:
         assert asked == ["True"]
 
 
+@pytest.mark.full
 def test_only_one_package_knows_the_collectives() -> None:
     for module, tree in MODULES.items():
         if package_of(module) != "ranks":
@@ -434,6 +462,7 @@ def test_a_kind_is_declared_without_what_it_works_with(kind: str) -> None:
         assert name.partition(".")[0] not in ("torch", "numpy"), f"{asker} imports {name}: take it by `lazy_import`"
 
 
+@pytest.mark.first(37)
 @pytest.mark.parametrize(
     "module",
     sorted(name for name in MODULES if package_of(name) in WITHOUT_TORCH and not within(name, GALLERY)),
@@ -464,6 +493,7 @@ def test_the_table_of_contents_imports_the_command_late() -> None:
 OF_KINDS = {"Checkpoint", "Schedule"}
 
 
+@pytest.mark.full
 def test_no_two_public_classes_have_one_name() -> None:
     places: dict[str, list[str]] = {}
     for module, tree in MODULES.items():

@@ -19,8 +19,24 @@ FIRST = "not sweep and not full"
 MOST_SECONDS = 1.0
 SLOW = Path(__file__).with_name("slow.toml")
 
+# What is in the second tier as a whole: merely to import a library for it takes seconds. Named, it is run by itself.
+ROOT = Path(__file__).parent.parent
+HEAVY = (
+    ROOT / "graphtrain" / "adapters",
+    ROOT / "tests" / "adapters",
+    ROOT / "graphtrain" / "graphs" / "gallery" / "active_learning" / "active_learning_example.py",
+    ROOT / "tests" / "examples",
+    ROOT / "tests" / "nodes" / "test_metric_objects.py",
+)
+
 _began = 0.0
 _slow: list[tuple[float, str]] = []
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A run of the whole first tier does not look into what is heavy."""
+    is_whole = config.getoption("markexpr") == FIRST and [*map(str, config.args)] == config.getini("testpaths")
+    return True if is_whole and collection_path in HEAVY else None
 
 
 def _processor_seconds() -> float:

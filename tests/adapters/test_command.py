@@ -52,6 +52,7 @@ def net(folder: Path) -> Path:  # noqa: F811
     return folder
 
 
+@pytest.mark.full
 def test_a_module_is_trained_and_resumed(net: Path, command: Command) -> None:  # noqa: F811
     words = ["run", "--lightning", "net.py:Net", "--data", "net.py:Data", "lr=0.05", "size=4", "max_epochs=2"]
     words += ["log.every=1 steps", "--run-dir", "run", "--quiet"]

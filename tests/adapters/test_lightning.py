@@ -92,6 +92,7 @@ def test_it_is_resumed_from_everywhere(name: str, tmp_path: Path) -> None:
     cut(CASES[name], 6, tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FIRST)
 def test_it_is_resumed_from_somewhere(name: str, tmp_path: Path) -> None:
     cut(replace(CASES[name], flags={**CASES[name].flags, "max_epochs": 2}), 1, tmp_path)
@@ -183,6 +184,7 @@ BAD = {
 }
 
 
+@pytest.mark.first(13)
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_be_is_one_sentence_with_the_remedy(name: str) -> None:
     make, given, message = BAD[name]
@@ -203,6 +205,7 @@ class Kept(Validated):
         print("loaded", checkpoint["kept"])
 
 
+@pytest.mark.full
 def test_what_hooks_add_to_a_checkpoint_comes_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     graph, resources = setup(Kept(), train_dataloaders=data(), val_dataloaders=val(), max_epochs=3)
     given = {"device": "cpu", "display": None, "notify": lambda line: None, "run_dir": tmp_path}
@@ -253,6 +256,7 @@ def test_a_hook_that_is_not_overridden_costs_no_node() -> None:
     assert plain.check() == hooked.check() == []
 
 
+@pytest.mark.first(10)
 @pytest.mark.parametrize("name", CASES)
 def test_the_graph_of_a_module_is_sound(name: str) -> None:
     case = CASES[name]

@@ -298,6 +298,7 @@ def test_arguments_are_edits(tmp_path: Path) -> None:
     assert "num_train_epochs=2: .set('finish', after='2 epochs')" in text
 
 
+@pytest.mark.full
 def test_what_is_not_trained_here_makes_a_sound_graph(tmp_path: Path) -> None:
     given = {**BY_STEPS, "fp16": True, "logging_first_step": True, "save_strategy": "best", "save_total_limit": 3}
     model = with_frozen_embeddings()

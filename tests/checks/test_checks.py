@@ -203,6 +203,7 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.first(68)
 @pytest.mark.parametrize(
     ("code", "edit", "thing", "message", "hint"), CASES, ids=[f"{one[0]} {one[2]} {one[3][:30]}" for one in CASES]
 )

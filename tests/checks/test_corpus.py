@@ -84,14 +84,14 @@ def _leads(graph: Graph, first: str, second: str) -> bool:
     return any(edge.target == second for edge in graph.edges[first])
 
 
-@pytest.mark.first(21)
+@pytest.mark.first(16)
 @pytest.mark.parametrize("sound", SOUND, ids=lambda one: one.title)
 def test_a_sound_rewiring_is_silent(sound: Sound) -> None:
     assert sound.graph().check() == []
     assert Graph.from_json(sound.graph().to_json()) == sound.graph()
 
 
-@pytest.mark.first(4)
+@pytest.mark.first(3)
 @pytest.mark.parametrize("sound", SOUND, ids=lambda one: one.title)
 def test_a_sound_rewiring_runs_to_its_end(sound: Sound) -> None:
     """Sound is not only what the checks say: the graph is bound, and goes through its nodes."""

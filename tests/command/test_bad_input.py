@@ -110,7 +110,7 @@ SLIPS = {
 }
 
 
-@pytest.mark.first(23)
+@pytest.mark.first(16)
 @pytest.mark.parametrize("slip", SLIPS.values(), ids=SLIPS)
 @pytest.mark.parametrize("verb", ["run", "check"])
 def test_a_slip_in_a_graph(verb: str, slip: Slip, tiny: Path, command: Command) -> None:
@@ -217,6 +217,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.first(10)
 @pytest.mark.parametrize(("text", "expected"), SCRIPTS.values(), ids=SCRIPTS)
 def test_a_script_that_does_not_fit(text: str, expected: tuple[str, ...], folder: Path, command: Command) -> None:
     (folder / "mine.py").write_text(text)
@@ -298,6 +299,7 @@ WORDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.first(17)
 @pytest.mark.parametrize(("words", "expected"), WORDS.values(), ids=WORDS)
 def test_a_slip_on_the_command_line(words: list[str], expected: tuple[str, ...], tiny: Path, command: Command) -> None:
     before = files(tiny)

@@ -32,6 +32,7 @@ def config(folder: Path) -> Path:
     return folder / "my.toml"
 
 
+@pytest.mark.full
 def test_a_file_sets_arguments_and_parameters_and_the_command_line_wins(config: Path, command: Command) -> None:
     words = ["run", "tiny.py", "--config", "my.toml", "lr=0.3", "finish.after=3 steps", "--run-dir", "r", "--quiet"]
     assert command(*words).code == 0

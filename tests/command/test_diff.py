@@ -104,6 +104,7 @@ def test_names_files_run_directories_and_checkpoints(stopped: Path, command: Com
     assert command("show", "r").out.startswith("fit  start: decide")
 
 
+@pytest.mark.full
 def test_an_overlay_that_only_one_of_two_runs_has_is_one_row(stopped: Path, command: Command) -> None:
     words = ("--overlay", "check_finite", "--until", "1 batches", "--quiet", "--run-dir", "checked")
     assert command(*RUN, *words).code == 0
@@ -113,6 +114,7 @@ def test_an_overlay_that_only_one_of_two_runs_has_is_one_row(stopped: Path, comm
         assert not any("check_loss" in line for line in lines)
 
 
+@pytest.mark.full
 def test_an_unsound_checkpoint_is_passed_over(stopped: Path, command: Command) -> None:
     more = ("finish.after=5 epochs", "checkpoint.keep=100", "--until", "5 batches", "--quiet")
     assert command(*RUN, *more, "--run-dir", "r").code == 0
@@ -149,6 +151,7 @@ def test_what_cannot_be_compared(words: tuple[str, ...], folder: Path, command: 
 # ---- diff of runs
 
 
+@pytest.mark.full
 def test_runs_are_compared_in_what_they_were_set_up_with(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "finish.after=2 epochs", "--quiet"]
     assert command(*words, "--run-dir", "a", "lr=1e-3").code == 0
@@ -172,6 +175,7 @@ def test_runs_are_compared_in_what_they_were_set_up_with(tiny: Path, command: Co
     assert "arguments of setup" in command("diff", str(checkpoint), "b").out
 
 
+@pytest.mark.full
 def test_runs_with_other_code_data_and_flags(tiny: Path, command: Command) -> None:
     words = ["finish.after=2 steps", "--quiet", "--run-dir"]
     assert command("run", "tiny.py", *words, "a").code == 0
@@ -187,12 +191,14 @@ def test_runs_with_other_code_data_and_flags(tiny: Path, command: Command) -> No
     assert ["~", "train_data.length", "4", "4"] not in rows
 
 
+@pytest.mark.full
 def test_a_picture(command: Command, folder: Path) -> None:
     result = command("diff", "fit", "evaluate", "-o", "difference.svg")
     assert result.code == 0 and result.out.endswith("wrote difference.svg\n")
     assert "<svg" in (folder / "difference.svg").read_text()
 
 
+@pytest.mark.full
 def test_a_run_directory_needs_no_torch(stopped: Path) -> None:
     command = [sys.executable, "-X", "importtime", *arguments("diff", "fit", "r")[1:]]
     done = subprocess.run(command, cwd=stopped, capture_output=True, text=True, env=environment(), timeout=300)
@@ -205,6 +211,7 @@ def test_a_run_directory_needs_no_torch(stopped: Path) -> None:
 # ---- every class of change on a resume
 
 
+@pytest.mark.full
 def test_identical(stopped: Path, command: Command) -> None:
     result = command(*RUN, "finish.after=2 epochs", "--run-dir", "r")
     assert result.code == 0 and resumed_line(result.err).endswith("unchanged: exact")
@@ -212,6 +219,7 @@ def test_identical(stopped: Path, command: Command) -> None:
     assert weights("r") == whole(command)
 
 
+@pytest.mark.full
 def test_cosmetic(stopped: Path, command: Command) -> None:
     (stopped / "my.toml").write_text(MINE.replace('"fit"\n', '"mine"\n').replace('extends = "mine"', 'extends = "fit"'))
     result = command(*RUN, "finish.after=2 epochs", "--run-dir", "r", "--graph", "my.toml")
@@ -220,6 +228,7 @@ def test_cosmetic(stopped: Path, command: Command) -> None:
     assert weights("r") == whole(command)
 
 
+@pytest.mark.full
 def test_compatible(stopped: Path, command: Command) -> None:
     result = command(*RUN, "finish.after=2 epochs", "checkpoint.every=1 batches", "--run-dir", "r")
     assert result.code == 0
@@ -228,6 +237,7 @@ def test_compatible(stopped: Path, command: Command) -> None:
     assert Path("r/metrics.jsonl").read_bytes() == Path("whole/metrics.jsonl").read_bytes()
 
 
+@pytest.mark.full
 def test_a_lost_position(stopped: Path, command: Command) -> None:
     (stopped / "my.toml").write_text(RENAMED)
     words = (*RUN, "finish.after=2 epochs", "--run-dir", "r", "--graph", "my.toml")
@@ -245,6 +255,7 @@ def test_a_lost_position(stopped: Path, command: Command) -> None:
     assert "rename" not in command(*words).err, "once is enough"
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("text", ["decide", "=x", "decide=", "decide=a,decide=b"])
 def test_a_renaming_that_is_none(text: str, stopped: Path, command: Command) -> None:
     words = [word for renaming in text.split(",") for word in ("--rename", renaming)]
@@ -252,6 +263,7 @@ def test_a_renaming_that_is_none(text: str, stopped: Path, command: Command) -> 
     assert result.code == 2 and result.err.startswith("error: --rename: ")
 
 
+@pytest.mark.full
 def test_missing_slots(stopped: Path, command: Command) -> None:
     (stopped / "my.toml").write_text(NEEDS_NOISE)
     position = status()["position"]
@@ -264,6 +276,7 @@ def test_missing_slots(stopped: Path, command: Command) -> None:
     assert result.code == 0 and weights("r") == whole(command)
 
 
+@pytest.mark.full
 def test_the_saved_graph(stopped: Path, command: Command) -> None:
     result = command("run", "tiny.py", "--graph", "saved", "--run-dir", "r")
     assert resumed_line(result.err).endswith("unchanged: exact")
@@ -273,7 +286,7 @@ def test_the_saved_graph(stopped: Path, command: Command) -> None:
     assert status()["epoch"] == 3
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("by_path", [True, False])
 def test_the_saved_graph_of_a_named_checkpoint_and_of_a_fork(by_path: bool, stopped: Path, command: Command) -> None:
     (checkpoint,) = (stopped / "r" / "checkpoints").iterdir()

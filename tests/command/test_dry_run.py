@@ -114,6 +114,7 @@ def test_overlays_are_tried_too(overlay: str) -> None:
     assert trainer.progress["train_batch"]["runs"] == 1
 
 
+@pytest.mark.full
 def test_rows_are_recorded_as_often_as_the_option_says(folder: Path, command: Command) -> None:
     (folder / "script.py").write_text(SCRIPT)
     for amount, count in (("2", 4), ("4 steps", 2), ("1 epochs", 1)):

@@ -89,6 +89,7 @@ def rows(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_dir / "test.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.full
 def test_the_best_weights_are_tested(trained: Path, command: Command) -> None:
     """Those of the average, which the run validates; and the row has the step of the checkpoint."""
     before = files(trained)
@@ -112,6 +113,7 @@ def test_the_best_weights_are_tested(trained: Path, command: Command) -> None:
     assert files(trained) == before, "nothing else was written"
 
 
+@pytest.mark.full
 def test_predictions_are_written_beside_the_run(trained: Path, command: Command) -> None:
     before = files(trained)
     best = checkpoint_folder(trained / "best")
@@ -245,6 +247,7 @@ def test_a_run_of_token_windows_is_tested_by_tokens(folder: Path, command: Comma
 # ---- what is refused
 
 
+@pytest.mark.full
 def test_bad_input(trained: Path, command: Command) -> None:
     for words, message in (
         (("test", "script.py"), "name one run, with --run-dir or with --follow"),

@@ -32,6 +32,7 @@ def sections(out: str) -> dict[str, list[str]]:
     return {"": parts[0], **{part[0].rstrip(":"): [line.strip() for line in part[1:]] for part in parts[1:]}}
 
 
+@pytest.mark.full
 def test_a_run_that_failed(folder: Path, command: Command) -> None:
     (folder / "tiny.py").write_text(fails_at(3, 'raise OSError("no\\ndata")'))
     assert command(*RUN).code == 1
@@ -75,6 +76,7 @@ def test_a_run_that_a_signal_stopped(number: signal.Signals, folder: Path, comma
     assert told["next"][1] == "resumes it" and "--resume" not in told["next"][0]
 
 
+@pytest.mark.full
 def test_a_run_that_reached_its_limit(tiny: Path, command: Command) -> None:
     assert command(*RUN, "--until", "3 steps").code == 0
     told = sections(command("explain", "r").out)
@@ -96,6 +98,7 @@ def test_a_run_that_ended_early(folder: Path, command: Command) -> None:
     assert sections(command("explain", "r").out)[""][1] == "  it ended before 10 epochs"
 
 
+@pytest.mark.full
 def test_what_a_node_says_of_an_end_or_an_error_is_told(folder: Path, command: Command) -> None:
     text = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
     (folder / "tiny.py").write_text(text)
@@ -142,6 +145,7 @@ DIVERGING = TINY.replace("(model, batch):", "(model, batch, step):").replace(
 )
 
 
+@pytest.mark.full
 def test_a_run_that_diverged(folder: Path, command: Command) -> None:
     assert DIVERGING.count("nan") == 1
     (folder / "tiny.py").write_text(DIVERGING)

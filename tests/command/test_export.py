@@ -17,6 +17,7 @@ from graphtrain.ranks import Alone, using_ranks
 from tests.resume.rank_runs import run, trainer_of
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_the_weights_of_a_run_are_one_file(tmp_path: Path, world_size: int, capsys: pytest.CaptureFixture[str]) -> None:
     ends = run(world_size, tmp_path / "run", act=lambda trainer: trainer.run(until="1 steps"))
@@ -37,6 +38,7 @@ def test_the_weights_of_a_run_are_one_file(tmp_path: Path, world_size: int, caps
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.sweep)])
 def test_what_was_validated_is_what_is_exported(tmp_path: Path, world_size: int) -> None:
     """In an open window too, in which each rank has statistics of batch norm of its own."""

@@ -37,7 +37,7 @@ def rows(out: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in out.splitlines()]
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("words", [["ls", "runs"], ["ls"], ["status", "runs"]], ids=" ".join)
 def test_every_run_has_a_row(words: list[str], runs: Path, command: Command) -> None:
     result = command(*words)
@@ -134,6 +134,7 @@ FAILED_STARTS = {
 }
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("place", FAILED_STARTS)
 def test_a_run_that_fails_before_it_begins_is_listed(place: str, tiny: Path, command: Command) -> None:
     line, words, error = FAILED_STARTS[place]
@@ -196,6 +197,7 @@ def test_a_mistake_in_the_command_leaves_nothing(tiny: Path, command: Command) -
     assert not (tiny / "r").exists()
 
 
+@pytest.mark.full
 def test_a_run_directory_is_its_only_row(runs: Path, command: Command) -> None:
     assert [row[0] for row in rows(command("ls", "runs/first-9").out)] == ["run", "runs/first-9"]
 

@@ -78,6 +78,7 @@ def status_of(run_dir: Path) -> dict[str, object]:
     return dict(json.loads((run_dir / "status.json").read_text()))
 
 
+@pytest.mark.full
 def test_a_script_is_the_command_and_both_are_one_run(script: Path, command: Command) -> None:
     first = python("train.py", "lr=0.2", "finish.after=2 epochs", "--until", "3 steps", cwd=script)
     assert first.code == 0, first.err
@@ -88,6 +89,7 @@ def test_a_script_is_the_command_and_both_are_one_run(script: Path, command: Com
     assert status_of(script / "runs/train-001")["digest"] == status_of(script / "whole")["digest"]
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [
@@ -104,6 +106,7 @@ def test_errors_are_reported_as_by_the_command(words: list[str], code: int, expe
     assert not (script / "runs").exists()
 
 
+@pytest.mark.full
 def test_the_graph_of_the_script_is_used_unless_another_is_named(script: Path) -> None:
     edited = 'graphtrain.main(setup, graph=graphtrain.Graph.load("fit").set("finish", after="2 steps"))'
     (script / "train.py").write_text(TINY + MAIN.replace("graphtrain.main(setup)", edited))
@@ -151,6 +154,7 @@ def test_help_lists_what_can_be_set(script: Path, command: Command) -> None:
     )
 
 
+@pytest.mark.full
 def test_help_without_a_script_imports_nothing(script: Path) -> None:
     code = (
         "import sys, graphtrain.command as c\nsys.argv[1:] = ['run', '--help']\n"
@@ -239,6 +243,7 @@ def test_loggers_of_a_setup_are_called(script: Path, command: Command) -> None:
     assert (result.code, "`loggers` with a int, which is not callable" in result.err) == (2, True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("left_out", [True, False])
 def test_a_setup_names_what_is_no_state(left_out: bool, script: Path, command: Command) -> None:
     text = TINY.replace(
@@ -284,6 +289,7 @@ def weights(tiny: Path, command: Command) -> Path:
     return next((tiny / "old" / "checkpoints").iterdir()) / "model.safetensors"
 
 
+@pytest.mark.full
 def test_a_warm_start_begins_with_weights_and_is_no_resume(weights: Path, folder: Path, command: Command) -> None:
     words = ["run", "tiny.py", "finish.after=2 steps", "--init", f"model={weights}", "--run-dir", "new"]
     first = command(*words)
@@ -300,6 +306,7 @@ def test_a_warm_start_begins_with_weights_and_is_no_resume(weights: Path, folder
     assert status_of(folder / "by_folder")["digest"] == status_of(folder / "new")["digest"]
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

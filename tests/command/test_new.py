@@ -9,6 +9,7 @@ import pytest
 from tests.command.conftest import Command
 
 
+@pytest.mark.full
 def test_the_script_trains_and_its_figures_make_sense(folder: Path, command: Command) -> None:
     written = command("new")
     assert (written.code, written.out) == (0, "wrote train.py; train with: python train.py\n")

@@ -52,6 +52,7 @@ expression = "step.steps > 3"
 # --- check -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.first(7)
 @pytest.mark.parametrize("graph", known_graphs())
 def test_shipped_graphs_are_sound(graph: str, command: Command) -> None:
     result = command("check", graph, "--strict")
@@ -120,6 +121,7 @@ def test_a_run_uses_kinds_of_its_script(tiny: Path, command: Command) -> None:
 BEGINNINGS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF", "dot": b"digraph", "mmd": b"flowchart"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("suffix", BEGINNINGS)
 def test_render(suffix: str, folder: Path, command: Command) -> None:
     result = command("render", "fit", "-o", f"fit.{suffix}")
@@ -412,6 +414,7 @@ def test_what_needs_no_torch_imports_none(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_a_reader_that_leaves(tmp_path: Path) -> None:
     process = subprocess.Popen(
         arguments("show", "fit"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()

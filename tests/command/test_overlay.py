@@ -53,6 +53,7 @@ def test_the_command_of_a_resume_names_the_overlays(script: Path, command: Comma
     assert command("run", "tiny.py", *BOTH, "--run-dir", "r", "--graph", "saved", "--until", "3 steps").code == 0
 
 
+@pytest.mark.full
 def test_an_overlay_that_the_run_was_made_without_is_refused(script: Path, command: Command) -> None:
     assert command("run", "tiny.py", "--overlay", "carry", "--until", "2 steps", "--run-dir", "r").code == 0
     refused = command("run", "tiny.py", "--overlay", "carry", "--overlay", "ema", "--run-dir", "r")
@@ -68,6 +69,7 @@ def test_an_overlay_that_the_run_was_made_without_is_refused(script: Path, comma
     assert again.code == 0 and "average new" not in again.err
 
 
+@pytest.mark.full
 def test_a_run_that_goes_on_without_its_overlay_reports_it(script: Path, command: Command) -> None:
     command("run", "tiny.py", "--overlay", "carry", "--until", "2 steps", "--run-dir", "r")
     result = command("run", "tiny.py", "--until", "3 steps", "--run-dir", "r")

@@ -103,7 +103,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(torch.equal(one.view(torch.uint8) if one.ndim else one, other.view(torch.uint8) if one.ndim else other))
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("step", [1, 2, 3, 5, 9])
 def test_a_step_has_the_loss_and_the_gradients_it_had(step: int, noted: Path) -> None:
     before = contents(noted / "r")
@@ -117,6 +117,7 @@ def test_a_step_has_the_loss_and_the_gradients_it_had(step: int, noted: Path) ->
     assert contents(noted / "r") == before
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("batch", [1, 4, 8, 9, 24])
 def test_a_batch_is_the_one_it_was(batch: int, noted: Path) -> None:
     replay = replayed(noted / "r", f"{batch} batches")
@@ -133,6 +134,7 @@ def test_a_replay_can_be_continued(noted: Path) -> None:
     assert replay.trainer.digest() == json.loads((noted / "r" / "status.json").read_text())["digest"]
 
 
+@pytest.mark.full
 def test_a_checkpoint_is_a_moment(noted: Path, command: Command) -> None:
     """Nothing is run to it, and what follows is what followed."""
     before = contents(noted / "r")
@@ -285,6 +287,7 @@ def test_refusals(words: list[str], message: str, hint: str, noted: Path, comman
     assert "Traceback" not in result.err
 
 
+@pytest.mark.full
 def test_before_the_oldest_checkpoint_of_a_fork(noted: Path, command: Command) -> None:
     words = [*KEEPING[:-1], "finish.after=4 epochs", "--fork", "r", "--run-dir", "forked", "--quiet"]
     assert command("run", "whole.py", *words).code == 0
@@ -351,7 +354,7 @@ guarded = graph.set("log", every="3 steps").guard("log_due", "log.due and 1 / (3
 """
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("fails", "expected"),
     [

@@ -41,6 +41,7 @@ def printed_command(err: str) -> list[str]:
 # --- From beginning to end -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_run_is_kept_in_a_fresh_directory(tiny: Path, command: Command) -> None:
     for number in (1, 2):
         result = command("run", "tiny.py", "finish.after=2 epochs")
@@ -52,6 +53,7 @@ def test_a_run_is_kept_in_a_fresh_directory(tiny: Path, command: Command) -> Non
     assert first["digest"] == second["digest"], "one seed, one result"
 
 
+@pytest.mark.full
 def test_a_metric_to_show_that_no_row_has_is_reported(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r", "--show"]
     assert "--show los: no row of metrics has `los`; did you mean `loss`?\n" in command(*words, "loss, los").err
@@ -136,6 +138,7 @@ def test_arguments_keep_their_types(folder: Path, command: Command) -> None:
     assert result.out == f"{(1.0, Path('data/x'), [1, 2], 'a', {'more': 'bf16-mixed'})!r}\n"
 
 
+@pytest.mark.full
 def test_another_function_another_graph_another_seed(tiny: Path, command: Command) -> None:
     (tiny / "tiny.py").write_text(TINY + "\ndef other():\n    return setup(batches=2)\n")
     overlay = 'format = 1\nextends = "fit"\n[[edit]]\nset = "finish"\nafter = "3 epochs"\n'
@@ -170,6 +173,7 @@ def test_the_last_line_and_the_status_tell_of_a_loss_that_is_not_finite(folder: 
     assert "run() goes on. `loss` is not finite since step 5" in forked.err, forked.err
 
 
+@pytest.mark.full
 def test_a_finished_run_is_reported(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r"]
     assert command(*words).code == 0
@@ -236,6 +240,7 @@ def test_the_directory_of_another_run_is_refused_with_all_that_differs(tiny: Pat
     assert refused.err.endswith("or run(from_saved=True); or begin another run, with another --run-dir\n")
 
 
+@pytest.mark.full
 def test_a_finished_training_can_be_trained_further_or_forked(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "batches=3", "--run-dir", "r"]
     assert command(*words[:2], "finish.after=1 epochs", "--run-dir", "r").code == 0
@@ -254,6 +259,7 @@ def test_quiet_prints_errors_only(tiny: Path, command: Command) -> None:
 # --- Until, and the command that resumes -----------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_until_and_the_printed_command(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "lr=0.05", "finish.after=3 epochs", "--run-dir", "whole", "--seed", "3").code == 0
     words = ["run", "tiny.py", "lr=0.05", "finish.after=3 epochs", "--seed", "3", "--resume", "never"]
@@ -278,6 +284,7 @@ def test_until_an_amount_already_reached_changes_nothing(tiny: Path, command: Co
     assert (status_of(tiny / "r")["step"], status_of(tiny / "r")["digest"]) == (5, digest)
 
 
+@pytest.mark.full
 def test_resume_from_a_named_checkpoint(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "checkpoint.keep=9", "--run-dir", "r"]
     assert command(*words, "finish.after=3 epochs").code == 0
@@ -431,6 +438,7 @@ def test_a_killed_run_is_interrupted_and_a_second_interrupt_is_at_once(
 # --- Forked from another run ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_fork_begins_from_another_run_and_continues_by_itself(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "finish.after=2 epochs", "--run-dir", "whole").code == 0
     assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "old").code == 0
@@ -445,6 +453,7 @@ def test_a_fork_begins_from_another_run_and_continues_by_itself(tiny: Path, comm
     assert (again.code, "was finished before" in again.err) == (0, True)
 
 
+@pytest.mark.full
 def test_a_fork_begins_from_a_checkpoint_of_another_run(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "finish.after=2 epochs", "--run-dir", "whole").code == 0
     words = ["finish.after=2 epochs", "checkpoint.every=1 epochs", "checkpoint.keep=9"]
@@ -476,6 +485,7 @@ def test_a_fork_that_cannot_be_leaves_nothing(words: list[str], message: str, ti
     assert not (tiny / "new").exists()
 
 
+@pytest.mark.full
 def test_a_run_stops_before_a_node(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r"]
     first = command(*words, "--before", "step")
@@ -496,6 +506,7 @@ def test_the_option_csv(tiny: Path, command: Command) -> None:
     assert (tiny / "r" / "metrics.csv").read_text().startswith("step,epoch,")
 
 
+@pytest.mark.full
 def test_where_the_time_goes_is_drawn(tiny: Path, command: Command) -> None:
     words = ("finish.after=2 epochs", "--quiet")
     assert command("run", "tiny.py", "--run-dir", "r", "--time-nodes", *words).code == 0

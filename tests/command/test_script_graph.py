@@ -55,6 +55,7 @@ def test_every_command_uses_the_graph_of_the_script(pieces: tuple[str, str], fol
     assert "2 steps" in listed.rpartition("finish.after")[2].splitlines()[0]
 
 
+@pytest.mark.full
 def test_a_run_begun_by_python_is_resumed_by_the_command(folder: Path) -> None:
     (folder / "train.py").write_text(NAMED)
     first = python("train.py", "--run-dir", "r", "--until", "1 steps", cwd=folder)
@@ -63,6 +64,7 @@ def test_a_run_begun_by_python_is_resumed_by_the_command(folder: Path) -> None:
     assert "unchanged: exact" in second.err and status_of("r")["step"] == 2
 
 
+@pytest.mark.full
 def test_commands_that_accept_a_graph_accept_a_script(folder: Path, command: Command) -> None:
     (folder / "train.py").write_text(NAMED)
     assert command("check", "train.py").out == "train.py: no problems (15 nodes)\n"
@@ -123,6 +125,7 @@ def test_two_graphs_are_an_error(folder: Path, command: Command) -> None:
     assert "calls main with different graphs, in lines" in command("show", "train.py").err
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("definition", ["def graph(): pass", "import json as graph", "graph = 3"])
 def test_what_is_no_graph_is_named(definition: str, folder: Path, command: Command) -> None:
     (folder / "train.py").write_text(f"import graphtrain\n{TINY}\n{definition}\n" + GUARDED.format("setup"))

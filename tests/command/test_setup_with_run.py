@@ -55,6 +55,7 @@ def test_it_is_the_run_of_the_command_line(words: list[str], printed: str, scrip
     assert "is made for" not in result.err
 
 
+@pytest.mark.full
 def test_a_resume_and_a_replay_get_the_same_number(script: Path, command: Command) -> None:
     words = ["run", "cycle.py", "accumulate.every=4", "finish.after=3 epochs"]
     whole = command(*words, "--run-dir", "whole")

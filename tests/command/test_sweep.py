@@ -199,6 +199,7 @@ def test_a_run_whose_script_is_imported_is_listed(
     ]
 
 
+@pytest.mark.full
 def test_the_runs_that_are_there_are_compared_before_the_first_one(processes: Processes, command: Command) -> None:
     made = ["run", "tiny.py", "lr=0.1", "finish.after=2 epochs", "--run-dir", "runs/s/lr=0.1", "--quiet"]
     assert command(*made).code == 0

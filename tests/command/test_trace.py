@@ -83,6 +83,7 @@ def test_columns_stand_below_one_another(script: Path, command: Command) -> None
     assert len({one.start("reasons") for one in lines if one["reasons"]}) == 1
 
 
+@pytest.mark.full
 def test_without_the_option_there_is_no_line_and_the_same_result(script: Path, command: Command) -> None:
     plain, traced = command(*WORDS, "--run-dir", "a"), command(*WORDS, "--run-dir", "b", "--trace")
     assert "trace" not in plain.err and "trace" in traced.err
@@ -97,6 +98,7 @@ def test_with_quiet_there_is_nothing_else(script: Path, command: Command) -> Non
     assert result.err.splitlines() and all(LINE.fullmatch(line) for line in result.err.splitlines())
 
 
+@pytest.mark.full
 def test_a_run_until_and_its_continuation_are_one_run(script: Path, command: Command) -> None:
     whole = lines_of(command(*WORDS, "--run-dir", "a", "--trace"))
     parts = lines_of(command(*WORDS, "--run-dir", "b", "--trace", "--until", "1 steps"))

@@ -85,6 +85,7 @@ def test_links_of_a_run_directory_are_not_followed(tiny: Path, command: Command)
     assert (tiny / "secret").read_text() == '{"state": "secret", "position": "secret"}'
 
 
+@pytest.mark.full
 def test_a_status_of_another_program_is_no_run(tiny: Path, command: Command) -> None:
     """It is refused, for a fork and with --resume never; and an empty `runs` stays."""
     assert command("run", "tiny.py", "--until", "4 steps", "--run-dir", "r", "--quiet").code == 0
@@ -149,6 +150,7 @@ def test_a_file_that_is_no_graph_is_not_quoted(name: str, tiny: Path, command: C
 # ---- what is gone
 
 
+@pytest.mark.full
 def test_what_is_gone_when_a_run_is_resumed(tiny: Path, command: Command) -> None:
     (tiny / "mine.toml").write_text(PLAIN)
     words = ["tiny.py", "--graph", "mine.toml", "--run-dir", "r", "--quiet"]
@@ -183,6 +185,7 @@ def test_what_is_gone_when_a_run_is_resumed(tiny: Path, command: Command) -> Non
     assert command("run", *[word.replace("mine.toml", "saved") for word in words]).code == 0
 
 
+@pytest.mark.full
 def test_the_current_folder_is_gone(tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     (tiny / "gone").mkdir()
     monkeypatch.chdir(tiny / "gone")

@@ -156,6 +156,7 @@ def test_a_run_that_was_interrupted_and_resumed_is_proved(folder: Path, command:
     assert result.out.rstrip().endswith(f"{len(names)} spans: bitwise equal")
 
 
+@pytest.mark.full
 def test_with_a_plain_data_loader(folder: Path, command: Command) -> None:
     (folder / "whole.py").write_text(WHOLE)
     assert command("run", "whole.py", "plain=true", *KEEPING, "--run-dir", "r", "--quiet").code == 0
@@ -163,7 +164,7 @@ def test_with_a_plain_data_loader(folder: Path, command: Command) -> None:
     assert (result.code, [row[-1] for row in rows(result)]) == (0, ["equal", "equal"])
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("position", ["validate/eval_batch", "clip", "train_batch", "step", "zero_grad", "end_epoch"])
 def test_checkpoints_at_odd_places(position: str, folder: Path, command: Command) -> None:
     """Inside a validation, inside an open window, between a step and the clearing of its gradients."""
@@ -276,7 +277,7 @@ decide = ["end if done", "begin"]
 """
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_body_that_trains_is_replayed_by_its_own_clock(is_lost: bool, folder: Path, command: Command) -> None:
     (folder / "mine.py").write_text(GLOBAL_ITERATOR if is_lost else TINY)
@@ -339,6 +340,7 @@ def test_a_computation_that_is_not_repeatable_is_distinguished_from_lost_state(
     assert differing(result)
 
 
+@pytest.mark.full
 def test_a_step_that_is_not_repeatable_once_in_a_while(folder: Path, command: Command) -> None:
     """The node is the first at which the replays part, not the first that there is."""
     late = OF_THE_SYSTEM.replace("def training_step(model, batch):", "def training_step(model, batch, step):").replace(
@@ -362,7 +364,7 @@ LOSSES = {
 }
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("path", LOSSES)
 def test_every_kind_of_field_is_compared(path: str, folder: Path, command: Command) -> None:
     """A function that does something in the run and not in the replay: it looks for a file."""
@@ -385,6 +387,7 @@ def test_every_kind_of_field_is_compared(path: str, folder: Path, command: Comma
     assert any(one.startswith(path) for one in differing(result)), result.out
 
 
+@pytest.mark.full
 def test_a_place_that_is_not_reached_is_a_difference(folder: Path, command: Command) -> None:
     """The same state, but the way past it was another one."""
     kinds = (
@@ -435,6 +438,7 @@ def test_progress_that_is_lost_is_found_and_the_replay_ends(folder: Path, comman
     assert result.err == "exact except for what changed: train_data (length 6 -> 4)\n"
 
 
+@pytest.mark.full
 def test_a_checkpoint_that_a_span_ends_with_is_not_read_again_for_the_next(
     tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -492,6 +496,7 @@ def test_arguments_come_from_the_run_and_from_the_command_line(folder: Path, com
     assert "This changed since the run, and may be the reason: lr 1.0 -> 2.0." in changed.out
 
 
+@pytest.mark.full
 def test_an_argument_that_cannot_be_read_back_is_asked_for(folder: Path, command: Command) -> None:
     (folder / "mine.py").write_text(TINY.replace('name: str = "tiny"', "day: object = None"))
     assert (
@@ -504,6 +509,7 @@ def test_an_argument_that_cannot_be_read_back_is_asked_for(folder: Path, command
     assert command("verify", "mine.py", "day=2026-01-02", "--run-dir", "r").code == 0
 
 
+@pytest.mark.full
 def test_defaults_are_those_of_the_run(folder: Path, command: Command) -> None:
     former = "lr: float = 0.1, make: object = torch.nn.Linear, batches: int = 4, gone: int = 1"
     text = TINY.replace('lr: float = 0.1, batches: int = 4, name: str = "tiny"', former)
@@ -516,6 +522,7 @@ def test_defaults_are_those_of_the_run(folder: Path, command: Command) -> None:
     assert (result.code, result.err) == (0, "exact except for what changed: mine.py, gone 1 -> not given\n"), result
 
 
+@pytest.mark.full
 def test_a_change_of_code_is_reported_first(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "r").code == 0
     (tiny / "tiny.py").write_text(TINY + "\n# changed\n")
@@ -523,6 +530,7 @@ def test_a_change_of_code_is_reported_first(tiny: Path, command: Command) -> Non
     assert (result.code, result.err) == (0, "exact except for what changed: tiny.py\n")
 
 
+@pytest.mark.full
 def test_a_warm_start_is_gone_through_again(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "first").code == 0
     weights = sorted((tiny / "first" / "checkpoints").iterdir())[-1] / "model.safetensors"
@@ -532,6 +540,7 @@ def test_a_warm_start_is_gone_through_again(tiny: Path, command: Command) -> Non
     assert rows(command("verify", "tiny.py", "--run-dir", "r"))[0][-1] == "equal"
 
 
+@pytest.mark.full
 def test_a_fork_begins_at_its_first_checkpoint(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "first").code == 0
     words = ["run", "tiny.py", "checkpoint.keep=9", "finish.after=3 epochs", "--run-dir", "r", "--fork", "first"]
@@ -542,6 +551,7 @@ def test_a_fork_begins_at_its_first_checkpoint(tiny: Path, command: Command) -> 
     assert "skipped the span before 000001-step-4: the run started from 0" in result.err
 
 
+@pytest.mark.full
 def test_how_a_run_began_must_be_known(tiny: Path, command: Command) -> None:
     graph = Graph.load("fit").set("checkpoint", keep=9).set("finish", after="2 epochs")
     setup = import_script(Path("tiny.py")).setup
@@ -571,6 +581,7 @@ def test_a_line_that_was_given_up_is_passed_over(tiny: Path, command: Command) -
     assert [row[2] for row in rows(result)] == ["4", "0", "4", "4"]
 
 
+@pytest.mark.full
 def test_hyper_parameters_that_a_person_changed_are_no_difference(tiny: Path, command: Command) -> None:
     words = ["checkpoint.keep=99", "--run-dir", "r"]
     assert command("run", "tiny.py", *words, "finish.after=1 epochs").code == 0
@@ -582,6 +593,7 @@ def test_hyper_parameters_that_a_person_changed_are_no_difference(tiny: Path, co
     assert {row[-1] for row in rows(result)} == {"equal"}
 
 
+@pytest.mark.full
 def test_a_graph_whose_ending_was_raised(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "checkpoint.keep=99", "--run-dir", "r"]
     assert command(*words, "finish.after=1 epochs").code == 0
@@ -590,6 +602,7 @@ def test_a_graph_whose_ending_was_raised(tiny: Path, command: Command) -> None:
     assert (result.code, {row[-1] for row in rows(result)}) == (0, {"equal"})
 
 
+@pytest.mark.full
 def test_a_graph_that_was_rewired_between_two_checkpoints(tiny: Path, command: Command) -> None:
     seed_everything(0)
     graph = Graph.load("fit").set("checkpoint", every="4 batches", keep=99)
@@ -606,6 +619,7 @@ def test_a_graph_that_was_rewired_between_two_checkpoints(tiny: Path, command: C
     assert [row[:2] for row in rows(result)][1] == names[:2]
 
 
+@pytest.mark.full
 def test_a_span_that_cannot_be_gone_through_is_one_of_several(folder: Path, command: Command) -> None:
     """From a node that the graph of the next checkpoint does not have."""
     (folder / "tiny.py").write_text(TINY)
@@ -643,6 +657,7 @@ def test_checkpoints_by_the_clock_are_met_again(folder: Path, command: Command) 
 # --- Refusals --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_an_unsound_checkpoint_is_named(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "checkpoint.keep=99", "finish.after=3 epochs", "--run-dir", "r").code == 0
     torn = sorted((tiny / "r" / "checkpoints").iterdir())[1]
@@ -655,7 +670,7 @@ def test_an_unsound_checkpoint_is_named(tiny: Path, command: Command) -> None:
     assert [row[2] for row in rows(result)][:2] == ["4", "8"], "the span goes over it"
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
@@ -689,6 +704,7 @@ def test_a_script_or_run_directory_that_is_not_there(tiny: Path, command: Comman
     assert command("verify", "tiny.py").code == 2
 
 
+@pytest.mark.full
 def test_state_that_cannot_be_loaded_back_is_reported_for_its_span(folder: Path, command: Command) -> None:
     """A resource whose state is not loaded exactly: no replay from there can be begun."""
     forgetful = TINY.replace(

@@ -93,6 +93,7 @@ def test_a_run_that_goes_back_to_a_checkpoint_is_proved_across_it(forked: Path, 
     assert [cut["result"] for cut in report["cuts"]] == ["equal"] * 3
 
 
+@pytest.mark.full
 def test_what_no_checkpoint_has_is_found_and_kept(forked: Path, command: Command) -> None:
     (forked / "mine.py").write_text(HIDDEN["the environment"])
     words = ["verify", "mine.py", "finish.after=2 epochs", "--cuts", "1", "--cuts-seed", "3", "--keep", "kept"]
@@ -108,6 +109,7 @@ def test_what_no_checkpoint_has_is_found_and_kept(forked: Path, command: Command
     assert again.code == 0 and f"resumed kept/cut-{cut}: " in again.err, "a cut can be resumed again"
 
 
+@pytest.mark.full
 def test_two_runs_that_differ_are_reported_before_anything_is_resumed(forked: Path, command: Command) -> None:
     (forked / "mine.py").write_text(CLOCK)
     result = command("verify", "mine.py", "finish.after=1 epochs", "--cuts", "1")

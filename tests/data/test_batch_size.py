@@ -57,7 +57,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "size", "other", "prefetch"),
     [("shuffled", 4, 8, True), ("in order", 8, 3, False), ("sampler", 4, None, True), ("workers", 4, 8, False)],
@@ -115,6 +115,7 @@ def test_until_a_batch_of_the_new_size_is_fetched_the_position_stays(tmp_path: P
     assert "cut into" not in line
 
 
+@pytest.mark.full
 def test_workers_may_end_before_a_batch_of_the_new_size_is_fetched(tmp_path: Path) -> None:
     run(Loader(range(COUNT), 4, shuffle=True), tmp_path, "3 batches")
     trainer, seen, _ = run(Loader(range(COUNT), 8, shuffle=True, num_workers=1), tmp_path, "3 batches")
@@ -158,6 +159,7 @@ def test_between_two_epochs_nothing_is_cut(tmp_path: Path) -> None:
     assert "train_data: batch size 8, was 4" in line and "cut into" not in line
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [0, 2])
 def test_another_number_of_workers_is_named_aside(count: int, tmp_path: Path) -> None:
     run(Loader(range(COUNT), 4), tmp_path, "3 batches")

@@ -133,7 +133,7 @@ def pair(inputs: torch.Tensor) -> Pair:
     return Pair(inputs, 0)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "made",
     [
@@ -150,6 +150,7 @@ def test_a_batch_ahead_that_has_no_plain_form_is_drawn_again(
     assert_exact(made, tmp_path)
 
 
+@pytest.mark.full
 def test_a_plain_batch_ahead_is_in_the_checkpoint(tmp_path: Path) -> None:
     trainer, seen = run_over(Unsized(lambda inputs: inputs), tmp_path)
     trainer.run()
@@ -208,7 +209,7 @@ class GrowingSampler(BufferedSampler):
         return 7 + 3 * self.epoch
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "made",
     [
@@ -251,7 +252,7 @@ def test_more_batches_than_its_length(tmp_path: Path, assert_exact: AssertExact)
     assert_exact(lambda: DataLoader(Told(5, 15), 2), tmp_path)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "empty",
     [

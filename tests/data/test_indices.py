@@ -199,6 +199,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.first(10)
 @pytest.mark.parametrize(("indices", "message"), REFUSED)
 def test_wrong_numbers_are_refused(indices: Any, message: str) -> None:
     trainer, _, _ = run_of(graph_of(lambda count: indices), Loader(SAMPLES, batch_size=3))

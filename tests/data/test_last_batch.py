@@ -119,6 +119,7 @@ def test_a_run_that_is_not_exact_is_resumed_and_the_next_resume_of_it_is_exact(t
     assert resumed(lines).endswith(": exact")
 
 
+@pytest.mark.full
 def test_a_batch_that_the_step_changes_is_not_compared(tmp_path: Path) -> None:
     for name in ("Loader", "stream"):
         assert cut_and_resume(DATA[name], tmp_path / name, step=disturbing).endswith(": exact")
@@ -139,7 +140,7 @@ def test_batches_of_a_list_that_the_step_changes_are_saved(tmp_path: Path) -> No
     assert cut.digest() == whole.digest()
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("wrapped", "unwrapped"),
     [
@@ -187,6 +188,7 @@ def test_batches_of_a_long_list_that_the_step_changes_are_reported(until: str, t
     assert f"not exact: {reported}" in resumed(lines)
 
 
+@pytest.mark.full
 def test_data_that_changes_while_it_is_trained_on_is_not_compared(tmp_path: Path) -> None:
     """What the resume draws again is not what was trained on, and the run is exact all the same."""
 

@@ -97,20 +97,20 @@ def with_own_generator() -> DataLoader[Any]:
     return DataLoader(range(COUNT), 2, sampler=RandomSampler(range(COUNT), True, generator=generator))
 
 
-@pytest.mark.first(2)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("drawn", DRAWN)
 @pytest.mark.parametrize("kind", [Buffered, SizedBuffered])
 def test_a_shuffle_buffer(drawn: str, kind: Callable[[str], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(lambda: kind(drawn), tmp_path)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("drawn", DRAWN)
 def test_a_shuffle_buffer_in_validation(drawn: str, tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(lambda: {"train_data": Buffered("torch"), "val_data": SizedBuffered(drawn)}, tmp_path)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("drawn", "workers"), [*((name, 0) for name in DRAWN), ("torch", 2)])
 def test_an_iterable_data_set_in_a_data_loader(
     drawn: str, workers: int, tmp_path: Path, assert_exact: AssertExact
@@ -118,7 +118,7 @@ def test_an_iterable_data_set_in_a_data_loader(
     assert_exact(lambda: DataLoader(BufferedSet(drawn), 2, num_workers=workers), tmp_path)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("drawn", "workers"), [*((name, 0) for name in DRAWN), ("torch", 2)])
 @pytest.mark.parametrize("kind", ["sampler", "batch_sampler"])
 def test_a_sampler_that_draws_while_it_is_iterated_over(
@@ -132,6 +132,7 @@ def test_a_sampler_that_draws_while_it_is_iterated_over(
     assert_exact(made, tmp_path)
 
 
+@pytest.mark.full
 def test_a_data_loader_whose_iterator_is_its_own(tmp_path: Path, assert_exact: AssertExact) -> None:
     class Wrapped(DataLoader[Any]):
         def __iter__(self) -> Any:
@@ -153,6 +154,7 @@ def test_two_loaders_that_share_a_generator(tmp_path: Path, assert_exact: Assert
     assert_exact(made, tmp_path)
 
 
+@pytest.mark.full
 def test_draws_that_nobody_else_comes_between_are_as_in_a_loop_by_hand(tmp_path: Path) -> None:
     """A generator that training does not draw from gives what it gives by hand, however bit by bit that is."""
     by_hand = with_own_generator()

@@ -77,7 +77,7 @@ def test_data_sets_of_hugging_face(name: str, tmp_path: Path, assert_exact: Asse
     assert_exact(HUGGING_FACE[name], tmp_path)
 
 
-@pytest.mark.first(2)
+@pytest.mark.first(1)
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("made", OTHERS.values(), ids=OTHERS)
 def test_other_data(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:

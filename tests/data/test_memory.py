@@ -149,7 +149,7 @@ SILENT: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("made", SILENT.values(), ids=SILENT)
 def test_what_is_exact_is_not_reported(made: Callable[[], Any], tmp_path: Path) -> None:
     assert reports(made(), tmp_path, ("6 batches",)) == []
@@ -158,6 +158,7 @@ def test_what_is_exact_is_not_reported(made: Callable[[], Any], tmp_path: Path) 
     assert resumed(lines).endswith(": exact")
 
 
+@pytest.mark.full
 def test_a_cache_of_what_is_drawn_is_reported_where_it_outlives_its_epoch(tmp_path: Path) -> None:
     """In the second epoch the cache gives what was drawn in the first."""
     data = Loader(Caching(), 2, shuffle=True, num_workers=1, persistent_workers=True)

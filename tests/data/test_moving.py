@@ -118,6 +118,7 @@ def transfer(batch: torch.Tensor, device: torch.device) -> dict[str, torch.Tenso
     return {"inputs": batch.to(device) + 1}
 
 
+@pytest.mark.full
 def test_a_function_of_the_user_moves_batches_of_training_and_validation(tmp_path: Path) -> None:
     whole = make(transfer=transfer)
     whole.run()

@@ -239,6 +239,7 @@ def test_cuts_with_workers(made: Made, tmp_path: Path, assert_exact: AssertExact
     assert_exact(made, tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "made", [LAZY["Loader"], *(pytest.param(LAZY[name], marks=pytest.mark.sweep) for name in [*LAZY][1:])], ids=LAZY
 )
@@ -246,6 +247,7 @@ def test_a_generator_that_is_made_in_a_fetch_is_seeded(made: Made, tmp_path: Pat
     assert_exact(made, tmp_path)
 
 
+@pytest.mark.full
 def test_a_generator_of_a_data_loader_that_is_made_in_a_fetch_is_continued(tmp_path: Path) -> None:
     """No two runs are alike; a resumed run uses the generator that it had."""
     whole, seen = run_over(DataLoader(LazilySeeded(), 2, shuffle=True), tmp_path)
@@ -290,6 +292,7 @@ def test_a_node_that_is_replaced_in_mid_epoch_leaves_data_as_it_is(tmp_path: Pat
     assert after == seen
 
 
+@pytest.mark.full
 def test_what_has_no_plain_form_stays_in_a_process_that_goes_on() -> None:
     """An open file, say: the very object, not what a description of it would give."""
 

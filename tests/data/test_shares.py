@@ -89,6 +89,7 @@ def test_every_batch_is_loaded_once_from_any_place(world_size: int, early: bool)
             assert stepped == [size] * ((BATCHES - first) // size) + [rest] * (rest > 0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_a_window_that_is_stepped_early_loses_nothing(world_size: int) -> None:
     expected = [batch.tolist() for batch in noisy_loader().batches(1)]

@@ -107,20 +107,20 @@ OBJECTS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
 def test_cuts(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(made, tmp_path, epochs=3)
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
 def test_cuts_in_validation(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     """Its state is restored for the next validation too if the cut is outside a validation."""
     assert_exact(lambda: {"train_data": made(), "val_data": made()}, tmp_path, epochs=2)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
 def test_cut_twice_in_one_epoch(made: Callable[[], Any], tmp_path: Path) -> None:
     """What is reported after a resume is the position that the object has come to since."""
@@ -148,6 +148,7 @@ class SizedUnended(Unended):
         return COUNT
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("made", "prefetch", "epoch", "known"),
     [(Unended, False, 1, "the epoch before had 6"), (SizedUnended, True, 0, "its length is 6")],
@@ -183,6 +184,7 @@ def test_nothing_is_drawn_again(tmp_path: Path) -> None:
     assert data.opened == 2
 
 
+@pytest.mark.full
 def test_what_is_reported_after_a_resume_is_what_was_loaded(tmp_path: Path) -> None:
     """Also where the object itself has moved: by an iterator that fetches ahead, say."""
 
@@ -309,7 +311,7 @@ TORCHDATA: dict[str, Callable[[], Any]] = {
 
 
 # In a sweep all of them in both ways.
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("made", "resume"),
     [
@@ -326,6 +328,7 @@ def test_cuts_of_a_stateful_data_loader(
     assert_exact(made, tmp_path, edit=lambda graph: graph.set("next_batch", resume=resume))
 
 
+@pytest.mark.full
 def test_a_stateful_data_loader_for_validation(tmp_path: Path, assert_exact: AssertExact) -> None:
     """Its `iter` draws from the global generator: not so when its state is put back for a later validation."""
     assert_exact(lambda: {"train_data": [torch.ones(2)] * 6, "val_data": stateful(Noisy(), 4, shuffle=True)}, tmp_path)

@@ -118,6 +118,7 @@ def messages(root: Path) -> list[str]:
     return found
 
 
+@pytest.mark.full
 def test_every_message_that_is_explained_is_one_of_the_source() -> None:
     table = (DOCS / "resuming.md").read_text(encoding="utf-8").split("| message | what to do |")[1].split("\n\n")[0]
     explained = re.findall(r"^\| ``(.+?)`` \|", table, re.MULTILINE)

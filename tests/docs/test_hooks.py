@@ -119,7 +119,7 @@ def examples() -> dict[str, Graph]:
     return dict(page()["examples"])
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", examples())
 def test_an_example_trains_as_the_loop_by_hand(name: str) -> None:
     expected, trained = resources(schedule_of(name)), resources(schedule_of(name))
@@ -134,6 +134,7 @@ def test_an_example_trains_as_the_loop_by_hand(name: str) -> None:
     assert ("scheduler" in name) == (rates[0] != 0.05), "the schedule has moved, where there is one"
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("name", examples())
 def test_the_graph_manual_takes_the_body_of_an_example_as_it_is(name: str) -> None:
     """It asks for them by name: they are what `self.optimizers()` and `self.lr_schedulers()` are there."""
@@ -203,6 +204,7 @@ def assert_equal(trained: dict[str, Any], expected: dict[str, Any]) -> None:
         assert torch.equal(weight, weight_by_hand)
 
 
+@pytest.mark.full
 def test_gradients_scaled_by_a_validation_train_as_the_loop_by_hand() -> None:
     expected, trained = resources(None), resources(None)
     guiding = [torch.full((2, 3), 0.5), torch.ones(2, 3)]
@@ -232,6 +234,7 @@ def test_a_loop_of_ones_own_trains_as_the_loop_by_hand() -> None:
     assert_equal(trained, expected)
 
 
+@pytest.mark.full
 def test_a_hook_is_called_and_a_loop_inside_another_is_shorter() -> None:
     names = page()
     seen: list[int] = []

@@ -172,7 +172,7 @@ def test_a_translation_does_what_the_option_does(translation: Translation) -> No
         assert set(expected["more"]["checkpoints"]) | {newest} == set(kept)
 
 
-@pytest.mark.first(10)
+@pytest.mark.first(8)
 @pytest.mark.parametrize("batches", [1, 3, 4, 5, 10])
 @pytest.mark.parametrize("accumulate", [1, 3, 4])
 @pytest.mark.parametrize("epochs", [1, 3])

@@ -101,6 +101,7 @@ def test_heads_that_do_not_divide_the_width_are_refused(folder: Path, command: C
 # --- Its own graph ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_its_graph_counts_tokens_and_ends_by_them(charlm: ModuleType) -> None:
     assert charlm.GRAPH.check() == []
     resources = charlm.setup(**TINY)

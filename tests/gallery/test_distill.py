@@ -37,7 +37,7 @@ def test_its_weights_are_written_once(tmp_path: Path) -> None:
     assert len({path.stat().st_ino for path in files}) == 1
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("cut", ["2 steps", "7 batches"])
 def test_it_need_not_be_written_at_all(cut: str, tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole")

@@ -82,7 +82,7 @@ def test_its_example_subclasses_nothing_of_graphtrain(procedure: Procedure) -> N
 # ---- what it does
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 def test_it_equals_the_loop_by_hand(procedure: Procedure, tmp_path: Path) -> None:
     trained = finished(procedure.trainer(tmp_path))
     resources = procedure.resources()
@@ -192,7 +192,7 @@ def test_an_overlay_trains_and_resumes_or_is_refused(procedure: Procedure, overl
 BAD = [(name, wrong) for name, procedure in PROCEDURES.items() for wrong in procedure.bad]
 
 
-@pytest.mark.first(8)
+@pytest.mark.first(6)
 @pytest.mark.parametrize(("name", "wrong"), BAD, ids=lambda value: value.replace(" ", "_"))
 def test_bad_input_is_an_error_before_anything_trains(name: str, wrong: str) -> None:
     procedure = PROCEDURES[name]

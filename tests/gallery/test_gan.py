@@ -50,6 +50,7 @@ def update(supplied: dict[str, Any], part: str, batches: list[torch.Tensor], div
     supplied[f"{part}_optimizer"].step()
 
 
+@pytest.mark.full
 def test_two_ranks_train_as_the_loop_by_hand() -> None:
     """The last round of an epoch has one batch: a short window of the critic, and the mean of one of the generator."""
 

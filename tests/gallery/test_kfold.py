@@ -27,6 +27,7 @@ def test_the_folds_are_those_of_scikit_learn() -> None:
             assert [begin_fold(range(samples), fold) for fold in range(folds)] == expected
 
 
+@pytest.mark.full
 def test_rows_have_the_fold_and_metrics_are_of_what_was_held_out() -> None:
     trainer = PROCEDURE.trainer()
     trainer.run()
@@ -77,6 +78,7 @@ def test_cuts_in_the_second_fold_are_exact(tmp_path: Path) -> None:
         assert (resumed.digest(), resumed.metrics) == (whole.digest(), whole.metrics), positions[cut]
 
 
+@pytest.mark.full
 def test_another_number_of_folds_is_refused_once_one_is_over(tmp_path: Path) -> None:
     """The parts would overlap those that are over."""
     first = PROCEDURE.trainer(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from graphtrain import Graph, Trainer
@@ -31,6 +32,7 @@ def by_graph(graph: Graph, **more: Any) -> Trainer:
     return trainer
 
 
+@pytest.mark.full
 def test_two_ranks_train_as_the_loop_by_hand() -> None:
     """Each evaluation has the gradients and the losses of both; so a line search stops at the same place on each."""
 

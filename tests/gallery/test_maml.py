@@ -25,6 +25,7 @@ def whole() -> Trainer:
     return trainer
 
 
+@pytest.mark.full
 def test_the_second_order_equals_the_loop_by_hand_and_no_first_order(whole: Trainer) -> None:
     expected = resources()
     seed_everything(0)
@@ -105,6 +106,7 @@ def test_shared_and_unused_weights_are_adapted(is_second_order: bool) -> None:
         torch.testing.assert_close(shared.get_parameter(name), weight)
 
 
+@pytest.mark.full
 def test_a_save_in_the_inner_loop_is_made_behind_it(whole: Trainer, tmp_path: Path) -> None:
     """The gradients keep a graph of operations, which no file holds."""
     first = second_order(tmp_path)
@@ -119,6 +121,7 @@ def test_a_save_in_the_inner_loop_is_made_behind_it(whole: Trainer, tmp_path: Pa
     assert (resumed.digest(), resumed.metrics) == (whole.digest(), whole.metrics)
 
 
+@pytest.mark.full
 def test_a_model_may_have_the_step_as_a_method() -> None:
     class Model(torch.nn.Module):
         def __init__(self) -> None:

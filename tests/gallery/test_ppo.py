@@ -103,6 +103,7 @@ def test_what_is_not_one_number_for_each_environment_is_refused() -> None:
             collect_rollout(env, function, Recorder(lambda: (0, 0.0)), steps=4)
 
 
+@pytest.mark.full
 def test_a_cut_among_minibatches_has_the_environments_as_they_were(tmp_path: Path) -> None:
     whole = PROCEDURE.trainer()
     whole.run()

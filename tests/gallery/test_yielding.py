@@ -132,7 +132,7 @@ def test_a_function_that_yields_too_few_losses_is_named() -> None:
         run(of_the_page(), **yielded() | {"training_step": one_loss})
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("cut", [4, 7, 19])
 def test_a_cut_between_the_losses_of_a_function_is_made_behind_them(cut: int, tmp_path: Path) -> None:
     whole = run(of_the_page(), **yielded())

@@ -60,6 +60,7 @@ def test_helpers_of_the_shipped_kinds_are_no_kinds() -> None:
     assert known_graphs() == sorted(known_graphs())
 
 
+@pytest.mark.full
 def test_names_are_known_and_families_drawn_without_importing_a_kind() -> None:
     program = (
         "import sys\n"
@@ -72,6 +73,7 @@ def test_names_are_known_and_families_drawn_without_importing_a_kind() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
 
 
+@pytest.mark.full
 def test_every_shipped_kind_is_found_without_torch() -> None:
     program = (
         "import sys\n"

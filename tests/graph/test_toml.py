@@ -651,6 +651,7 @@ def test_problems_of_a_nested_file_name_that_file(tmp_path: Path) -> None:
     assert problem.where == f"{tmp_path / 'inner.toml'}:11"
 
 
+@pytest.mark.full
 def test_reading_writing_and_drawing_import_no_kind_and_no_torch() -> None:
     code = """
 import sys

@@ -47,6 +47,7 @@ def test_it_has_no_problem_not_even_a_warning(graph: Graph) -> None:
     assert graph.allow == ()
 
 
+@pytest.mark.first(12)
 def test_it_saves_and_loads_back_equal(graph: Graph, tmp_path: Path) -> None:
     path = tmp_path / "copy.toml"
     graph.save(path)
@@ -73,7 +74,7 @@ def test_an_edit_is_another_graph(graph: Graph) -> None:
     assert Graph.from_json(edited.to_json()) == edited != Graph.from_json(graph.to_json())
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 def test_its_pictures_show_every_node(graph: Graph, tmp_path: Path) -> None:
     from graphtrain.viz import render, svg
 
@@ -105,6 +106,7 @@ def batches(count: int, seed: int, size: int = 4) -> list[torch.Tensor]:
     return [torch.rand(size, 3, generator=generator) for _ in range(count)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted({*SHIPPED} - {*PROCEDURES}))
 def test_it_runs_to_its_end_with_stand_ins(graph: Graph, tmp_path: Path) -> None:
     """Those of the gallery have resources of their own, and tests that run them."""
@@ -171,7 +173,7 @@ DATA: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.first(5)
+@pytest.mark.full
 @pytest.mark.parametrize("made", DATA.values(), ids=DATA)
 @pytest.mark.parametrize("seed", [None, 5])
 def test_an_evaluation_leaves_modes_weights_and_generators_as_they_were(
@@ -247,7 +249,7 @@ def test_every_evaluation_of_a_run_sees_the_same_random_numbers() -> None:
     assert len(set(noise)) == 1
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("made", DATA.values(), ids=DATA)
 def test_training_goes_the_same_way_with_validation_and_without(made: Callable[[], Any]) -> None:
     def trained(**more: Any) -> dict[str, list[float]]:

@@ -113,6 +113,7 @@ def test_a_cut_anywhere_writes_each_sample_once(tmp_path: Path, suffix: str) -> 
         assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.full
 def test_a_run_that_is_cut_after_the_file_is_complete_makes_it_again(tmp_path: Path) -> None:
     for suffix in ("safetensors", "jsonl"):
         file, run_dir = tmp_path / f"p.{suffix}", tmp_path / suffix
@@ -172,6 +173,7 @@ def test_a_file_that_exists_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "p.jsonl").read_text() == "mine\n"
 
 
+@pytest.mark.full
 def test_a_part_that_was_changed_is_refused(tmp_path: Path) -> None:
     for suffix, change in (("jsonl", b"x"), ("safetensors", b"x"), ("jsonl", b"")):
         file, run_dir = tmp_path / f"p.{suffix}", tmp_path / f"{suffix}{len(change)}"

@@ -131,6 +131,7 @@ def test_an_amount_is_counted_in_the_unit_of_a_clock(term: Term, base: str, coun
     assert (str(term.base), term.counted) == (base, counted)
 
 
+@pytest.mark.full
 @given(st.fractions(min_value=Fraction(1, 10**6), max_value=10**9, max_denominator=10**6))
 def test_an_amount_reads_back_as_it_was_written(amount: Fraction) -> None:
     term = Term(amount, "steps")
@@ -138,6 +139,7 @@ def test_an_amount_reads_back_as_it_was_written(amount: Fraction) -> None:
     assert Fraction(decimal(amount)) == amount
 
 
+@pytest.mark.full
 @given(st.fractions(min_value=0, max_value=1000), st.fractions(min_value=Fraction(1, 100), max_value=100))
 def test_the_next_multiple_is_the_first_beyond(value: Fraction, amount: Fraction) -> None:
     multiple = next_multiple(value, amount)

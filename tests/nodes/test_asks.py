@@ -96,7 +96,7 @@ def test_it_trains_what_the_loop_by_hand_trains(name: str) -> None:
     assert trainer.progress["next_batch"]["batches"] == sum(lengths)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["stop in mid-window", "end every epoch", "end some, then stop"])
 @pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.sweep)])
 def test_wherever_it_is_cut_it_is_exact(name: str, step: int, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ class Endless:
             yield torch.full((3, 2), number / 10)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("prefetch", [False, pytest.param(True, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", DATA)
 def test_an_epoch_of_any_data_ends(name: str, prefetch: bool, tmp_path: Path) -> None:
@@ -251,6 +251,7 @@ def asking_of_rank(rank_of_asking: int, ask: Ask, batches: int) -> dict[str, Any
     return {"training_step": step, "is_plain": True}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_rank_that_asks_is_enough(rank: int) -> None:
     ends = run(2, None, **asking_of_rank(rank, STOP, 4))
@@ -268,7 +269,7 @@ def test_an_epoch_that_was_its_last_batch_ends_no_other() -> None:
     assert {(end.progress["next_batch"]["epoch"], end.progress["next_batch"]["batches"]) for end in ends} == {(1, 15)}
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("ask", [STOP, END_EPOCH])
 @pytest.mark.parametrize("cuts", [(16,), pytest.param(range(1, 40), marks=pytest.mark.sweep)])
 def test_what_one_rank_asks_survives_a_cut(ask: Ask, cuts: Any, tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ def test_every_cut_is_exact(kind: str, batches: int, prefetch: bool, tmp_path: P
     cuts_are_exact(tmp_path, range(1, 1000, 1 if batches < 7 else 3), graph, DATA[kind])
 
 
+@pytest.mark.full
 def test_of_several_loaders_together_and_with_a_limit(tmp_path: Path) -> None:
     assert [number for *_, number in seen_of(with_epochs_of(4, 2), lists(3, 2))] == [0, 1, 2, 0, 1, 2, 0, 1]
     limited = with_epochs_of(5, 2).set("next_batch", limit=3)
@@ -203,6 +204,7 @@ def test_data_that_ends_before_its_length_is_read_again() -> None:
     assert [number for *_, number in seen_of(with_epochs_of(3, 2), Short())] == [0, 1, 0, 1, 0, 1]
 
 
+@pytest.mark.full
 def test_a_run_goes_on_with_another_number_and_without_one(tmp_path: Path) -> None:
     seen: Seen = []
     for batches, until in ((3, "4 batches"), (2, "9 batches"), (None, "11 batches")):
@@ -230,7 +232,7 @@ def at_ranks(graph: Graph, data: Callable[[], Any], run_dir: Path | None = None,
     return run_ranks(2, program)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["Loader", "list", "unsized"])
 @pytest.mark.parametrize("batches", [3, pytest.param(7, marks=pytest.mark.sweep)])
 def test_ranks_take_turns_and_no_round_goes_beyond_an_epoch(kind: str, batches: int, tmp_path: Path) -> None:

@@ -93,6 +93,7 @@ def due_at(trainer: Trainer) -> Iterator[int]:
             yield batches
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("checkpoint", "expected"),
     [
@@ -126,7 +127,7 @@ def test_the_best_stay_and_are_named(graph: Any, mode: str, tmp_path: Path) -> N
     assert read_status(tmp_path)["best"] == {"metric": "val/loss", **table["checkpoints"][0]}
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("if_busy", ["wait", "skip"])
 def test_where_only_the_metric_is_new_it_takes_the_place_of_the_newest(if_busy: str, tmp_path: Path) -> None:
     """`checkpoint` comes first in `decide`, so that the validation follows a checkpoint of the same state."""
@@ -224,7 +225,7 @@ FILES: dict[str, Any] = {
 }
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize("name", FILES)
 def test_a_resume_trusts_the_file_as_far_as_it_can(name: str, tmp_path: Path) -> None:
     """What holds no ranking is refused; else values that the checkpoints hold themselves are known without it."""
@@ -254,6 +255,7 @@ def test_a_resume_trusts_the_file_as_far_as_it_can(name: str, tmp_path: Path) ->
     assert not list(tmp_path.glob("*.tmp"))
 
 
+@pytest.mark.full
 def test_what_was_measured_after_the_save_is_known_after_a_resume(tmp_path: Path) -> None:
     graph = saved_first(every="2 batches", mode="sync")
     trainer_of(graph, tmp_path).run(until="3 batches")
@@ -266,6 +268,7 @@ def test_what_was_measured_after_the_save_is_known_after_a_resume(tmp_path: Path
     assert steps(tmp_path) == [2, 16]
 
 
+@pytest.mark.full
 def test_what_was_given_up_is_no_longer_ranked(tmp_path: Path) -> None:
     graph = fit(keep=10, keep_best=2)
     trainer_of(graph, tmp_path).run()
@@ -285,6 +288,7 @@ def test_what_was_ranked_before_the_best_is_known_when_the_best_is_given_up(tmp_
     assert ranking(tmp_path) == [(6, 4.0), (2, 5.0)]
 
 
+@pytest.mark.full
 def test_a_fork_has_a_ranking_of_its_own(tmp_path: Path) -> None:
     trainer_of(fit(), tmp_path / "run").run(until="11 batches")
     newest = checkpoints(tmp_path / "run")[-1]
@@ -294,6 +298,7 @@ def test_a_fork_has_a_ranking_of_its_own(tmp_path: Path) -> None:
     assert ranking(tmp_path / "run") == [(10, 3.0)]
 
 
+@pytest.mark.full
 def test_another_metric_and_another_mode_are_ranked_from_then_on(tmp_path: Path) -> None:
     trainer_of(fit(), tmp_path).run(until="9 batches")
     assert ranking(tmp_path) == [(6, 4.0)]
@@ -431,6 +436,7 @@ def test_two_nodes_that_rank_in_different_ways_are_refused(second: dict[str, Any
 # A metric that nobody records
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("best", "message", "hint"),
     [
@@ -476,6 +482,7 @@ def test_a_metric_of_training_is_allowed(best: str, tmp_path: Path) -> None:
     assert ranking(tmp_path) and not any("no row of metrics" in line for line in said)
 
 
+@pytest.mark.full
 def test_a_metric_that_no_row_has_is_an_error_once_all_that_record_have_run(tmp_path: Path) -> None:
     """At the row of epoch 1; at those before, `end_epoch` had not run yet."""
     trainer = trainer_of(with_count(best="val_los", every="4 batches"), tmp_path)
@@ -512,6 +519,7 @@ def test_what_another_evaluation_gives_is_waited_for() -> None:
         trainer_of(twice.set("checkpoint", best="acc")).run()
 
 
+@pytest.mark.full
 def test_a_fork_waits_for_the_rows_of_its_own(tmp_path: Path) -> None:
     trainer_of(fit(every="4 batches"), tmp_path / "run").run(until="9 batches")
     fork = trainer_of(fit(every="1 batches"), tmp_path / "fork")

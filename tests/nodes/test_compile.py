@@ -162,7 +162,7 @@ def test_what_is_compiled_computes_the_same(step: Any, precision: str, compiler:
     assert_same(trainer.resources["model"].state_dict(), plain.resources["model"].state_dict())
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("step", [loss_alone, with_metrics, Owner])
 def test_a_shape_is_compiled_once(step: Any, compiler: Compiler) -> None:
     make_trainer(step).run()
@@ -247,6 +247,7 @@ def test_evaluation_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert modes == [True] * (BATCHES * EPOCHS)
 
 
+@pytest.mark.full
 def test_the_model_keeps_its_names(compiler: Compiler) -> None:
     trainer = make_trainer()
     model = trainer.resources["model"]
@@ -285,6 +286,7 @@ def test_it_may_be_changed_at_a_resume(before: bool, compiler: Compiler, tmp_pat
     assert_same(changed.resources["model"].state_dict(), whole.resources["model"].state_dict())
 
 
+@pytest.mark.full
 def test_a_missing_compiler_is_reported_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor.exc import InvalidCxxCompiler
 

@@ -277,7 +277,7 @@ class Mirror(Ranks):
         return []
 
 
-@pytest.mark.first(3)
+@pytest.mark.full
 def test_it_runs_and_has_the_effects_it_declares_and_no_others(kind: Kind, example: Example) -> None:
     with using_ranks(Mirror() if RANKS in kind.optional else Alone()):
         trainer = example.trainer()
@@ -330,7 +330,7 @@ def changes(before: Snapshot, after: Snapshot, ran_backward: bool) -> set[str]:
     return effects
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("cuts", ["one", pytest.param("several", marks=pytest.mark.sweep)])
 def test_a_resumed_run_is_the_same_to_the_last_bit(cuts: str, example: Example, tmp_path: Path) -> None:
     whole = example.trainer()
@@ -351,7 +351,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(cuts: str, example: Example, 
         assert second.digest() == whole.digest(), f"cut before {first.position}"
 
 
-@pytest.mark.first(7)
+@pytest.mark.first(4)
 def test_every_field_and_parameter_can_be_read(kind: Kind, example: Example) -> None:
     trainer = example.trainer()
     trainer.advance(30 if example.graph.name == "fit" else 5)
@@ -364,7 +364,7 @@ def test_every_field_and_parameter_can_be_read(kind: Kind, example: Example) -> 
                 assert type(value) is field.type, f"{path}.{name}"
 
 
-@pytest.mark.first(13)
+@pytest.mark.first(9)
 def test_numbers_that_mean_nothing_are_refused(kind: Kind, example: Example) -> None:
     for name, parameter in kind.parameters.items():
         for value in meaningless(parameter):

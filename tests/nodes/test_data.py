@@ -110,6 +110,7 @@ def test_random_numbers_differ_from_sample_to_sample_batch_to_batch_and_epoch_to
     assert len(set(collated)) == 9
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_global_generators_neither_matter_nor_move(workers: int) -> None:
     loader = noisy(shuffle=True, num_workers=workers)
@@ -345,6 +346,7 @@ def test_a_limit_ends_the_epoch_in_every_kind_of_data(made: Callable[[int], Any]
     assert seen == [(0.0, False, False), (1.0, True, False)] * 2
 
 
+@pytest.mark.first(10)
 @pytest.mark.parametrize(("made", "sized"), KINDS.values(), ids=KINDS)
 def test_empty_data_of_every_kind(made: Callable[[int], Any], sized: bool) -> None:
     node = fetching(made(0))
@@ -425,6 +427,7 @@ def trainer(run_dir: Path | None, data: Any, notify: Callable[[str], None] = pri
     )
 
 
+@pytest.mark.full
 def test_a_run_refuses_what_it_could_not_resume_before_it_trains(tmp_path: Path) -> None:
     persistent = DataLoader(batches_of(3), batch_size=None, num_workers=1, persistent_workers=True)
     with pytest.raises(DataError, match=r"DataLoader with persistent_workers=True cannot be resumed exactly"):

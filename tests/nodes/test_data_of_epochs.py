@@ -78,7 +78,7 @@ def together() -> dict[str, Any]:
 # ---- overfit
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize("make_data", [loader, together, lambda: DataLoader(NUMBERS, 2), lambda: [*NUMBERS.split(2)]])
 def test_every_epoch_has_the_same_batches(make_data: Any, tmp_path: Path) -> None:
     graph = FIT.set("next_batch", overfit=3)
@@ -123,6 +123,7 @@ class Growing:
         return iter(NUMBERS[: 2 * len(self)].split(2))
 
 
+@pytest.mark.full
 def test_data_that_is_told_the_epoch_is_a_function_of_it(tmp_path: Path) -> None:
     firsts = [parts[0][0][0] for parts in seen_of(FIT, Growing())]
     assert firsts == [0, 0, 2, 0, 2, 4]
@@ -271,7 +272,7 @@ edges.fit    = ["end if done", "fit"]
 """
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("make_data", [loader, together, Growing])
 def test_data_of_a_nested_graph_goes_on_unless_it_is_to_repeat(make_data: Any, tmp_path: Path) -> None:
     graph = Graph.loads(IN_A_BODY).set("fit/finish", after="1 epochs").set("fit/checkpoint", every="never")

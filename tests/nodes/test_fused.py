@@ -94,6 +94,7 @@ def without_fused(state: dict[str, Any]) -> dict[str, Any]:
     return {**state, "param_groups": groups}
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_it_equals_the_loop_with_a_fused_optimizer(make: Make, fused: bool) -> None:
@@ -152,7 +153,7 @@ def test_several_optimizers_are_fused() -> None:
     assert seen == [True, True]
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_every_cut_equals_the_run_never_cut(make: Make, tmp_path: Path) -> None:
     whole = make_trainer(make, tmp_path / "whole")
@@ -167,7 +168,7 @@ def test_every_cut_equals_the_run_never_cut(make: Make, tmp_path: Path) -> None:
         assert not [line for line in said if "fused" in line]
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 @pytest.mark.parametrize(("before", "after"), [(False, True), (True, False)])
 def test_it_may_be_changed_at_a_resume_which_reports_it(make: Make, before: bool, after: bool, tmp_path: Path) -> None:
@@ -190,6 +191,7 @@ def test_a_rewired_run_uses_the_new_value(tmp_path: Path) -> None:
     assert seen and seen == [[None, None]] * len(seen)
 
 
+@pytest.mark.full
 def test_an_optimizer_that_was_made_fused_stays_so(tmp_path: Path) -> None:
     """By default the step is as the optimizer was made, and a resume reports nothing."""
     made = functools.partial(MAKES["AdamW"], fused=True)

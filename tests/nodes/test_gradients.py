@@ -89,6 +89,7 @@ def norm(tensor: torch.Tensor, p: float) -> float:
 # ---- clip_adaptive
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("ratio", [0.01, 0.3])
 @pytest.mark.parametrize("leave_out", [(), ("head",), ("body.3.weight", "scale")])
 def test_gradients_are_clipped_by_the_norms_of_units(ratio: float, leave_out: tuple[str, ...]) -> None:
@@ -124,6 +125,7 @@ def test_a_name_of_no_parameter_is_refused() -> None:
 # ---- gradient_norm
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("p", [2.0, 1.0, 3.5, math.inf])
 @pytest.mark.parametrize("per_parameter", [False, True])
 def test_rows_have_the_mean_norm_of_their_steps(p: float, per_parameter: bool) -> None:
@@ -156,6 +158,7 @@ def test_it_is_the_norm_before_clipping_and_changes_nothing() -> None:
     assert max(row.get("gradient_norm", 0) for row in measured.metrics) > 0.2
 
 
+@pytest.mark.full
 def test_rows_of_a_cut_run_are_those_of_one_never_cut(tmp_path: Path) -> None:
     graph = graph_of("gradient_norm").set("gradient_norm", per_parameter=True)
     whole = trainer_of(graph)

@@ -216,7 +216,7 @@ def keeping() -> dict[str, Any]:
     return {"first": Counting(), "second": Counting(), "third": [CLEAN, NOISY]}
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("graph", [FIT, FIT.set("validate", every="0.3 epochs")], ids=["once", "often"])
 def test_loaders_that_keep_their_own_position_go_on_from_there(tmp_path: Path, graph: Graph) -> None:
     graph = graph.set("finish", after="1 epochs")
@@ -325,6 +325,7 @@ def test_a_limit_that_leaves_nothing_is_refused(limit: float, data: Any, message
         make(FIT.set("validate/next_batch", limit=limit), val_data=data).run()
 
 
+@pytest.mark.full
 def test_other_loaders_in_the_middle_of_a_validation_are_refused(tmp_path: Path) -> None:
     first = make(FIT, tmp_path)
     first.advance(place_of(FIT, "noisy"))

@@ -169,7 +169,7 @@ def expect_cuts_are_exact(
         assert second.digest() == whole.digest(), f"cut before {first.position}"
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("combine", ["cycle", "shortest", "longest"])
 def test_a_cut_anywhere_is_exact(tmp_path: Path, combine: str) -> None:
     expect_cuts_are_exact(tmp_path, (20, 45), FIT.set("next_batch", combine=combine))
@@ -207,6 +207,7 @@ class Growing(torch.utils.data.Dataset[torch.Tensor]):
         return torch.full((2,), float(self.given))
 
 
+@pytest.mark.full
 def test_what_data_holds_is_kept_for_each_loader(tmp_path: Path) -> None:
     def growing() -> dict[str, Any]:
         return {"a": Loader(Growing(), batch_size=1), "b": DataLoader(Growing(), batch_size=1), "c": [numbers(1)] * 5}
@@ -242,6 +243,7 @@ def test_ranks_take_turns_in_the_batches_of_all_loaders(tmp_path: Path) -> None:
         assert [digest for digest, *_ in at_ranks(FIT, tmp_path / str(cut))] == [digest for digest, *_ in whole]
 
 
+@pytest.mark.full
 def test_a_cut_between_two_epochs_of_ranks_loads_what_was_saved(tmp_path: Path) -> None:
     """With nothing left out of the state, the digest that is saved is compared."""
 

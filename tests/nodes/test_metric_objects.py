@@ -207,6 +207,7 @@ def whole(name: str) -> Trainer:
     return trainer
 
 
+@pytest.mark.first(6)
 @ALL
 def test_it_has_the_values_of_a_loop_by_hand(name: str) -> None:
     assert recorded(whole(name)) == by_hand(name)
@@ -214,7 +215,7 @@ def test_it_has_the_values_of_a_loop_by_hand(name: str) -> None:
     assert not any("preds" in metric or "target" in metric for row in whole(name).metrics for metric in row)
 
 
-@pytest.mark.first(3)
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "batch"), [(name, 1 + number % 4) for number, name in enumerate(OBJECTS)])
 def test_it_is_exact_through_a_cut_in_a_validation(name: str, batch: int, tmp_path: Path) -> None:
     step = functools.partial(step_returning, OBJECTS[name][1])
@@ -239,7 +240,7 @@ def evaluated(name: str, number: int) -> dict[str, float]:
 
 
 # With 1 batch, one of the ranks has none.
-@pytest.mark.first(6)
+@pytest.mark.first(4)
 @pytest.mark.parametrize("number", [1, 5])
 @ALL
 def test_ranks_record_what_one_process_does(name: str, number: int) -> None:
@@ -280,6 +281,7 @@ def test_more_than_a_thousand_batches_are_exact_through_a_cut(tmp_path: Path) ->
     assert second.metrics == whole.metrics and second.digest() == whole.digest()
 
 
+@pytest.mark.full
 def test_of_ranks_rows_of_the_log_and_of_epochs_are_of_all() -> None:
     def seen(ranks: Any = None) -> list[list[float]]:
         objects = {"it": Quantiles(), "epoch/it": Quantiles()}

@@ -169,6 +169,7 @@ def test_flags_are_put_back_when_the_step_function_raises() -> None:
     assert trainer.resources["model"].generator.weight.requires_grad
 
 
+@pytest.mark.full
 def test_a_cut_run_equals_one_never_cut(tmp_path: Path) -> None:
     whole, length = trainer_of(graph_of()), 0
     while whole.position != "end":

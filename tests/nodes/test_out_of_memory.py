@@ -152,6 +152,7 @@ def test_uneven_parts_weigh_as_their_samples(monkeypatch: pytest.MonkeyPatch) ->
     torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
 
 
+@pytest.mark.full
 def test_a_cut_run_equals_one_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Backward, "most", SAMPLES // 2)
     whole = trainer_of(graph_of())

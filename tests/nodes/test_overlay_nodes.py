@@ -370,6 +370,7 @@ def test_plateau_and_its_scheduler_have_one_mode() -> None:
         trainer_of(FIT.overlay("plateau").set("plateau", mode="max"), [1] * 8, **given).run()
 
 
+@pytest.mark.full
 def test_a_healthy_run_is_not_sent_back_by_the_defaults(tmp_path: Path) -> None:
     """Losses that fall by a factor of thousands, with outliers as small data sets have them."""
     graph = FIT.overlay("rollback").set("finish", after="4 epochs")

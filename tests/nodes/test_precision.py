@@ -90,6 +90,7 @@ def test_the_graph_equals_the_loop_written_by_hand(training: str, validation: st
     assert all(one.dtype == torch.float32 for one in trainer.resources["model"].parameters())
 
 
+@pytest.mark.full
 def test_every_choice_of_precisions_gives_other_losses() -> None:
     """What the comparison above would not notice: autocast that changes nothing."""
     for one, other in itertools.combinations(itertools.product([WHOLE, HALF], repeat=2), 2):
@@ -161,6 +162,7 @@ def test_autocast_is_left_when_the_step_function_raises() -> None:
     assert not torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.full
 def test_a_cut_run_equals_one_never_cut(tmp_path: Path) -> None:
     graph = graph_with(HALF, HALF)
     whole = small_trainer(tmp_path / "whole", graph=graph)
@@ -283,6 +285,7 @@ def test_a_precision_of_the_model_equals_the_loop_written_by_hand(precision: str
     assert trainer.read("batch")["inputs"].dtype == torch.float32, "the batch in the slot is as the data gave it"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("precision", TRUE)
 def test_a_cut_run_in_it_equals_one_never_cut(precision: str, tmp_path: Path) -> None:
     graph = true_graph(precision, "ema")
@@ -355,6 +358,7 @@ def test_the_type_of_a_model_does_not_change_by_rewiring() -> None:
     assert trainer.resources["model"].weight.dtype == torch.bfloat16
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("until", ["3 batches", "1 epochs"])
 @pytest.mark.parametrize(("before", "now"), [("32-true", "bf16-true"), ("64-true", "32-true")])
 def test_a_checkpoint_of_another_precision_is_refused(before: str, now: str, until: str, tmp_path: Path) -> None:

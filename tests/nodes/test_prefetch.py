@@ -88,12 +88,13 @@ def test_cuts_are_exact(made: Callable[[], Any], tmp_path: Path, assert_exact: A
     assert_exact(made, tmp_path, edit=prefetching)
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize("made", [DATA[name] for name in ("Loader", "DataLoader", "unsized", "list")])
 def test_cuts_are_exact_with_a_limit(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(made, tmp_path, edit=limited)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "made",
     [
@@ -111,6 +112,7 @@ def test_cuts_are_exact_where_the_length_is_not_what_it_seems(
     assert_exact(made, tmp_path, edit=prefetching)
 
 
+@pytest.mark.full
 def test_cuts_are_exact_where_validation_prefetches_too(tmp_path: Path, assert_exact: AssertExact) -> None:
     def made() -> dict[str, Any]:
         return {"train_data": DATA["Loader"](), "val_data": DataLoader(Noisy(), 4)}
@@ -160,7 +162,7 @@ def test_without_it_sized_data_is_not_drawn_early() -> None:
     assert drawn_by_batch(SizedCounted(), plain) == [(number, number) for number in range(1, 11)]
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["Loader", "DataLoader", "unsized"])
 def test_the_batch_ahead_is_in_the_checkpoint(name: str, tmp_path: Path) -> None:
     trainer, seen = run_over(DATA[name](), tmp_path, edit=prefetching)
@@ -171,7 +173,7 @@ def test_the_batch_ahead_is_in_the_checkpoint(name: str, tmp_path: Path) -> None
     assert ahead.tolist() == seen[2][0]
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["Loader", "list", "with a state"])
 @pytest.mark.parametrize(("before", "after"), [(plain, prefetching), (prefetching, plain)])
 def test_it_may_be_changed_at_a_resume(before: Edit, after: Edit, name: str, tmp_path: Path) -> None:
@@ -315,6 +317,7 @@ def test_on_a_cuda_device_the_copy_is_begun_before_the_batch_is_asked_for(monkey
     assert told == []
 
 
+@pytest.mark.full
 def test_a_batch_that_can_neither_be_saved_nor_drawn_again_is_reported(tmp_path: Path) -> None:
     """What a data set disturbs at random comes out otherwise when it is drawn again."""
 

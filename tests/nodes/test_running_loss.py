@@ -72,6 +72,7 @@ def test_rows_without_it_are_as_they_were() -> None:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("interval", [40, pytest.param(1, marks=pytest.mark.sweep)])
 def test_a_cut_anywhere_is_exact(interval: int, tmp_path: Path) -> None:
     graph = FIT.overlay("running_loss").set("running_loss", windows=3).set("finish", after="7 steps")

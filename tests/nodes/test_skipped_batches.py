@@ -105,6 +105,7 @@ def test_data_of_nothing_but_none_trains_nothing() -> None:
     assert trainer.progress["train_batch"]["runs"] == 0 and trainer.progress["next_batch"]["batches"] == 4
 
 
+@pytest.mark.full
 def test_a_cut_beside_them_is_exact(tmp_path: Path) -> None:
     whole = make()
     whole.run()
@@ -130,7 +131,7 @@ def at_ranks(graph: Graph, run_dir: Path | None = None, cut: int = 0, **more: An
     return run_ranks(2, program)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("make_data", [DATA[0], DATA[2]], ids=["Loader", "list"])
 def test_a_rank_without_one_adds_zeros(make_data: Callable[[], Any], tmp_path: Path) -> None:
     whole = at_ranks(FIT, data=make_data())

@@ -110,6 +110,7 @@ def trained(graph: Graph, run_dir: Path | None = None, **more: Any) -> Trainer:
 # ---- what is trained
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("window", [1, 2, 4])
 @pytest.mark.parametrize("keep", [False, True])
 def test_it_trains_what_the_loop_by_hand_trains(window: int, keep: bool) -> None:
@@ -215,6 +216,7 @@ def at_ranks(graph: Graph, run_dir: Path | None = None, cut: int = 0, **more: An
 RANK_GRAPH = SHORT.set("split_batch", length=LENGTH)
 
 
+@pytest.mark.full
 def test_ranks_with_different_numbers_of_splits_train_what_the_loop_by_hand_trains() -> None:
     given = resources()
     model, optimizer = given["model"], given["optimizer"]

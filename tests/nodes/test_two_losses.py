@@ -65,6 +65,7 @@ def test_one_alone_has_no_name_before_its_own() -> None:
     assert any("epoch/loss" in row for row in trainer.metrics)
 
 
+@pytest.mark.full
 def test_cuts_change_nothing(tmp_path: Path) -> None:
     whole = trainer_of(two())
     whole.run()

@@ -85,6 +85,7 @@ def by_hand(policy: str, epochs: int, count: Callable[[Any], Any], *, limit: int
     return [parameter.detach().flatten().tolist() for parameter in model.parameters()], means
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("step", [tokens_on_device, tokens_as_number])
 @pytest.mark.parametrize("policy", ["step", "carry", "drop"])
 def test_a_window_is_divided_by_its_tokens(policy: str, step: Callable[..., Any]) -> None:
@@ -150,6 +151,7 @@ def test_accumulating_is_the_same_as_one_large_batch_only_if_tokens_weigh_alike(
     assert (of_means - expected).abs().max() > 0.01
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", [tokens_on_device, tokens_as_number])
 @pytest.mark.parametrize("cuts", [1, pytest.param(60, marks=pytest.mark.sweep)])
 def test_a_cut_in_mid_window_keeps_the_count(step: Callable[..., Any], cuts: int, tmp_path: Path) -> None:

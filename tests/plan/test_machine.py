@@ -72,7 +72,7 @@ class Scheduler:
         pass
 
 
-@pytest.mark.first(3)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("setting", SETTINGS, ids=range(len(SETTINGS)))
 @pytest.mark.parametrize("busy", [True, False])
 def test_fit(setting: Setting, busy: bool) -> None:

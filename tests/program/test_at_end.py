@@ -20,6 +20,7 @@ from tests.resume import rank_runs
 VAL: dict[str, Any] = {"val_data": [torch.ones(2, 2)], "validation_step": lambda model, batch: model(batch).mean()}
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("every", "after", "expected"),
     [
@@ -44,6 +45,7 @@ def test_when_it_is_due(every: Any, after: Any, expected: list[int] | None) -> N
     assert counted == len(expected)
 
 
+@pytest.mark.full
 def test_it_is_due_at_whatever_ends_the_run() -> None:
     def stops(model: torch.nn.Module, batch: Any, step: int) -> Any:
         return model(batch).square().mean(), graphtrain.STOP if step == 3 else None
@@ -96,6 +98,7 @@ def test_a_cut_at_every_edge_is_exact(interval: int, tmp_path: Path) -> None:
     assert_cuts_are_exact(lambda run_dir: make_trainer(equipped(), run_dir, **VAL), range(1, edges, interval))
 
 
+@pytest.mark.full
 def test_a_raised_ending_has_an_end_again_and_what_is_due_by_amounts_stays_where_it_was(tmp_path: Path) -> None:
     def validated(after: str, run_dir: Path | None) -> list[Any]:
         graph = FIT.set("validate", every=["3 steps", "end"]).set("finish", after=after)

@@ -119,6 +119,7 @@ def test_a_window_of_a_number_is_asked_for_as_ever(window: str, complete: str) -
     assert_same(weights(trainer), expected)
 
 
+@pytest.mark.full
 def test_a_window_that_is_open_keeps_its_size_where_the_graph_is_resumed_with_another(tmp_path: Any) -> None:
     said: list[str] = []
     first = make_trainer(fit().set("accumulate", every=4), tmp_path)
@@ -202,6 +203,7 @@ def test_a_slot_and_a_guard_in_an_expression_through_cuts() -> None:
     assert_same(weights(whole), dict(model.state_dict()))
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize(
     ("expressions", "reason"),
     [

@@ -98,6 +98,7 @@ def test_a_run_that_had_none_begins_with_a_copy_of_what_is_loaded(tmp_path: Path
     assert trainer.run() is Outcome.FINISHED
 
 
+@pytest.mark.full
 def test_a_copy_that_no_node_makes_any_more_is_left_out(tmp_path: Path) -> None:
     trainer_of(EMA, tmp_path).run(until="5 steps")
     said: list[str] = []
@@ -109,6 +110,7 @@ def test_a_copy_that_no_node_makes_any_more_is_left_out(tmp_path: Path) -> None:
     assert weights(trainer.resources["model"]) == weights(plain.resources["model"])
 
 
+@pytest.mark.full
 def test_a_rewired_run_gets_a_copy_too(tmp_path: Path) -> None:
     trainer = trainer_of(FIT, tmp_path)
     trainer.run(until="5 steps")
@@ -145,6 +147,7 @@ def test_what_cannot_be_copied_is_refused_with_its_name() -> None:
         trainer_of(EMA, model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1))
 
 
+@pytest.mark.full
 def test_a_lazy_model_is_averaged_once_it_has_its_form(tmp_path: Path) -> None:
     def lazy(run_dir: Path | None = None) -> Trainer:
         torch.manual_seed(0)

@@ -249,7 +249,7 @@ def test_what_is_repeated_is_not_counted_across_folds() -> None:
     assert repeated((1, 0.5), status, nested={"clock_of": "train", "clocks": {"fold": 2}}) == "repeating 1 batch, 0 s"
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("position", ["train/validate/eval_batch", "report"])
 def test_a_run_of_an_earlier_version_resumes(position: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows have no columns, and its checkpoints do not tell which graph trained."""

@@ -92,7 +92,7 @@ def assert_as_expected(setting: Setting) -> list[Event]:
     return events
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("part", ["a_third", *(pytest.param(one, marks=pytest.mark.sweep) for one in [*THIRDS][1:])])
 @pytest.mark.parametrize("claim", CLAIMS, ids=["sized", "unsized", "len_too_large", "len_too_small"])
 @pytest.mark.parametrize("accumulate", ACCUMULATE)
@@ -140,7 +140,7 @@ VARYING = [
 ]
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("setting", VARYING, ids=range(len(VARYING)))
 def test_epochs_may_differ_in_length(setting: Setting) -> None:
     assert_as_expected(setting)

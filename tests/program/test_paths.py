@@ -103,6 +103,7 @@ def test_what_reads_inside_a_body_equals_the_loop_by_hand_through_cuts() -> None
     assert_same(weights(whole), expected)
 
 
+@pytest.mark.full
 def test_a_trigger_counts_from_nothing_each_time_that_the_body_begins(tmp_path: Any) -> None:
     noted: list[int] = []
     make_trainer(rounds(noted)).run()

@@ -164,6 +164,7 @@ def test_millions_of_batches_take_few_visits(epochs: str, overlay: str | None, m
     assert visits == expected[overlay]
 
 
+@pytest.mark.full
 def test_what_follows_no_line_is_gone_through_and_given_up_after_a_number_of_visits() -> None:
     graph = FIT.set("accumulate", reads={"every": "1 + floor(sqrt(step.steps))"})
     assert PlannedRun(graph.set("finish", after="4 epochs")).steps(range(50)) == trained(

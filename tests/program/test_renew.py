@@ -225,6 +225,7 @@ def test_every_cut_is_exact(graph: Callable[[], Graph], step: int, tmp_path: Pat
     assert expect_cuts_are_exact(graph, step, tmp_path) > 20
 
 
+@pytest.mark.full
 def test_a_cut_in_another_process(whole: tuple[list[str], list[float]], tmp_path: Path) -> None:
     first, _ = trainer_of(k_fold(), tmp_path / "run")
     first.advance(len(whole[0]) // 2)
@@ -242,6 +243,7 @@ print(lines[0].rpartition(": ")[2], trainer.digest(), trainer.progress["judge"][
     assert done.out.strip() == f"exact|{whole[0][-1]}|{whole[1]}", done
 
 
+@pytest.mark.full
 def test_a_failure_after_a_renewal_goes_back_before_it(tmp_path: Path, whole: tuple[list[str], list[float]]) -> None:
     calls = 0
 
@@ -431,6 +433,7 @@ def test_a_resource_that_nothing_supplies_and_a_slot_are_refused() -> None:
         Factory(torch.nn.Sequential)
 
 
+@pytest.mark.full
 def test_a_kept_rate_is_reported_to_hold_until_the_optimizer_is_made_again(tmp_path: Path) -> None:
     def at(rate: float) -> tuple[Trainer, list[str]]:
         def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:

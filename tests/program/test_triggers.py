@@ -53,6 +53,7 @@ def every(*terms: tuple[Clock, Fraction, str], fired: dict[str, Any] | None = No
     return trigger, record
 
 
+@pytest.mark.full
 @given(st.lists(amounts, min_size=1, max_size=3), moments, st.integers(0, 50))
 def test_a_counter(several: list[Fraction], moments: list[tuple[int, int, bool]], start: int) -> None:
     owner = SimpleNamespace(**{f"count_{index}": start * index for index in range(3)})
@@ -220,6 +221,7 @@ def test_small_advances_fire_once_for_every_multiple_and_never_drift(amount: int
     assert firings == math.floor(300 / (amount + Fraction(ten_times, 100)))
 
 
+@pytest.mark.full
 @given(st.lists(amounts, min_size=1, max_size=3), st.lists(st.integers(0, 7), max_size=20))
 def test_after_is_due_once_the_clock_has_reached_the_amount(several: list[Fraction], advances: list[int]) -> None:
     owner = SimpleNamespace(steps=0)
@@ -250,6 +252,7 @@ def test_minutes_and_hours_count_seconds() -> None:
 # A resume: the record is kept, everything else is created again.
 
 
+@pytest.mark.full
 @given(amounts, amounts, st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
 def test_another_amount_of_the_same_unit_counts_from_the_last_firing(
     old: Fraction, new: Fraction, fired_at: int, saved_at: int, more: int
@@ -263,6 +266,7 @@ def test_another_amount_of_the_same_unit_counts_from_the_last_firing(
     assert resumed.due() == (math.floor(owner.steps / new) > math.floor(fired_at / new))
 
 
+@pytest.mark.full
 @given(amounts, st.integers(0, 30), st.integers(0, 30))
 def test_another_unit_counts_from_the_resume(amount: Fraction, before: int, more: int) -> None:
     owner = SimpleNamespace(steps=40, samples=before)
@@ -310,6 +314,7 @@ class Computed:
         return self.held // 20
 
 
+@pytest.mark.full
 @given(amounts, moments)
 def test_a_count_that_is_computed(amount: Fraction, moments: list[tuple[int, int, bool]]) -> None:
     owner = Computed()

@@ -65,7 +65,7 @@ PAIRS: list[tuple[Any, Any, str]] = [
 VALUES = [one for pair in PAIRS for one in pair[:2]]
 
 
-@pytest.mark.first(125)
+@pytest.mark.first(124)
 @pytest.mark.parametrize(("one", "other", "how"), PAIRS, ids=range(len(PAIRS)))
 @pytest.mark.parametrize("section", SECTIONS)
 def test_what_differs_is_found_wherever_it_is(section: str, one: Any, other: Any, how: str) -> None:

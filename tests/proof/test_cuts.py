@@ -102,6 +102,7 @@ def test_copies_are_resumed_to_the_same_end(everywhere: tuple[Path, TrainedRun, 
         assert differences(folder, cut.name, whole) == [], cut
 
 
+@pytest.mark.full
 def test_a_run_until_an_amount_is_compared_there(tmp_path: Path) -> None:
     whole = trained(tmp_path, "whole", until="4 batches")
     cut_run = trained(tmp_path, "second", [3, whole.transitions - 1], until="4 batches")
@@ -186,6 +187,7 @@ def test_another_end_is_a_difference(tmp_path: Path) -> None:
     assert any(line.endswith("is missing now") and line.startswith("metrics.jsonl, row ") for line in lines)
 
 
+@pytest.mark.full
 def test_what_only_the_digest_tells_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison of fields and the digest check one another."""
     whole = trained(tmp_path, "whole")
@@ -270,6 +272,7 @@ def test_the_estimate_counts_the_start_of_each_process_and_what_is_left_to_train
     assert expected_seconds(whole=12.0, training=10.0, transitions=100, cuts=[]) == 0
 
 
+@pytest.mark.full
 def test_a_run_that_renews_a_model_is_cut_too(tmp_path: Path) -> None:
     trainer, _ = renewing_trainer(RENEWING, tmp_path / "run", train_data=Loader(DATA, batch_size=3))
     outcome, trained = CutTraining(tmp_path / "run", [9, 30], tmp_path / "cuts").run(trainer)

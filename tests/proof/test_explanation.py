@@ -449,6 +449,7 @@ def test_a_trace_function_that_raises_does_not_end_the_run() -> None:
 # --- Tracing changes nothing ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     "setting",
     [
@@ -469,6 +470,7 @@ def test_a_traced_run_does_what_a_plain_one_does(setting: Setting) -> None:
     check_against_the_reference(other, told)
 
 
+@pytest.mark.full
 def test_a_traced_run_is_bitwise_a_plain_one_with_everything_random(tmp_path: Path) -> None:
     losses: dict[bool, list[float]] = {True: [], False: []}
     digests = {}

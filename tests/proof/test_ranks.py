@@ -103,6 +103,7 @@ def test_what_one_rank_cannot_repeat_is_found_by_all(tmp_path: Path) -> None:
     assert first.divergence == second.divergence
 
 
+@pytest.mark.full
 def test_it_is_replayed_up_to_the_order_of_sums(run_dir: Path) -> None:
     lines: list[str] = []
     trainer = trainer_of(None, is_plain=True, notify=lines.append)
@@ -114,6 +115,7 @@ def test_it_is_replayed_up_to_the_order_of_sums(run_dir: Path) -> None:
     assert trainer.progress["accumulate"]["window"] == 4
 
 
+@pytest.mark.full
 def test_commands_read_it(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ls.callback(run_dir.parent)
     assert "finished" in capsys.readouterr().out

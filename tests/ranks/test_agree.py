@@ -56,7 +56,7 @@ def agreeing(how: str, **reads: str) -> Graph:
     return graph.insert("keep", Keep, after="agree")
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("how", ROUNDS)
 def test_all_ranks_have_the_same_number_of_those_with_a_batch(how: str) -> None:
     def program(ranks: Ranks) -> list[float]:
@@ -80,6 +80,7 @@ def test_without_weights_each_rank_counts_alike() -> None:
     assert run_ranks(3, program) == [[3.0, 4.0]] * 3
 
 
+@pytest.mark.full
 def test_nan_on_one_rank_is_nan_on_all() -> None:
     def program(ranks: Ranks) -> list[float]:
         run = trainer(agreeing("min"))
@@ -98,6 +99,7 @@ def test_one_process_has_the_value_itself() -> None:
         assert run.progress["keep"]["values"] == [1.0, 2.0, 6.0, 3.0, 5.0]
 
 
+@pytest.mark.full
 def test_a_guard_on_it_takes_all_ranks_the_same_way_and_one_on_the_loss_does_not() -> None:
     @node(writes="high")
     def look(loss: torch.Tensor) -> float:

@@ -364,6 +364,7 @@ def test_what_it_costs_to_draw_all_is_reported_once() -> None:
 # ---- the graph around
 
 
+@pytest.mark.full
 def test_a_graph_that_is_rewired_fills_its_own_windows() -> None:
     """The iterator is continued, and rounds end where the windows of the new graph are full."""
 
@@ -456,6 +457,7 @@ batches = "fetch_alone.drawn"
 """
 
 
+@pytest.mark.full
 def test_windows_that_depend_on_the_number_of_ranks_are_reported() -> None:
     """Those that a guard does not step when they are full, and those that nothing counts."""
     own_guard = fit(2, 1).guard("window_complete", "accumulate.count >= 2 * accumulate.window or next_batch.empty")

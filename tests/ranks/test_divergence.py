@@ -190,6 +190,7 @@ def test_ranks_that_continue_with_what_differs(what: str) -> None:
         assert message.startswith(f"ranks differ in {differing.get(what, 'the graph, line ')}")
 
 
+@pytest.mark.full
 def test_what_ranks_have_trained_each_for_itself_does_not_keep_them_from_continuing() -> None:
     def program(ranks: Ranks) -> Outcome:
         model = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.BatchNorm1d(3))

@@ -103,13 +103,14 @@ class Early:
         return iter(numbers().split(2)[: self.length])
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("length", "says"), [(5, 7), (7, 5), (1, 3)])
 def test_data_that_ends_elsewhere_than_it_says(length: int, says: int) -> None:
     alone = assert_as_alone(4, train_data=lambda: Early(length, says))
     assert alone.progress["next_batch"]["batches"] == 2 * length
 
 
+@pytest.mark.full
 def test_lists_of_samples_that_are_fewer_than_they_say() -> None:
     class Lists(list[Any]):
         def __len__(self) -> int:

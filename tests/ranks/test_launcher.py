@@ -36,7 +36,7 @@ def codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, count: i
     return launch(count, grace)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("script", "code"),
     [
@@ -56,6 +56,7 @@ def test_one_exit_code(script: str, code: int, tmp_path: Path, monkeypatch: pyte
     assert codes(tmp_path, monkeypatch, script, grace=0.2) == code
 
 
+@pytest.mark.full
 def test_what_a_process_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     port = launcher._free_port()
@@ -283,6 +284,7 @@ def test_an_exception_on_one_rank_of_a_command(tmp_path: Path) -> None:
     assert not (folder / "checkpoints").exists()
 
 
+@pytest.mark.full
 def test_a_signal_to_one_rank_in_setup_stops_all(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(at_rank_1(in_setup="os.kill(os.getpid(), 15)"))
     first, second = run_command(2, "run", "train.py", "lr=0.2", cwd=tmp_path)

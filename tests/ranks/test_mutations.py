@@ -84,7 +84,7 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_mutation_fails_some_schedule(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutation(monkeypatch)

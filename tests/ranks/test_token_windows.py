@@ -50,6 +50,7 @@ DROPPED = [[0, 1, 2, 3], [4, 5, 6, 7], [11, 12, 13, 14], [15, 16, 17, 18]]
 WINDOWS = {"": STEPPED, "carry": CARRIED, "drop": DROPPED}
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("policy", "world_size", "every"),
     [

@@ -20,6 +20,7 @@ def exact(row: dict[str, Any]) -> list[tuple[str, type, str]]:
     return [(name, type(value), repr(value)) for name, value in row.items()]
 
 
+@pytest.mark.full
 @given(ROWS)
 def test_rows_come_back_as_they_were(rows: list[dict[str, Any]]) -> None:
     stored = Rows(rows)

@@ -56,6 +56,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Run]:
 # ---- what is read
 
 
+@pytest.mark.full
 def test_the_files_say_what_the_trainer_says(trained: tuple[Trainer, Run]) -> None:
     trainer, run = trained
     assert run.metrics == trainer.metrics and run.graph == trainer.graph
@@ -115,6 +116,7 @@ def test_a_step_is_one_row_of_the_table(tmp_path: Path) -> None:
     assert on_disk(tmp_path, []).frame().empty
 
 
+@pytest.mark.full
 def test_rounds_of_nested_graphs_are_not_joined(tmp_path: Path) -> None:
     from tests.gallery.procedures.kfold import PROCEDURE
 
@@ -147,6 +149,7 @@ def lines_of(figure: Any) -> dict[str, dict[str, list[float]]]:
     }
 
 
+@pytest.mark.full
 def test_what_is_measured_alike_has_one_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # which has a state of its own
     figure = on_disk(tmp_path).plot()
@@ -176,6 +179,7 @@ def test_some_metrics_over_epochs(tmp_path: Path) -> None:
         on_disk(tmp_path, []).plot()
 
 
+@pytest.mark.full
 def test_many_groups_are_on_several_lines(tmp_path: Path) -> None:
     row = {"step": 1, "epoch": 1.0, **{f"_$\\no${number}": 1.0 for number in range(4)}}
     figure = on_disk(tmp_path, [row]).plot()

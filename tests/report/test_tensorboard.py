@@ -129,7 +129,7 @@ def test_an_uncut_run(tmp_path: Path) -> None:
     assert shown_in(tmp_path) == as_shown(ROWS)
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize("kept", range(len(ROWS) + 1))
 def test_a_cut(tmp_path: Path, kept: int) -> None:
     for until in range(kept, len(ROWS) + 1):
@@ -166,6 +166,7 @@ def test_it_is_stopped_and_resumed(tmp_path: Path) -> None:
     assert shown_in(tmp_path) == as_shown(ROWS)
 
 
+@pytest.mark.full
 def test_files_of_one_second_are_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The names end in a count: as text, 10 comes before 9.
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(9))
@@ -230,6 +231,7 @@ def test_the_graph_is_a_text_that_loads(tmp_path: Path) -> None:
     assert Graph.loads("\n".join(line[4:] for line in text.splitlines())) == graph
 
 
+@pytest.mark.full
 def test_the_graph_is_a_picture(tmp_path: Path) -> None:
     began(tmp_path, [], picture=functools.partial(picture_of, FIT))
     reader = event_accumulator.EventAccumulator(str(tmp_path))

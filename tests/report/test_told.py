@@ -90,6 +90,7 @@ def show_weights(model: Any, recorder: Recorder) -> None:
     recorder.show({"note": Text("*new*"), "weights": Histogram(weights), "picture": Image(weights)})
 
 
+@pytest.mark.full
 def test_texts_images_and_histograms_reach_the_loggers_that_take_them(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -131,6 +132,7 @@ def sampled(run_dir: Path | None) -> Trainer:
     return trainer_of(run_dir, graph=graph)
 
 
+@pytest.mark.full
 def test_texts_are_those_of_the_uncut_run_after_a_cut(tmp_path: Path) -> None:
     sampled(tmp_path / "whole").run()
     whole = (tmp_path / "whole" / "texts.jsonl").read_bytes()

@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from graphtrain import Graph, Outcome, Trainer, node
@@ -82,6 +83,7 @@ def test_a_graph_that_takes_the_place_does_not_begin_again(tmp_path: Path) -> No
     assert (second.digest(), second.resources["model"].calls) == (whole.digest(), 12)
 
 
+@pytest.mark.full
 def test_what_a_rewired_graph_was_given_is_reported_where_a_state_dict_leaves_it_out(tmp_path: Path) -> None:
     graph = fit().insert("averaging", averaging, after="step")
     plain, counting = torch.nn.Linear(2, 1), Net()
@@ -104,6 +106,7 @@ def test_what_a_rewired_graph_was_given_is_reported_where_a_state_dict_leaves_it
         assert reports == ([] if is_exact else [expected])
 
 
+@pytest.mark.full
 def test_two_trainers_over_one_model(tmp_path: Path) -> None:
     def both(first_dir: Path | None, second_dir: Path | None, until: str | None = None) -> tuple[Trainer, list[str]]:
         supplied = resources()
@@ -123,6 +126,7 @@ def test_two_trainers_over_one_model(tmp_path: Path) -> None:
     assert resumed.digest() == whole.digest()
 
 
+@pytest.mark.full
 def test_two_trainers_that_take_turns(tmp_path: Path) -> None:
     def both(folder: Path | None, rounds: int) -> tuple[list[Trainer], list[str]]:
         supplied, lines = resources(), []
@@ -147,6 +151,7 @@ def test_two_trainers_that_take_turns(tmp_path: Path) -> None:
     assert not [line for line in lines if "exact" in line]
 
 
+@pytest.mark.full
 def test_one_module_under_two_names(tmp_path: Path) -> None:
     def shared() -> dict[str, Any]:
         supplied = resources()

@@ -60,6 +60,7 @@ def whole() -> Trainer:
 # ---- identical, cosmetic, compatible
 
 
+@pytest.mark.full
 def test_an_identical_graph_is_not_reported(tmp_path: Path, whole: Trainer) -> None:
     cut(tmp_path)
     said: list[str] = []
@@ -69,7 +70,7 @@ def test_an_identical_graph_is_not_reported(tmp_path: Path, whole: Trainer) -> N
     assert trainer.digest() == whole.digest()
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -87,6 +88,7 @@ def test_cosmetic_changes_are_one_line_and_exact(change: Any, words: str, tmp_pa
     assert trainer.digest() == whole.digest()
 
 
+@pytest.mark.full
 def test_the_order_of_the_nodes_in_the_file_is_nothing(tmp_path: Path, whole: Trainer) -> None:
     cut(tmp_path, 22)
     said: list[str] = []
@@ -97,7 +99,7 @@ def test_the_order_of_the_nodes_in_the_file_is_nothing(tmp_path: Path, whole: Tr
     assert trainer.digest() == whole.digest()
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "transitions", [CUTS[0], CUTS[-1], *(pytest.param(cut, marks=pytest.mark.sweep) for cut in CUTS[1:-1])]
 )
@@ -134,7 +136,7 @@ def test_many_differences_stand_below_the_line(tmp_path: Path) -> None:
 # ---- a lost position
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("in_place", [True, False], ids=["rewire", "resume"])
 @pytest.mark.parametrize(
     ("at", "rename"),
@@ -170,6 +172,7 @@ def test_a_renaming_carries_everything_along(
     }
 
 
+@pytest.mark.full
 def test_a_node_inside_is_renamed_by_its_path(tmp_path: Path, whole: Trainer) -> None:
     cut(tmp_path, 7, at="validate/eval_batch")
     body = small_graph().nodes["validate"].body
@@ -182,7 +185,7 @@ def test_a_node_inside_is_renamed_by_its_path(tmp_path: Path, whole: Trainer) ->
     assert result(trainer) == result(whole)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "hint"),
     [
@@ -209,6 +212,7 @@ def test_a_lost_position_is_refused_and_harms_nothing(change: Any, hint: str, tm
     assert trainer.digest() == whole.digest()
 
 
+@pytest.mark.full
 def test_a_renaming_is_given_only_once(tmp_path: Path, whole: Trainer) -> None:
     """Also where the process is killed right after the resume, and where the same command is typed again."""
     cut(tmp_path, 7, at="accumulate")
@@ -231,6 +235,7 @@ def test_what_looks_like_a_renaming_is_reported_where_the_position_is_not_lost(t
     assert "progress of end_epoch left out" in resumed_line(said)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("rename", "message"),
     [
@@ -278,6 +283,7 @@ def use_noise(noise: Any) -> None:
     pass
 
 
+@pytest.mark.full
 def test_a_missing_slot_is_refused_with_its_reader(tmp_path: Path, whole: Trainer) -> None:
     cut(tmp_path, 7, at="accumulate")
     noisy = small_graph().insert("draw", draw_noise, after="next_batch").insert("use", use_noise, after="accumulate")
@@ -292,6 +298,7 @@ def test_a_missing_slot_is_refused_with_its_reader(tmp_path: Path, whole: Traine
     assert result(trainer) == result(whole)
 
 
+@pytest.mark.full
 def test_the_saved_graph_is_read_from_a_run_directory_and_from_a_checkpoint(tmp_path: Path, whole: Trainer) -> None:
     graph = small_graph().insert("pause", "choice", after="step")
     cut(tmp_path, graph=graph)
@@ -327,6 +334,7 @@ def rows(trainer: Trainer) -> list[float]:
     return [row["step"] for row in trainer.metrics if "loss" in row]
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [

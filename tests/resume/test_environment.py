@@ -66,6 +66,7 @@ def test_each_change_is_named(project: Path) -> None:
     assert line.endswith("changed: helper.py, batches 4 -> 5, train_data (length 4 -> 5)")
 
 
+@pytest.mark.full
 def test_a_default_that_was_changed_is_a_changed_argument(project: Path) -> None:
     begin(project)
     (project / "tiny.py").write_text("import helper\n" + TINY.replace("batches: int = 4", "batches: int = 5"))
@@ -73,6 +74,7 @@ def test_a_default_that_was_changed_is_a_changed_argument(project: Path) -> None
     assert line.endswith("changed: tiny.py, batches 4 -> 5, train_data (length 4 -> 5)")
 
 
+@pytest.mark.full
 def test_a_default_that_is_given_is_no_change(project: Path) -> None:
     text = TINY.replace("lr: float = 0.1", "lr: float = 1, make=print, call=lambda: 0")
     (project / "tiny.py").write_text("import helper\n" + text)
@@ -88,6 +90,7 @@ def test_what_is_repeated_is_reported(project: Path) -> None:
     assert "; repeating 7 batches, 41 s; " in resumed(project, "finish.after=6 steps")
 
 
+@pytest.mark.full
 def test_every_start_is_kept(project: Path) -> None:
     begin(project, "lr=0.25")
     resumed(project, "finish.after=6 steps", "lr=0.25")
@@ -102,6 +105,7 @@ def test_every_start_is_kept(project: Path) -> None:
     assert "+++ b/helper.py" in kept and "+SIZE = 2" in kept, "no git here: the whole code"
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_the_revision_and_what_is_not_committed(project: Path) -> None:
     git = in_git(project)
@@ -268,6 +272,7 @@ def test_data_that_cannot_say_its_length_is_left_to_the_run(error: type[Exceptio
 # ---- code
 
 
+@pytest.mark.full
 def test_another_script_is_a_change(project: Path) -> None:
     begin(project)
     (project / "second.py").write_text((project / "tiny.py").read_text() + "# another\n")
@@ -308,6 +313,7 @@ def test_code_is_unchanged_only_where_it_was_compared(saved: Any, now: Any, said
     assert line == expected.get(str(said), f"exact except for what changed: {', '.join(said or [])}")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that takes any bytes for a name")
 def test_names_and_arguments_may_have_any_bytes(project: Path) -> None:
     folder = project / os.fsdecode(b"caf\xe9")
@@ -384,6 +390,7 @@ def test_what_was_saved_commands_no_terminal() -> None:
     assert line.isprintable() and len(line) < 50 * 400
 
 
+@pytest.mark.full
 def test_another_seed_is_reported(project: Path) -> None:
     begin(project)
     assert resumed(project, "finish.after=6 steps", "--seed", "3").endswith("seed 0 -> 3")

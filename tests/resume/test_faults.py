@@ -80,6 +80,7 @@ def calls_of_a_save(run_dir: Path, mode: str) -> list[str]:
     return calls.made
 
 
+@pytest.mark.full
 def test_what_a_save_asks_of_the_disk(tmp_path: Path) -> None:
     """Else the tests below would have nothing to fail."""
     made = calls_of_a_save(tmp_path, "async")
@@ -135,6 +136,7 @@ def test_whichever_call_of_a_save_fails_all_that_is_there_is_sound(
         fails_at(tmp_path / str(at), at, NUMBERS[name], mode, whole)
 
 
+@pytest.mark.full
 def test_a_run_continues_without_a_checkpoint_if_asked_to(tmp_path: Path, whole: tuple[str, bytes]) -> None:
     said: list[str] = []
     trainer = trainer_of(tmp_path, said.append, if_failed="continue")
@@ -181,6 +183,7 @@ def killed_at(run_dir: Path, at: int, mode: str, whole: tuple[str, bytes]) -> No
     assert len(checkpoints(run_dir)) == KEEP
 
 
+@pytest.mark.full
 def test_killed_at_a_deletion_of_retention(tmp_path: Path, whole: tuple[str, bytes]) -> None:
     made = calls_of_a_save(tmp_path / "counted", "async")
     deletions = [number for number, name in enumerate(made, 1) if name in ("rename", "unlink", "rmdir")]
@@ -281,7 +284,7 @@ def resumes_from_before(damaged: list[Path], run_dir: Path, whole: tuple[str, by
     assert result_of(trainer, run_dir) == whole
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_named_and_passed_over(
     damage: Callable[[Path], None], tmp_path: Path, whole: tuple[str, bytes]
@@ -302,6 +305,7 @@ def test_damage_anywhere_is_noticed(
     resumes_from_before([newest], tmp_path / "run", whole)
 
 
+@pytest.mark.full
 def test_the_newest_sound_one_is_found_behind_several(tmp_path: Path, whole: tuple[str, bytes]) -> None:
     damaged = part_of_the_run(tmp_path)[-2:]
     for path in damaged:
@@ -320,6 +324,7 @@ def test_a_run_all_of_whose_checkpoints_are_damaged_is_not_begun_over(tmp_path: 
     assert checkpoints(tmp_path) == damaged
 
 
+@pytest.mark.full
 def test_damaged_ones_do_not_push_the_newest_sound_one_out(tmp_path: Path, whole: tuple[str, bytes]) -> None:
     """Retention counts what is sound."""
     sound, *damaged = part_of_the_run(tmp_path)
@@ -473,6 +478,7 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_nothing(tmp_path: P
     assert second.returncode == 0, out + errors
 
 
+@pytest.mark.full
 def test_a_status_that_was_not_flushed_when_the_power_went_is_no_file_of_others(
     tmp_path: Path, whole: tuple[str, bytes]
 ) -> None:

@@ -71,7 +71,7 @@ def checkpoints(run_dir: Path) -> dict[int, bool]:
     return found
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("keep", [1, 2])
 def test_those_with_finite_weights_stay(keep: int, mode: str, tmp_path: Path) -> None:
@@ -83,6 +83,7 @@ def test_those_with_finite_weights_stay(keep: int, mode: str, tmp_path: Path) ->
     assert len(lines) == 1 and lines[0].startswith("000005-step-5: `model.layer.")
 
 
+@pytest.mark.full
 def test_a_resume_passes_over_weights_that_are_not_finite_and_says_so(tmp_path: Path) -> None:
     trainer_of(tmp_path, until="6 steps").run()
     said: list[str] = []
@@ -97,6 +98,7 @@ def test_a_resume_passes_over_weights_that_are_not_finite_and_says_so(tmp_path: 
     assert checkpoints(tmp_path) == {3: True, 4: True, 8: False}
 
 
+@pytest.mark.full
 def test_a_checkpoint_that_a_person_names_is_taken(tmp_path: Path) -> None:
     trainer_of(tmp_path, until="6 steps").run()
     for name, step in (("000007-step-6", 6), ("newest", 6), ("000003-step-3", 3)):
@@ -124,6 +126,7 @@ def test_a_failure_names_the_checkpoint_from_which_a_resume_begins(tmp_path: Pat
     assert any(line.startswith("resumed ") and "step 4," in line for line in said)
 
 
+@pytest.mark.full
 def test_ranks_pass_over_the_same(tmp_path: Path) -> None:
     def run(ranks: Any) -> int:
         trainer = trainer_of(tmp_path)

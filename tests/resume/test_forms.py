@@ -137,7 +137,7 @@ LOADABLE: dict[str, Change] = {
 }
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", list(LOADABLE))
 def test_what_can_be_loaded_is_put_back_without_a_report(name: str, tmp_path: Path) -> None:
     reported, resume = cut(LOADABLE[name], tmp_path)
@@ -147,6 +147,7 @@ def test_what_can_be_loaded_is_put_back_without_a_report(name: str, tmp_path: Pa
     assert resumed == whole
 
 
+@pytest.mark.full
 def test_lazy_modules_that_the_first_batch_has_made(tmp_path: Path) -> None:
     def lazy() -> nn.Module:
         return nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.Linear(4, 2))
@@ -264,6 +265,7 @@ def test_groups_that_a_changed_setup_makes_as_they_were_saved_can_be_resumed(tmp
     assert str(moments[0]) == str(moments[1])
 
 
+@pytest.mark.full
 def test_a_tensor_that_is_no_parameter_keeps_its_gradient(tmp_path: Path) -> None:
     def trained(run_dir: Path | None) -> tuple[Trainer, list[str]]:
         trainer, lines = trainer_of(LOADABLE["nothing"], run_dir or tmp_path / "whole")
@@ -288,6 +290,7 @@ def test_a_tensor_that_is_no_parameter_keeps_its_gradient(tmp_path: Path) -> Non
     assert second.digest() == whole.digest()
 
 
+@pytest.mark.full
 def test_the_state_of_a_generator_that_does_not_exist_any_more_is_named(tmp_path: Path) -> None:
     class Data(list[torch.Tensor]):
         generator: torch.Generator | None = None

@@ -47,6 +47,7 @@ def expect_same(run_dir: Path, trainer: Trainer, whole: tuple[Trainer, Path, Lin
     assert (run_dir / "metrics.jsonl").read_bytes() == (whole[1] / "metrics.jsonl").read_bytes()
 
 
+@pytest.mark.full
 def test_it_goes_back_more_than_once_and_tells(whole: tuple[Trainer, Path, Lines]) -> None:
     back = [line for line in whole[2] if "sends the run back" in line]
     assert len(back) >= 2
@@ -73,6 +74,7 @@ def test_stops_every_few_transitions_change_nothing(
     expect_same(tmp_path, trainer, whole)
 
 
+@pytest.mark.full
 def test_without_its_place_among_those_that_stay_the_checkpoint_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Trainer, Path, Lines]
 ) -> None:
@@ -85,7 +87,7 @@ class KilledError(BaseException):
     """A kill: no handler of the run sees it as an error of its own."""
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("moment", ["before anything", "before rows are cut", "before it is saved"])
 def test_a_kill_on_the_way_back_changes_nothing(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Trainer, Path, Lines]
@@ -120,7 +122,7 @@ def trained_then(patch: pytest.MonkeyPatch, owner: type, name: str, instead: Any
     return asked
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("parameters", [{"slim": True}, {"mode": "sync"}, {"best": "loss", "keep_best": 2}])
 def test_it_holds_for_other_ways_of_saving(
     parameters: dict[str, Any], tmp_path: Path, whole: tuple[Trainer, Path, Lines]
@@ -136,6 +138,7 @@ def test_it_holds_for_other_ways_of_saving(
 # ---- past runs
 
 
+@pytest.mark.full
 def test_spans_across_the_way_back_are_not_compared(whole: tuple[Trainer, Path, Lines]) -> None:
     lines = Lines()
     history = RunHistory(whole[1], lines.append)
@@ -163,6 +166,7 @@ def test_a_replay_does_not_follow(whole: tuple[Trainer, Path, Lines]) -> None:
 # ---- where to
 
 
+@pytest.mark.full
 def test_what_a_person_has_changed_is_not_undone(tmp_path: Path) -> None:
     first = trainer_of(tmp_path)
     first.run(until="5 batches")
@@ -183,6 +187,7 @@ def _slower(resources: dict[str, Any]) -> dict[str, Any]:
     return {**resources, "optimizer": torch.optim.SGD(resources["model"].parameters(), lr=0.01, momentum=0.9)}
 
 
+@pytest.mark.full
 def test_it_goes_back_to_finite_weights(tmp_path: Path) -> None:
     lines = Lines()
     trainer = trainer_of(tmp_path, lines)
@@ -196,6 +201,7 @@ def test_it_goes_back_to_finite_weights(tmp_path: Path) -> None:
     assert all(weight.isfinite().all() for weight in trainer.resources["model"].parameters())
 
 
+@pytest.mark.full
 def test_a_fork_can_go_back_to_its_beginning(tmp_path: Path) -> None:
     lines, graph = Lines(), Graph.load("fit").set("finish", after="9 batches")
 
@@ -220,6 +226,7 @@ def test_a_loss_that_is_not_finite_ends_a_run_that_has_nowhere_to_go_back_to(tmp
     assert trainer.read("step.steps") == 0
 
 
+@pytest.mark.full
 def test_it_goes_back_to_before_the_first_step_of_an_optimizer_with_a_schedule(tmp_path: Path) -> None:
     graph, resources = PROCEDURE.graph().set("checkpoint", every="once"), PROCEDURE.resources()
     graph = graph.set("schedule", every="1 steps")
@@ -262,6 +269,7 @@ class Twice:
             self.answers = [*self.answers, self._history.restore("checkpoint", keep)]
 
 
+@pytest.mark.full
 def test_a_kind_of_ones_own_goes_back_and_names_what_stays(tmp_path: Path) -> None:
     graph = Graph.load("fit").insert("again", Twice, after="train_batch").set("finish", after="6 batches")
     graph = graph.set("checkpoint", every="2 batches")

@@ -102,6 +102,7 @@ def test_a_difference_is_refused_and_nothing_is_changed_on_the_disk(tmp_path: Pa
     assert {one: one.read_bytes() for one in tmp_path.rglob("*") if one.is_file() and one.name != ".lock"} == before
 
 
+@pytest.mark.full
 def test_from_setup_takes_the_new_ones_and_the_decision_is_remembered(tmp_path: Path) -> None:
     trainer(tmp_path).run(until="6 steps")
     new = trainer(tmp_path, lr=0.01, weight_decay=0.5)
@@ -115,12 +116,14 @@ def test_from_setup_takes_the_new_ones_and_the_decision_is_remembered(tmp_path: 
         trainer(tmp_path).run()
 
 
+@pytest.mark.full
 def test_a_decision_is_on_disk_before_anything_is_trained(tmp_path: Path) -> None:
     trainer(tmp_path).run(until="6 steps")
     trainer(tmp_path, lr=0.01).advance(0, from_setup="optimizer.lr")
     assert trainer(tmp_path, lr=0.01).run().resumable is False
 
 
+@pytest.mark.full
 def test_from_saved_keeps_the_old_ones(tmp_path: Path) -> None:
     trainer(tmp_path / "a").run()
     trainer(tmp_path / "b").run(until="6 steps")
@@ -145,6 +148,7 @@ def test_one_of_each(tmp_path: Path) -> None:
     assert (group["lr"], group["momentum"]) == (0.01, 0)
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("names", ["optimiser.lr", "optimizer.rate", "model.width", "nothing", True])
 def test_a_name_that_means_nothing_is_refused(names: Any, tmp_path: Path) -> None:
     trainer(tmp_path).run(until="6 steps")
@@ -153,7 +157,7 @@ def test_a_name_that_means_nothing_is_refused(names: Any, tmp_path: Path) -> Non
         trainer(tmp_path, lr=0.2).run(from_setup=names)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: str, tmp_path: Path) -> None:
     make = SCHEDULES[name]
@@ -166,7 +170,7 @@ def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: s
 OFTEN = ("lambda", "step", "cosine", "cyclic", "sequential")
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.sweep) for name in SCHEDULES]
 )
@@ -178,6 +182,7 @@ def test_an_unchanged_schedule_resumes_exactly(name: str, tmp_path: Path) -> Non
     assert rates(same, 5) == rates_by_hand(make, 12)[7:]
 
 
+@pytest.mark.full
 def test_a_changed_schedule_is_replayed_with_the_saved_rate_or_the_new_one(tmp_path: Path) -> None:
     old, new = SCHEDULES["step"], lambda one: lr_scheduler.StepLR(one, 2, gamma=0.7)
     for folder, names, rate in (("a", "scheduler,optimizer.lr", 0.3), ("b", "scheduler", 0.1)):
@@ -187,6 +192,7 @@ def test_a_changed_schedule_is_replayed_with_the_saved_rate_or_the_new_one(tmp_p
         assert rates(resumed, 5) == pytest.approx(rates_by_hand(new, 12, lr=rate)[7:], rel=1e-12)
 
 
+@pytest.mark.full
 def test_one_field_of_a_schedule(tmp_path: Path) -> None:
     trainer(tmp_path, SCHEDULES["step"]).run(until="7 steps")
     resumed = trainer(tmp_path, lambda one: lr_scheduler.StepLR(one, 2, gamma=0.7))
@@ -255,7 +261,7 @@ MOVED: dict[str, Make] = {
 }
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize("name", MOVED)
 def test_used_objects_in_a_new_trainer_are_no_difference(name: str, tmp_path: Path) -> None:
     first = trainer(tmp_path, MOVED[name], momentum=0.9)
@@ -275,6 +281,7 @@ def test_what_was_moved_by_hand_or_by_a_plateau_is_no_difference_for_a_new_train
     assert again.resources["optimizer"].param_groups[0]["lr"] == 0.05
 
 
+@pytest.mark.full
 def test_what_was_set_up_first_can_be_taken_again(tmp_path: Path) -> None:
     first = trainer(tmp_path, SCHEDULES["step"])
     first.run(until="7 steps")
@@ -303,7 +310,7 @@ def test_a_group_added_after_the_first_trainer(tmp_path: Path) -> None:
     assert again.values["optimizer"]["lr"] == [0.1, 0.7]
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["step", "linear", "sequential", "chained", "cosine"])
 def test_a_fresh_scheduler_over_a_trained_optimizer_begins_with_the_first_rate(name: str, tmp_path: Path) -> None:
     first = trainer(tmp_path, SCHEDULES["exponential"])
@@ -412,6 +419,7 @@ def test_from_saved_is_remembered_by_schedules_and_by_the_command_before(tmp_pat
     assert rates(taken, 1) == pytest.approx(rates_by_hand(exponential(0.8), 10, lr=0.2)[9:], rel=1e-12)
 
 
+@pytest.mark.full
 def test_a_scheduler_that_left_fields_in_the_group_is_replaced(tmp_path: Path) -> None:
     trainer(tmp_path, one_cycle(1.0), momentum=0.9).run(until="5 steps")
     new = trainer(tmp_path, SCHEDULES["step"], momentum=0.9)
@@ -424,6 +432,7 @@ def warm_up(step: int, *, steps: int) -> float:
     return min(1.0, step / steps)
 
 
+@pytest.mark.full
 def test_functions_of_a_schedule_are_compared_by_their_values(tmp_path: Path) -> None:
     def make(steps: int) -> Make:
         return lambda one: lr_scheduler.LambdaLR(one, functools.partial(warm_up, steps=steps))
@@ -458,6 +467,7 @@ def test_a_function_that_fails_is_compared_where_it_does_not() -> None:
     assert made.values["scheduler"]["lr_lambdas"] == [[1.0, 0.5, None, None, None, None]]
 
 
+@pytest.mark.full
 def test_groups_are_compared_one_by_one(tmp_path: Path) -> None:
     def grouped(parameters: Any, lr: float, second: float = 0.5) -> torch.optim.Optimizer:
         first, last = parameters
@@ -480,6 +490,7 @@ def test_a_rate_that_is_a_tensor_keeps_its_identity(tmp_path: Path) -> None:
     assert isinstance(rate, torch.Tensor) and float(rate) == float(torch.tensor(0.3))
 
 
+@pytest.mark.full
 def test_other_resources_with_state_are_compared_too(tmp_path: Path) -> None:
     class Curriculum:
         def __init__(self, hardest: int) -> None:
@@ -551,6 +562,7 @@ def test_state_that_is_no_setting_is_no_difference(make: Callable[[], Thing], tm
     resume_with(tmp_path, make(), make())
 
 
+@pytest.mark.full
 def test_what_is_no_setting_any_more_is_not_removed(tmp_path: Path) -> None:
     mean = torch.ones(2)
     after = resume_with(tmp_path, Thing(mean=1.0, rate=1), Thing(mean=mean, rate=2), from_setup="thing")
@@ -639,6 +651,7 @@ def test_a_scheduler_that_is_not_of_torch_is_reported_to_set_the_rate_itself(tmp
     assert any("`scheduler` sets the rate from its next step on" in one for one in said)
 
 
+@pytest.mark.full
 def test_a_module_that_is_new_begins_without_a_past(tmp_path: Path) -> None:
     """As the mean of weights does, which the new graph reads and the old one had not."""
     first = trainer(tmp_path)
@@ -668,6 +681,7 @@ def test_what_was_decided_is_reported(tmp_path: Path) -> None:
     assert line.endswith(f"; exact except for what changed: {changes}")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [None, SCHEDULES["step"]], ids=["constant", "step"])
 def test_a_decision_that_is_repeated_is_no_change(make: Make | None, tmp_path: Path) -> None:
     trainer(tmp_path, make).run(until="6 steps")

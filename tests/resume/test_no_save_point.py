@@ -69,6 +69,7 @@ def test_a_checkpoint_that_is_never_possible_is_an_error_that_names_what_is_aliv
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
+@pytest.mark.full
 def test_checkpoints_that_each_come_late_do_not_add_up(tmp_path: Path) -> None:
     rounds, waited = 6, MOST_TRANSITIONS // 5
 
@@ -204,6 +205,7 @@ def run_and_stop(graph: Graph, run_dir: Path, at_turn: int) -> tuple[list[str], 
     return [line for line in said if "no save point" in line], trainer
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("maker", "user", "slot", "why"),
     [
@@ -279,6 +281,7 @@ def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can
     )
 
 
+@pytest.mark.full
 def test_nothing_is_told_before_that(tmp_path: Path) -> None:
     said, _ = run_and_stop(around_a_body(make_thing, use_thing), tmp_path, at_turn=BODY_TURNS - PATIENCE // 2 + 2)
     assert said == []

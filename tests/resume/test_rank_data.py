@@ -115,6 +115,7 @@ def test_each_rank_continues_in_its_own_data(kind: str, cuts: list[int], tmp_pat
         assert not [line for line in resumed[0][2] if "not exact" in line]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_others_cannot_continue_in_it(world_size: int, tmp_path: Path) -> None:
     run("loader", 3, tmp_path, 9)

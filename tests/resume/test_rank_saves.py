@@ -34,6 +34,7 @@ def every_step(graph: Graph) -> Graph:
     return graph.set("checkpoint", every="1 steps")
 
 
+@pytest.mark.full
 def test_what_is_the_same_is_stored_once_and_weights_need_nothing_else(tmp_path: Path) -> None:
     ends = run(2, tmp_path, advance=9)  # in an open window, with buffers of each rank
     (folder,) = (tmp_path / "checkpoints").iterdir()
@@ -71,6 +72,7 @@ def counting_step(seen: list[int], amount: int) -> Callable[..., torch.Tensor]:
     return step
 
 
+@pytest.mark.full
 def test_what_is_taken_of_rank_0_is_named(tmp_path: Path) -> None:
     def cut(ranks: Ranks) -> None:
         trainer = trainer_of(tmp_path, training_step=counting_step([0], ranks.rank + 1))
@@ -88,6 +90,7 @@ def test_what_is_taken_of_rank_0_is_named(tmp_path: Path) -> None:
     assert f"(other random numbers, {buffers} and what has changed since `setup` of rank 0, " in line
 
 
+@pytest.mark.full
 def test_gradients_that_were_summed_are_the_same(tmp_path: Path) -> None:
     run(2, tmp_path, advance=10, is_plain=True)  # before `step`
     (folder,) = (tmp_path / "checkpoints").iterdir()
@@ -127,6 +130,7 @@ def test_a_disk_that_one_rank_cannot_write_stops_all_of_them(
     assert [end.digest for end in run(2, tmp_path)] == [end.digest for end in whole]
 
 
+@pytest.mark.full
 def test_a_disk_that_one_rank_cannot_write_is_reported_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +162,7 @@ def count_and_fail(monkeypatch: pytest.MonkeyPatch, failing: int, numbers: list[
     return calls
 
 
+@pytest.mark.full
 def test_a_save_that_one_rank_asks_for_is_one_checkpoint(tmp_path: Path) -> None:
     def program(ranks: Ranks) -> Outcome:
         asked = []
@@ -176,6 +181,7 @@ def test_a_save_that_one_rank_asks_for_is_one_checkpoint(tmp_path: Path) -> None
     assert manifest.position != "train_batch", "no batch is alive"
 
 
+@pytest.mark.full
 def test_a_stop_prefers_an_edge_without_a_batch(tmp_path: Path) -> None:
     def program(ranks: Ranks) -> tuple[Outcome, str]:
         trainer = trainer_of(tmp_path, is_plain=True)
@@ -216,6 +222,7 @@ def test_where_one_rank_cannot_copy_its_state_none_saves(tmp_path: Path) -> None
     assert "Odd cannot be encoded (rank 1)" in refused[0]
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -90,6 +90,7 @@ def test_two_nodes_and_a_stop_that_save_one_moment_leave_one(tmp_path: Path) -> 
     assert checkpoints(tmp_path)[-1].startswith("000005-")
 
 
+@pytest.mark.full
 def test_a_resumed_run_saves_in_the_place_of_what_it_was_resumed_from(tmp_path: Path) -> None:
     graph = saving(keep=10)
     small_trainer(tmp_path, graph=graph).run(until="3 batches")
@@ -144,6 +145,7 @@ def another_graph_is_resumed(run_dir: Path) -> None:
     trainer.save()
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_way_back_from_a_change_stays(change: str, tmp_path: Path) -> None:
     """What was saved before the change can be returned to, and `verify` compares the span that led there."""
@@ -162,6 +164,7 @@ def test_what_was_saved_before_a_graph_is_rewired_stays(tmp_path: Path) -> None:
     assert [name[:6] for name in checkpoints(tmp_path)] == ["000001", "000003"]
 
 
+@pytest.mark.full
 def test_an_earlier_checkpoint_that_is_resumed_by_its_name_stays(tmp_path: Path) -> None:
     small_trainer(tmp_path, graph=saving("3 batches", keep=10)).run(until="6 batches")
     before = checkpoints(tmp_path)

@@ -56,6 +56,7 @@ def run_with(run_dir: Path, table: Table) -> Trainer:
     )
 
 
+@pytest.mark.full
 def test_every_byte_of_a_checkpoint_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = torch.randn(LARGE // 4)
     run_with(tmp_path, Table(values)).run(until="3 batches")

@@ -11,6 +11,7 @@ from graphtrain.storage.run_directory import METRICS_FILE, read_status
 from tests.program.small_run import small_graph, small_trainer
 
 
+@pytest.mark.full
 def test_a_cut_before_the_end_of_validation_keeps_what_was_pending(tmp_path: Path) -> None:
     """The save points include those inside a window, inside validation, and between a step and what it makes due."""
     trainer = small_trainer(tmp_path)

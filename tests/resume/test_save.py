@@ -93,6 +93,7 @@ def test_training_continues_while_a_checkpoint_is_written(tmp_path: Path, disk: 
     assert names(tmp_path)[0] == "000001-step-1", "that of the third batch, after one step"
 
 
+@pytest.mark.full
 def test_what_is_saved_is_what_was_there_although_training_went_on(tmp_path: Path, disk: Disk) -> None:
     whole = small_trainer(tmp_path / "sync", graph=saving(mode="sync"))
     whole.run()
@@ -118,6 +119,7 @@ def test_a_job_that_ends_just_after_a_wait_for_it_has_its_result(monkeypatch: py
     assert job.result() == 42
 
 
+@pytest.mark.full
 def test_a_second_save_waits_for_the_first(tmp_path: Path, disk: Disk) -> None:
     trainer = small_trainer(tmp_path, graph=saving("1 batches"))
     disk.free.clear()
@@ -145,6 +147,7 @@ def test_or_it_is_skipped_and_counted(tmp_path: Path, disk: Disk) -> None:
     assert names(tmp_path)[0] == "000001-step-0"
 
 
+@pytest.mark.full
 def test_a_failure_is_raised_at_the_next_transition_and_the_run_can_be_resumed(tmp_path: Path, disk: Disk) -> None:
     reference = small_trainer(tmp_path / "whole", graph=saving())
     reference.run()
@@ -200,6 +203,7 @@ def test_a_save_that_is_asked_for_raises_in_any_case(mode: str, tmp_path: Path, 
     assert path is not None and read_checkpoint(path).manifest.digest == trainer.digest()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ending", ["until", "failure", "transitions"])
 def test_every_stop_waits_for_the_save_under_way(ending: str, tmp_path: Path, disk: Disk) -> None:
     trainer = small_trainer(tmp_path, graph=saving())
@@ -277,6 +281,7 @@ def test_the_best_checkpoint_stays(tmp_path: Path) -> None:
     assert set(sorted(values)[-2:]) <= {one.get("val/loss") for one in kept}
 
 
+@pytest.mark.full
 def test_a_metric_counts_only_where_it_was_measured(tmp_path: Path) -> None:
     """Between two validations the latest value is not that of the weights that are saved."""
     trainer = small_trainer(tmp_path, graph=saving("1 batches", keep=100))
@@ -290,6 +295,7 @@ def test_a_metric_counts_only_where_it_was_measured(tmp_path: Path) -> None:
     assert any("val/loss" not in one for one in saved) and any("val/loss" in one for one in saved)
 
 
+@pytest.mark.full
 def test_a_full_disk_does_not_lose_rows_of_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that the disk did not take are written when there is room again."""
     reference = small_trainer(tmp_path / "whole", graph=saving())
@@ -343,6 +349,7 @@ def test_an_end_that_was_not_saved_is_no_end(if_failed: str, tmp_path: Path, dis
     assert trainer.run() is Outcome.ALREADY_FINISHED
 
 
+@pytest.mark.full
 def test_an_interruption_gives_the_save_up_and_another_trainer_resumes(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,6 +423,7 @@ def test_a_run_directory_stays_where_it_was_when_the_folder_changes(
     assert read_status(tmp_path / "r")["state"] == "finished" and not list((tmp_path / "elsewhere").iterdir())
 
 
+@pytest.mark.full
 def test_the_best_is_known_after_a_resume(tmp_path: Path) -> None:
     graph = saving("0.5 epochs", keep=1, best="val/loss").set("finish", after="2 epochs")
     small_trainer(tmp_path, graph=graph).run()

@@ -161,6 +161,7 @@ DIFFERENT: dict[str, tuple[Prepare, str]] = {
 }
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("name", list(DIFFERENT))
 def test_what_stays_different_is_named_with_what_to_do(name: str, tmp_path: Path) -> None:
     prepare, expected = DIFFERENT[name]
@@ -182,6 +183,7 @@ def test_a_changed_program_makes_other_things_which_are_changes(tmp_path: Path) 
     assert lines[-1].endswith("exact except for what changed: model.1.p as set up, p 0.1 -> 0.2")
 
 
+@pytest.mark.full
 def test_the_hashes_are_written_once_and_when_they_are_others(tmp_path: Path) -> None:
     different = DIFFERENT["a probability"][0]
     reported = []
@@ -206,6 +208,7 @@ def test_what_is_left_out_is_neither_compared_nor_saved_nor_restored(tmp_path: P
     assert second.digest() == first.digest()
 
 
+@pytest.mark.full
 def test_what_is_left_out_at_a_resume_stays_as_it_is_set_up(tmp_path: Path) -> None:
     def prepare(model: Any, task: Task, process: int) -> None:
         task.noise, task.counter, task.scale = torch.full((2,), float(process)), Counter(process), 1.0

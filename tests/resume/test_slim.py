@@ -93,6 +93,7 @@ def test_either_kind_resumes_the_other(tmp_path: Path) -> None:
     assert trainer.digest() == whole.digest()
 
 
+@pytest.mark.full
 def test_the_first_one_may_be_deleted(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, edit=lambda graph: graph.set("checkpoint", keep=1))
     trainer.run()
@@ -111,6 +112,7 @@ def thaw(model: torch.nn.Module, step: int) -> None:
     model[0].requires_grad_(step >= 3)
 
 
+@pytest.mark.full
 def test_what_is_thawed_moves_to_the_other_file(tmp_path: Path) -> None:
     def edit(graph: Graph) -> Graph:
         return graph.insert("thaw", thaw, after="zero_grad", reads={"step": "step.steps"})

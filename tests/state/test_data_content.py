@@ -141,6 +141,7 @@ def test_what_a_resume_says_of_several_data(monkeypatch: pytest.MonkeyPatch) -> 
     assert data_content._shown_size(10**9 - 1) == "1000 MB"
 
 
+@pytest.mark.full
 def test_of_very_many_parts_one_hash_is_kept() -> None:
     for count, parts in ((1_000, 1_000), (1_001, 1)):
         data = {f"x{number}": torch.full((1,), float(number)) for number in range(count)}

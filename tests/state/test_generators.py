@@ -171,7 +171,7 @@ def test_the_collation_of_a_loader_may_hold_one() -> None:
     assert batches(loader.batches(0))[2:] == batches(loader.batches(0, start=2))
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [Disturbed, Transformed])
 @pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
 def test_a_loader_seeds_them_for_every_batch(made: Callable[[], Any], kind: Callable[[Any], Any]) -> None:
@@ -204,6 +204,7 @@ def test_cuts_with_workers(loader: Any, tmp_path: Path, assert_exact: AssertExac
     assert_exact(lambda: loader(Disturbed(made), 2, shuffle=True, num_workers=2), tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loader", [Loader, DataLoader])
 def test_training_and_validation_on_parts_of_one_data_set(
     loader: Any, tmp_path: Path, assert_exact: AssertExact
@@ -218,7 +219,7 @@ def test_training_and_validation_on_parts_of_one_data_set(
     assert_exact(made, tmp_path)
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
 def test_two_iterables_that_share_one(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     def both() -> dict[str, Any]:

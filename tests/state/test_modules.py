@@ -38,6 +38,7 @@ def made() -> torch.optim.Optimizer:
     return optimizer
 
 
+@pytest.mark.full
 def test_the_state_of_many_parameters_is_loaded_without_searching_for_each() -> None:
     optimizer = made()
     optimizer.step()

@@ -183,6 +183,7 @@ FORKED = [*sorted(OF_THE_PROCESS), *sorted(FILES), *sorted(NAMED - SLOW - OF_THE
 IN_THIS_PROCESS = [name for name in ROWS if name not in NOT_IN_THIS_PROCESS]
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "name",
@@ -208,7 +209,7 @@ def _in_this_process(row: Row, run_dir: Path, until: str | None = None) -> dict[
     return {} if until else result_of(trainer, run_dir) | {"lines": lines}
 
 
-@pytest.mark.first(len(OF_THE_PROCESS))
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", FORKED, indirect=True)
 def test_a_resume_is_exact_where_it_says_so(name: str, tmp_path: Path) -> None:
     expected = forked(whole, name, tmp_path, cuts_of(name, 1), file=tmp_path / "answer")
@@ -218,7 +219,7 @@ def test_a_resume_is_exact_where_it_says_so(name: str, tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", CUT_TWICE, indirect=True)
 def test_a_resume_of_a_resume_is_exact(name: str, tmp_path: Path) -> None:
     check_cut_twice(name, tmp_path, forked(whole, name, tmp_path, [20], file=tmp_path / "answer"))

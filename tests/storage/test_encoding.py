@@ -142,6 +142,7 @@ def test_nests_of_plain_values_come_back_equal_to_the_last_bit(value: Any) -> No
 members = st.none() | st.integers() | texts | st.frozensets(st.text()) | st.tuples(st.integers(), st.text())
 
 
+@pytest.mark.full
 @given(st.sets(members))
 def test_sets_come_back(value: set[Any]) -> None:
     assert same(there_and_back(value), value)
@@ -184,6 +185,7 @@ WIDE = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 @given(st.data(), st.sampled_from(sorted(WIDE, key=str)), st.lists(st.integers(0, 4), max_size=4), st.booleans())
 def test_tensors_of_every_type_come_back_with_every_bit_pattern(
     data: st.DataObject, dtype: torch.dtype, shape: list[int], leaf: bool

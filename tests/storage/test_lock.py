@@ -75,6 +75,7 @@ def test_a_crash_leaves_no_lock_even_while_a_worker_outlives_it(tmp_path: Path) 
     end(first)
 
 
+@pytest.mark.full
 def test_a_run_locks_its_directory_while_it_runs_and_not_after(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     found: list[str] = []

@@ -51,6 +51,7 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
     return load_file(path / "model.safetensors")
 
 
+@pytest.mark.full
 def test_they_name_checkpoints_wherever_one_is_named(trained: Path, tmp_path: Path) -> None:
     best, newest = sorted((trained / "checkpoints").iterdir())
     assert json.loads((trained / "best.json").read_text())["checkpoints"][0]["checkpoint"] == best.name
@@ -72,6 +73,7 @@ def test_they_name_checkpoints_wherever_one_is_named(trained: Path, tmp_path: Pa
             assert all(torch.equal(state[key], value) for key, value in weights(path).items()), (name, run_dir)
 
 
+@pytest.mark.full
 def test_a_real_folder_of_that_name_is_what_it_is(trained: Path) -> None:
     _, newest = sorted((trained / "checkpoints").iterdir())
     shutil.copytree(newest, trained / "best")
@@ -100,6 +102,7 @@ def test_a_run_without_a_best_says_what_to_do(tmp_path: Path) -> None:
         trainer_of(None).load("none/best")
 
 
+@pytest.mark.full
 def test_a_ranking_that_leads_elsewhere_is_none(trained: Path, tmp_path: Path) -> None:
     """What somebody has written into `best.json` names a checkpoint of this run, or nothing."""
     _, newest = sorted((trained / "checkpoints").iterdir())
@@ -114,6 +117,7 @@ def test_a_ranking_that_leads_elsewhere_is_none(trained: Path, tmp_path: Path) -
     assert checkpoint_folder(trained / "best") == newest
 
 
+@pytest.mark.full
 def test_the_newest_is_the_newest_sound_one(trained: Path) -> None:
     best, newest = sorted((trained / "checkpoints").iterdir())
     (newest / "model.safetensors").write_bytes(b"torn")
@@ -125,7 +129,7 @@ def test_the_newest_is_the_newest_sound_one(trained: Path) -> None:
 # ---- the weights of a checkpoint in a trainer
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_the_best_weights_are_loaded_at_the_end(tmp_path: Path, world_size: int) -> None:
     loaded: list[dict[str, torch.Tensor]] = []
@@ -152,6 +156,7 @@ def test_the_best_weights_are_loaded_at_the_end(tmp_path: Path, world_size: int)
     assert any(all(torch.equal(state[name], value) for name, value in expected.items()) for state in loaded), "rank 0's"
 
 
+@pytest.mark.full
 def test_a_run_that_is_continued_trains_on_with_them(tmp_path: Path) -> None:
     """Its next checkpoint does not take the place of the one before, and has them."""
     trained = tmp_path / "run"
@@ -166,6 +171,7 @@ def test_a_run_that_is_continued_trains_on_with_them(tmp_path: Path) -> None:
     assert all(torch.equal(weights(path)[name], value) for name, value in expected.items())
 
 
+@pytest.mark.full
 def test_another_model_is_given_the_weights_of_a_copy(tmp_path: Path) -> None:
     graph: Callable[[Graph], Graph] = lambda graph: ranked(graph.overlay("ema"))  # noqa: E731
     run(1, tmp_path / "run", graph=graph, validation_step=growing())
@@ -180,6 +186,7 @@ def test_another_model_is_given_the_weights_of_a_copy(tmp_path: Path) -> None:
         assert "did you mean" in caught.value.hint
 
 
+@pytest.mark.full
 def test_the_weights_of_another_model_are_refused_by_the_tensor(trained: Path) -> None:
     for model, message in (
         (torch.nn.Sequential(torch.nn.Linear(3, 6)), r"unknown to the module: 1\.weight"),
@@ -196,6 +203,7 @@ def test_the_weights_of_another_model_are_refused_by_the_tensor(trained: Path) -
         assert torch.equal(model[0].weight, before), "nothing is half loaded"
 
 
+@pytest.mark.full
 def test_it_is_not_called_inside_a_run(trained: Path) -> None:
     def training_step(model: torch.nn.Module, batch: Any) -> Any:
         trainer.load("best")

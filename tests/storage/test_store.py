@@ -291,6 +291,7 @@ def test_what_an_interrupted_save_left_is_removed(store: FolderStore) -> None:
     assert {path.name for path in store.folder.parent.iterdir()} == {"checkpoints", *others}
 
 
+@pytest.mark.full
 def test_a_run_resumes_from_the_newest_sound_checkpoint(tmp_path: Path) -> None:
     small_trainer(tmp_path / "whole").run()
     trainer = small_trainer(tmp_path)

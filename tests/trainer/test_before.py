@@ -94,6 +94,7 @@ def test_with_an_amount_the_first_of_both_stops() -> None:
     assert trainer.run(until="1 epochs", before="next_batch") is Outcome.BREAKPOINT
 
 
+@pytest.mark.full
 def test_it_is_saved_there_and_resumed_past_it(tmp_path: Path) -> None:
     first, whole = make_trainer(run_dir=tmp_path), make_trainer()
     assert first.run(before="step") is Outcome.BREAKPOINT

@@ -57,6 +57,7 @@ def make_trainer(graph: Graph, data: Any, run_dir: Path | None = None) -> tuple[
     return trainer, trained
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("data", [Endless(), DataLoader(Lengthless(), 2)], ids=["iterable", "IterableDataset"])
 @pytest.mark.parametrize(
     ("triggers", "named"),

@@ -37,6 +37,7 @@ def trainer_of(epochs: int, run_dir: Path | None = None) -> Trainer:
     )
 
 
+@pytest.mark.full
 def test_the_estimate_is_near_what_was_spent(tmp_path: Path) -> None:
     trainer = trainer_of(4, tmp_path / "run")
     trainer.run(time_nodes=True)
@@ -51,6 +52,7 @@ def test_the_estimate_is_near_what_was_spent(tmp_path: Path) -> None:
     assert "colour: how long it took" in path.read_text() and " ms, " in path.read_text()
 
 
+@pytest.mark.full
 def test_one_batch_in_128_is_timed() -> None:
     """A clock that counts how often it is asked: twice for each visit that is timed."""
     asked: list[int] = []

@@ -130,7 +130,7 @@ def test_data_that_does_not_start_over_ends_the_run_and_it_is_said(tmp_path: Pat
     assert EMPTY.replace("no batch:", "no batch in epoch 2:") in said
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["an exhausted stream", "an empty DataLoader", "an iterable without a batch"])
 def test_data_that_is_exhausted_at_a_resume_is_an_error(name: str, tmp_path: Path) -> None:
     """Inside an epoch: its batches are drawn again, and cannot be."""
@@ -235,6 +235,7 @@ def test_a_read_only_disk_is_an_error_before_anything_trains(tmp_path: Path, par
     assert not (tmp_path / "new" / STATUS_FILE).exists()
 
 
+@pytest.mark.full
 def test_a_disk_that_is_read_only_since_the_trainer_was_made(part: Path) -> None:
     """The lock cannot be taken; nothing is changed, and once it can be written the run comes out equal."""
     before, losses = contents(part), list[float]()
@@ -248,6 +249,7 @@ def test_a_disk_that_is_read_only_since_the_trainer_was_made(part: Path) -> None
     assert trainer.digest() == whole.digest()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("file", [METRICS_FILE, STARTS_FILE])
 def test_a_file_that_cannot_be_written_at_a_resume_is_named(
     file: str, part: Path, monkeypatch: pytest.MonkeyPatch
@@ -285,6 +287,7 @@ def test_a_disk_that_becomes_read_only_stops_the_run_at_its_next_save(part: Path
 # The clock of the machine
 
 
+@pytest.mark.full
 def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a process, and between one and the next; triggers by minutes count the time that was trained."""
     graph = Graph.load("fit").set("checkpoint", every=["1 batches", "1 minutes"])

@@ -15,6 +15,7 @@ from graphtrain.trainer.view import ELSEWHERE
 from tests.program.small_run import small_trainer
 
 
+@pytest.mark.first(19)
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_an_attribute_of_another_trainer(name: str) -> None:
     assert name not in dir(Trainer)

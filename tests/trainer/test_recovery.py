@@ -114,7 +114,7 @@ def assert_same(trainer: Trainer, whole: Trainer) -> None:
     assert trainer.metrics == whole.metrics
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("batch", "repeats", "since"),
     [(4, 1, "the step of the error"), (6, 3, "2 steps before the error"), (8, 2, "1 step before the error")],
@@ -140,6 +140,7 @@ def test_a_run_that_failed_once_is_the_run_that_never_did(
     assert make_trainer(tmp_path).run() is Outcome.ALREADY_FINISHED
 
 
+@pytest.mark.full
 def test_a_failure_in_a_validation(whole: Trainer, tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, failing(tmp_path, "val-6-1"))
     with pytest.raises(ValueError, match="transient"):
@@ -175,6 +176,7 @@ def test_without_a_checkpoint_there_is_nothing_to_resume_from(batch: int, direct
             call()
 
 
+@pytest.mark.full
 def test_what_was_resumed_from_is_a_save_point(whole: Trainer, tmp_path: Path) -> None:
     first = make_trainer(tmp_path)
     first.run(until="2 batches")
@@ -189,6 +191,7 @@ def test_what_was_resumed_from_is_a_save_point(whole: Trainer, tmp_path: Path) -
         assert trainer.digest() == whole.digest()
 
 
+@pytest.mark.full
 def test_an_interrupt_inside_a_node_is_recovered_from(whole: Trainer, tmp_path: Path) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -19,7 +19,7 @@ from tests.command.running import written
 from tests.program.small_run import small_graph, small_trainer
 
 
-@pytest.mark.first(2)
+@pytest.mark.full
 @pytest.mark.parametrize("loader", ["Loader", "DataLoader", "own generator", "unsized", "list"])
 @pytest.mark.parametrize("transitions", [1, 7, 13, 22, 35, 44])
 def test_the_same_graph_again_changes_nothing(loader: str, transitions: int) -> None:
@@ -33,6 +33,7 @@ def test_the_same_graph_again_changes_nothing(loader: str, transitions: int) -> 
     assert (rewired.digest(), rewired.metrics) == (whole.digest(), whole.metrics)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("transitions", [7, 22, 44])
 def test_nodes_that_are_set_up_again_continue_exactly(transitions: int) -> None:
     """A `limit` that is never reached makes `next_batch` another node: its data is opened again where it was."""
@@ -258,6 +259,7 @@ def test_a_resource_that_nothing_reads_is_refused_where_it_is_given_and_later_re
     assert trainer.run() is Outcome.FINISHED
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_a_setup_that_raises_leaves_the_run_as_it_was(error: type[BaseException], tmp_path: Path) -> None:
     @node
@@ -440,6 +442,7 @@ def test_neither_inside_a_run_nor_after_a_failure() -> None:
         trainers[0].rewire("fit")
 
 
+@pytest.mark.full
 def test_a_checkpoint_after_it_is_one_of_the_new_graph(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     trainer.advance(22)

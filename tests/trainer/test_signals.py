@@ -58,6 +58,7 @@ def test_a_signal_that_is_ignored_stays_ignored(number: signal.Signals, monkeypa
         signal.signal(number, before)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("number", STOPPING)
 def test_before_the_first_transition_nothing_is_run_and_nothing_saved(number: signal.Signals, tmp_path: Path) -> None:
     class Late(list[Any]):

@@ -347,6 +347,7 @@ def test_never_refuses_a_directory_that_holds_a_run(tmp_path: Path) -> None:
         tiny(run_dir=tmp_path).run(resume="never")
 
 
+@pytest.mark.full
 def test_a_named_checkpoint_is_resumed_from(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     trainer.advance(9)
@@ -361,6 +362,7 @@ def test_a_named_checkpoint_is_resumed_from(tmp_path: Path) -> None:
         small_trainer(tmp_path).run(resume="nothing")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("keeps", [True, False])
 def test_looking_at_the_data_does_not_move_a_resume(
     keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -406,6 +408,7 @@ def test_a_resume_continues_the_training_time(tmp_path: Path) -> None:
     assert 5 * 0.02 <= second.progress["next_batch"]["seconds"] - before < 1000, "what the stopwatch took over is not"
 
 
+@pytest.mark.full
 def test_a_discarded_line_of_the_run_is_not_resumed(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     trainer.run()
@@ -442,6 +445,7 @@ def test_checkpoints_none_of_which_can_be_used_are_not_begun_over(damage: str, t
     assert sorted((tmp_path / "checkpoints").iterdir()) == kept
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_another_run_does_not_replace_a_run(tmp_path: Path) -> None:
     small_trainer(tmp_path / "one").run()
     small_trainer(tmp_path / "two").run()
@@ -744,6 +748,7 @@ def test_any_whole_number_is_a_batch_size(size: Any) -> None:
     assert trainer.progress["next_batch"]["samples"] == 20
 
 
+@pytest.mark.full
 def test_a_clock_may_be_of_any_type_of_number(tmp_path: Path) -> None:
     @node
     class Halves:
@@ -820,6 +825,7 @@ def test_a_scheduler_that_needs_a_metric_is_refused() -> None:
         tiny(model=model, optimizer=optimizer, scheduler=plateau).run()
 
 
+@pytest.mark.full
 def test_the_order_of_nodes_and_resources_in_a_file_is_no_difference(tmp_path: Path) -> None:
     trainer = small_trainer(tmp_path)
     trainer.advance(20)
@@ -929,6 +935,7 @@ def test_the_generators_that_somebody_has_seeded_go_on() -> None:
     assert drawn == [float(torch.rand(()))]
 
 
+@pytest.mark.full
 def test_a_resume_takes_the_seed_of_the_run(tmp_path: Path) -> None:
     def trainer(seed: int, run_dir: Path, seen: list[float]) -> Trainer:
         torch.manual_seed(3)

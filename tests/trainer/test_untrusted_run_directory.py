@@ -134,6 +134,7 @@ def identity(path: Path) -> tuple[int, str]:
 NAMES = [METRICS_FILE, TEXTS_FILE, STATUS_FILE, STARTS_FILE, BEST_FILE]
 
 
+@pytest.mark.first(15)
 @pytest.mark.parametrize("put", PUTS)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_stands_where_a_new_run_writes_is_refused(
@@ -148,7 +149,7 @@ def test_what_stands_where_a_new_run_writes_is_refused(
     assert identity(run_dir / name) == was
 
 
-@pytest.mark.first(4)
+@pytest.mark.full
 @pytest.mark.parametrize("put", PUTS)
 @pytest.mark.parametrize("name", [METRICS_FILE, TEXTS_FILE, STATUS_FILE, STARTS_FILE, BEST_FILE, LOCK_FILE])
 def test_what_stands_where_a_run_is_resumed(
@@ -171,6 +172,7 @@ def test_what_stands_where_a_run_is_resumed(
     assert (trainer.digest(), (part / METRICS_FILE).read_bytes()) == whole
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("put", PUTS)
 @pytest.mark.parametrize("name", [METRICS_FILE, STATUS_FILE, STARTS_FILE, BEST_FILE])
 def test_who_only_reads_a_run_directory_follows_no_link(
@@ -194,7 +196,7 @@ def test_who_only_reads_a_run_directory_follows_no_link(
     assert identity(part / name) == was
 
 
-@pytest.mark.first(3)
+@pytest.mark.full
 @pytest.mark.parametrize("put", PUTS)
 @pytest.mark.parametrize("name", ["", MANIFEST_FILE, "progress.msgpack", "model.safetensors"])
 def test_what_stands_where_a_checkpoint_is_read(
@@ -392,6 +394,7 @@ def test_a_present_folder_that_no_longer_exists(tmp_path: Path, monkeypatch: pyt
     assert trainer_of(tmp_path / "run").run() is Outcome.FINISHED
 
 
+@pytest.mark.full
 def test_a_status_that_is_forged_is_no_reason_to_fail(part: Path, whole: tuple[str, bytes]) -> None:
     status = json.loads((part / STATUS_FILE).read_text())
     for change in ({"trained": "x"}, {"trained": [1e308, "y"]}, {"rates": {"batches": 10**400}}, {"state": []}):

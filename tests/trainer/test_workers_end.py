@@ -157,6 +157,7 @@ def test_a_run_that_fails() -> None:
     assert not workers()
 
 
+@pytest.mark.full
 def test_a_run_that_is_stopped_by_a_signal() -> None:
     held: list[Any] = []  # as a traceback or a cycle would
 

@@ -140,6 +140,7 @@ def test_a_graph_by_a_stranger(attacked: Graph, fit: Graph) -> None:
         assert "<script" not in svg(difference)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("suffix", ["svg", "png", "dot", "mmd"])
 def test_it_is_written(suffix: str, fit: Graph, tmp_path: Path) -> None:
     assert render(fit.diff(edited(fit)), tmp_path / f"difference.{suffix}").stat().st_size > 1000

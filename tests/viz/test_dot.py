@@ -91,7 +91,7 @@ CHANGES: list[Callable[[Graph], Graph]] = [
 ]
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_start_is_on_top_and_texts_keep_off_frames(change: Callable[[Graph], Graph], fit: Graph) -> None:
     graph = change(fit)
@@ -117,6 +117,7 @@ def test_the_start_is_on_top_and_texts_keep_off_frames(change: Callable[[Graph],
             assert area.is_inside(frame)
 
 
+@pytest.mark.full
 def test_a_caption_is_not_crossed_by_the_arrow_into_the_body(fit: Graph) -> None:
     into = next(edge for _, target, edge in read_dot(to_dot(picture(fit))).edges if target == "validate/+start")
     assert into["lhead"] == "cluster_validate"
@@ -124,6 +125,7 @@ def test_a_caption_is_not_crossed_by_the_arrow_into_the_body(fit: Graph) -> None
     assert layout.nodes["validate/+start"][1] < min(area.bottom for _, area in layout.captions["validate"])
 
 
+@pytest.mark.full
 def test_returns_to_a_hub_end_in_its_name(fit: Graph) -> None:
     drawing = read_dot(to_dot(picture(fit)))
     assert set(hubs(drawing).values()) == {"decide"}
@@ -136,6 +138,7 @@ def test_returns_to_a_hub_end_in_its_name(fit: Graph) -> None:
     assert all(at[source][1] > at[target][1] for source, target, _ in drawing.edges if target in hubs(drawing))
 
 
+@pytest.mark.full
 def test_the_caption_has_the_name_and_the_legend(fit: Graph) -> None:
     words = [text for text, _ in read_layout(to_dot(picture(fit))).captions[""]]
     assert words == ["fit", "numbers: the order in which the edges of a node are tried"]
@@ -154,6 +157,7 @@ def test_families_differ_in_colour_and_in_shape(fit: Graph) -> None:
     assert len(looks) == len({shape for shape, _ in looks}) == len({colour for _, colour in looks}) == 8
 
 
+@pytest.mark.full
 def test_heat_and_position_change_what_they_should(fit: Graph) -> None:
     plain = read_dot(to_dot(picture(fit))).nodes
     heated = read_dot(to_dot(picture(fit, counts={"decide": 100, "step": 10}))).nodes

@@ -69,6 +69,7 @@ def test_broken_dot_text_is_an_error_of_ours(only: Path) -> None:
         draw("digraph { a -> ", "svg")
 
 
+@pytest.mark.full
 def test_nothing_reaches_the_terminal() -> None:
     program = "from graphtrain.viz.render import draw; draw('digraph { a [label=<<b>x</b>>] }', 'png')"
     environment = {**os.environ, "PATH": "/nonexistent", "PYTHONWARNINGS": "error"}

@@ -68,6 +68,7 @@ def test_a_graph_draws_itself(shipped: Graph) -> None:
     assert set(shipped.nodes) <= {"".join(text.itertext()).replace("\xa0", " ") for text in root.iter(f"{SVG}text")}
 
 
+@pytest.mark.full
 def test_a_graph_with_problems_is_drawn_too(fit: Graph) -> None:
     broken = fit.set("clip", max_norm="fast").remove("step")
     assert broken.check()
@@ -107,6 +108,7 @@ def test_a_run_without_its_picture(fit: Graph, undrawable: str) -> None:
     assert svg_of(fit, {"step": 3}, "step") == ""
 
 
+@pytest.mark.full
 def test_a_picture_as_a_file(fit: Graph) -> None:
     png, svg = picture_of(fit, "png"), picture_of(fit, "svg")
     assert png is not None and png.startswith(b"\x89PNG\r\n\x1a\n")
@@ -125,6 +127,7 @@ def test_an_interrupt_is_not_swallowed(fit: Graph, monkeypatch: pytest.MonkeyPat
         fit._repr_svg_()
 
 
+@pytest.mark.full
 def test_a_graph_is_drawn_without_torch(tmp_path: Path) -> None:
     code = """
         import sys

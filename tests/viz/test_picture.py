@@ -202,6 +202,7 @@ def test_edges_of_equal_wording_are_all_kept() -> None:
     assert replace(drawn.arrows[1], number=None).label == "g"
 
 
+@pytest.mark.full
 def test_drawing_imports_no_torch_and_no_networkx() -> None:
     program = (
         "import sys\n"

@@ -39,6 +39,7 @@ def test_svg_is_a_drawing_for_light_and_dark(tmp_path: Path, shipped: Graph) -> 
         assert f"node {'mark' if box.family in ('start', 'end') else box.family}" in classes(root)
 
 
+@pytest.mark.full
 def test_pixels_and_pages(tmp_path: Path, fit: Graph) -> None:
     assert render(fit, tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert render(fit, tmp_path / "fit.PDF").read_bytes().startswith(b"%PDF-")
@@ -50,7 +51,7 @@ def test_texts(tmp_path: Path, fit: Graph) -> None:
     assert render(fit, tmp_path / "fit.mmd", *arguments).read_text() == to_mermaid(picture(fit, *arguments))
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("suffix", PICTURE_SUFFIXES)
 def test_a_graph_and_a_difference_render_themselves(tmp_path: Path, fit: Graph, suffix: str) -> None:
     path = tmp_path / f"own{suffix}"

@@ -83,6 +83,7 @@ def test_an_introduction_is_printed_a_line_at_a_time(monkeypatch: pytest.MonkeyP
     assert said == ["graph fit", "  finish  after 10 epochs"]
 
 
+@pytest.mark.full
 def test_an_introduction_on_a_terminal(tmp_path: Path) -> None:
     script = """
 from graphtrain.report.display.choose import introduce

@@ -33,6 +33,7 @@ def assert_shown(shown: list[str], *above: str, **changes: Any) -> None:
     assert same_but_for_the_bar(shown, lines), "\n".join(shown)
 
 
+@pytest.mark.full
 def test_prints_come_out_above_and_one_panel_stays(tmp_path: Path) -> None:
     script = """
 print("before")
@@ -51,6 +52,7 @@ print("after")
     assert_shown(shown, "before", *above, step=5, state="finished")
 
 
+@pytest.mark.full
 def test_again_and_again(tmp_path: Path) -> None:
     script = """
 streams = sys.stdout, sys.stderr, sys.stdin
@@ -120,6 +122,7 @@ def test_killed_it_leaves_the_cursor_below_the_panel(tmp_path: Path) -> None:
     assert (screen.row, screen.column) == (4, 0) and "\x1b[?" not in terminal.text
 
 
+@pytest.mark.full
 def test_the_latest_panel_is_the_only_one(tmp_path: Path) -> None:
     script = """
 display.begin()
@@ -132,7 +135,7 @@ display.end(snapshot(metrics={}, seconds={}))
     assert_shown(Terminal(script, tmp_path).end().shown, "above", metrics={}, seconds={})
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_widths(columns: int, tmp_path: Path) -> None:
     script = """
@@ -147,6 +150,7 @@ display.end(snapshot())
     assert same_but_for_the_bar(shown, [*folded * 3, *panel(columns - 1)])
 
 
+@pytest.mark.full
 def test_a_low_terminal_shows_what_it_can(tmp_path: Path) -> None:
     script = (
         'display.begin()\nfor n in range(3):\n    display.show(snapshot())\n    print("up", n)\ndisplay.end(snapshot())'
@@ -155,6 +159,7 @@ def test_a_low_terminal_shows_what_it_can(tmp_path: Path) -> None:
     assert same_but_for_the_bar(shown, ["up 0", "up 1", "up 2", *panel()[:2]])
 
 
+@pytest.mark.full
 def test_a_terminal_that_becomes_narrower(tmp_path: Path) -> None:
     script = """
 import termios
@@ -303,6 +308,7 @@ display.end(snapshot())
     assert_shown([line for line in shown if line != "alarm"])
 
 
+@pytest.mark.full
 def test_threads_may_print(tmp_path: Path) -> None:
     script = """
 def talk(who):

@@ -88,6 +88,7 @@ def test_a_narrow_terminal_keeps_what_matters() -> None:
     assert lines(snapshot(), 70)[2] == "812 batches/s  26.0 k samples/s  41 s elapsed  2 min 13 s left"
 
 
+@pytest.mark.full
 def test_losses_are_shown_first_and_the_rest_is_counted() -> None:
     metrics = {"lr": 0.1, "loss": 0.5, "val/loss": 0.75, "val/accuracy": 0.25}
     for order in permutations(metrics):
@@ -112,6 +113,7 @@ def test_a_name_that_is_too_long_keeps_its_end() -> None:
     assert shown.startswith("…") and shown.endswith("/accuracy 0.987") and len(shown) <= 40
 
 
+@pytest.mark.full
 def test_thousands_of_metrics_and_long_names_take_no_time() -> None:
     many = {f"m{number}/a/long/name": 1.0 for number in range(20_000)}
     one = snapshot(metrics={**many, "loss": 0.5}, rates=many, seconds=many)

@@ -56,6 +56,7 @@ def same(one: Any, other: Any) -> bool:
     return repr(one) == repr(other)
 
 
+@pytest.mark.full
 @given(snapshots)
 @example(snapshot(metrics={"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.0, "e": 1}))
 def test_a_file_holds_all_of_it(one: Snapshot) -> None:
@@ -135,6 +136,7 @@ def test_a_number_of_another_library_is_a_number() -> None:
     assert snapshot(metrics=metrics).as_plain()["metrics"] == {"a": 0.5, "b": "nan"}
 
 
+@pytest.mark.full
 @given(st.dictionaries(names, st.just(0.0) | st.floats(1e-9, 1e9), max_size=5))
 def test_shares_are_shares(seconds: dict[str, float]) -> None:
     shares = snapshot(seconds=seconds).shares
