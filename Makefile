@@ -16,7 +16,7 @@ demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new
 	$(BIN)/python examples/demo.py
 
 test: .venv/.installed-dev  ## every promise once, and all doctests: before each commit
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 20
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 20
 
 test-all: .venv/.installed-dev  ## all tests but the long proofs: what CI runs
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal --durations 20 -m 'not sweep'

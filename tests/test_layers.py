@@ -279,6 +279,7 @@ def test_the_page_about_the_architecture_names_files_that_exist() -> None:
     assert [name for name in named if not any((folder / name).exists() for folder in (PACKAGE, ROOT))] == []
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("package", sorted({package_of(name) for name in MODULES} - {*DOORS}))
 def test_imports_point_one_way(package: str) -> None:
@@ -318,6 +319,7 @@ def test_late_imports_are_listed_with_their_reason() -> None:
     assert used == set(LATE), "these are not made any more"
 
 
+@pytest.mark.second(91)
 @pytest.mark.first(31)
 @pytest.mark.parametrize(
     ("module", "imported"),
@@ -374,6 +376,7 @@ def test_nobody_makes_a_second_copy() -> None:
 # ---- what can be taken away
 
 
+@pytest.mark.second(30)
 @pytest.mark.full
 @pytest.mark.parametrize("name", removable(WITHOUT))
 def test_nothing_that_is_left_imports_a_part(name: str) -> None:

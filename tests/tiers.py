@@ -1,8 +1,8 @@
 """The three tiers of the tests, by what they cost: `make test`, `make test-all` and `make sweep`.
 
 A test is in the first one unless it is marked: `full` puts it into the second, `first(n)` puts all but its first n rows
-there, `sweep` puts it into the third. In the first tier a row takes at most a second of processor time, those of
-`slow.toml` aside: a run with a slower one fails.
+there, `sweep` puts it into the third, `second(n)` puts all but its first n rows there. In the first tier a row takes at
+most a second of processor time, those of `slow.toml` aside: a run with a slower one fails.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def _processor_seconds() -> float:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All but the first rows of a test that is marked `first` are in the second tier."""
+    """All but the first rows of a test that is marked `first` or `second` are in the tier after it."""
     rows: Counter[str] = Counter()
     for item in items:
-        mark = item.get_closest_marker("first")
-        if mark is not None:
-            function = item.nodeid.partition("[")[0]
-            rows[function] += 1
-            if rows[function] > mark.args[0]:
-                item.add_marker("full")
+        function = item.nodeid.partition("[")[0]
+        rows[function] += 1
+        for mark, tier in (("first", "full"), ("second", "sweep")):
+            limit = item.get_closest_marker(mark)
+            if limit is not None and rows[function] > limit.args[0]:
+                item.add_marker(tier)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -53,6 +53,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.mark.second(5)
 @pytest.mark.full
 @EVERY
 def test_it_trains_as_lightning_does(name: str) -> None:

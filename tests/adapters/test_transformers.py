@@ -72,6 +72,7 @@ EQUAL = {
 }
 
 
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("name", EQUAL)
 def test_it_trains_what_trainer_trains(name: str, tmp_path: Path) -> None:

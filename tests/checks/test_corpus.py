@@ -26,6 +26,7 @@ def thing_of(problem: Problem) -> str:
     return re.sub(r"^\w+(\.toml)?(:\d+)? (?=[\w/]+(\.|$))", "", problem.where)
 
 
+@pytest.mark.second(99)
 @pytest.mark.first(24)
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda one: one.title)
 def test_a_broken_graph_raises_exactly_its_codes(broken: Broken) -> None:
@@ -34,6 +35,7 @@ def test_a_broken_graph_raises_exactly_its_codes(broken: Broken) -> None:
         assert found_in(broken.graph()) == (), "in one process it is sound"
 
 
+@pytest.mark.second(120)
 @pytest.mark.first(27)
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda one: one.title)
 def test_every_message_says_what_is_wrong_and_what_to_do(broken: Broken) -> None:
@@ -91,6 +93,7 @@ def test_a_sound_rewiring_is_silent(sound: Sound) -> None:
     assert Graph.from_json(sound.graph().to_json()) == sound.graph()
 
 
+@pytest.mark.second(14)
 @pytest.mark.first(3)
 @pytest.mark.parametrize("sound", SOUND, ids=lambda one: one.title)
 def test_a_sound_rewiring_runs_to_its_end(sound: Sound) -> None:

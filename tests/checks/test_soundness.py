@@ -673,7 +673,7 @@ def parting(examples: list[tuple[Graph, Run]]) -> tuple[int, int]:
     return apart.count(False), apart.count(True)
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_weights_part_in_no_graph_that_checks_clean_for_ranks(
     examples: list[tuple[Graph, Run]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

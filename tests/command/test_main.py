@@ -89,6 +89,7 @@ def test_a_script_is_the_command_and_both_are_one_run(script: Path, command: Com
     assert status_of(script / "runs/train-001")["digest"] == status_of(script / "whole")["digest"]
 
 
+@pytest.mark.second(3)
 @pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
@@ -170,7 +171,7 @@ def test_meanings_come_from_the_docstring(script: Path, command: Command) -> Non
     assert "how workers are started." in shown.out
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("loader", "start", "number"),
     [
@@ -215,7 +216,7 @@ def test_workers_however_they_are_started(loader: str, start: str, number: int, 
     assert 0 < int(str(status_of(folder / "r")["step"])) < 1024
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize("command_word", ["main", pytest.param("run", marks=pytest.mark.sweep)])
 def test_spawned_workers_import_the_script_by_its_name(command_word: str, folder: Path) -> None:
     (folder / "train.py").write_text(WORKERS)
@@ -364,7 +365,7 @@ def test_one_annotation_that_cannot_be_resolved_switches_no_other_off(folder: Pa
     assert (result.code, 'batches: expected an integer, got "three"' in result.err) == (2, True), result.err
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_a_child_that_runs_the_script_trains(script: Path) -> None:
     """As a search over settings does, with a process for each."""
     (script / "search.py").write_text(

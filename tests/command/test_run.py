@@ -200,6 +200,7 @@ def test_an_evaluation_is_finished(folder: Path, command: Command) -> None:
     assert "\nresumed r: 4 batches, 8 samples; repeating nothing; code, arguments, data, " in f"\n{again.err}"
 
 
+@pytest.mark.second(3)
 @pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("words", "text", "change"),

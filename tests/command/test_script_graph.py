@@ -40,6 +40,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.second(6)
 @pytest.mark.first(2)
 @pytest.mark.parametrize("pieces", KNOWN.values(), ids=KNOWN)
 def test_every_command_uses_the_graph_of_the_script(pieces: tuple[str, str], folder: Path, command: Command) -> None:
@@ -105,6 +106,7 @@ UNKNOWN = {
 }
 
 
+@pytest.mark.second(7)
 @pytest.mark.first(3)
 @pytest.mark.parametrize("call", UNKNOWN.values(), ids=UNKNOWN)
 def test_a_graph_that_only_the_running_script_knows_is_an_error(call: str, folder: Path, command: Command) -> None:
@@ -125,6 +127,7 @@ def test_two_graphs_are_an_error(folder: Path, command: Command) -> None:
     assert "calls main with different graphs, in lines" in command("show", "train.py").err
 
 
+@pytest.mark.second(2)
 @pytest.mark.first(1)
 @pytest.mark.parametrize("definition", ["def graph(): pass", "import json as graph", "graph = 3"])
 def test_what_is_no_graph_is_named(definition: str, folder: Path, command: Command) -> None:

@@ -120,7 +120,7 @@ def test_handlers_stay_until_the_process_ends(folder: Path) -> None:
     assert by_command.code == 75 and "nothing was trained" in by_command.err, by_command
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_a_terminal_that_hangs_up_stops_the_run(folder: Path) -> None:
     """What is printed after that, by the user's code too, goes nowhere."""
     from tests.report.display.terminal import Terminal

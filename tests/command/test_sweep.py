@@ -283,7 +283,7 @@ def test_a_script_that_is_its_own_command(processes: Processes, monkeypatch: pyt
     ]
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_stopped_and_made_again_it_ends_as_if_it_was_not(folder: Path, command: Command) -> None:
     """In processes of their own: stopped as the command, made again as the script."""
     text = SLOW.replace("0.02", "0.5") + '\nfrom graphtrain import main\nif __name__ == "__main__":\n    main(setup)\n'

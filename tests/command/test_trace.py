@@ -131,7 +131,7 @@ def test_the_command_to_resume_with_traces_too(script: Path, command: Command) -
     assert "--trace" in result.err.rpartition("resume with: ")[2]
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_a_reader_that_leaves_ends_the_trace_and_not_the_run(script: Path) -> None:
     (script / "tiny.py").write_text(WITH_VALIDATION)
     process = start_new([*WORDS[:2], "finish.after=50 epochs", "--run-dir", "r", "--trace", "--quiet"], script)

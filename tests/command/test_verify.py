@@ -164,6 +164,7 @@ def test_with_a_plain_data_loader(folder: Path, command: Command) -> None:
     assert (result.code, [row[-1] for row in rows(result)]) == (0, ["equal", "equal"])
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("position", ["validate/eval_batch", "clip", "train_batch", "step", "zero_grad", "end_epoch"])
 def test_checkpoints_at_odd_places(position: str, folder: Path, command: Command) -> None:
@@ -320,6 +321,7 @@ def test_state_that_is_lost_is_named(script: str, folder: Path, command: Command
     assert contents(folder / "r") == before
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("script", "node"),
@@ -364,6 +366,7 @@ LOSSES = {
 }
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("path", LOSSES)
 def test_every_kind_of_field_is_compared(path: str, folder: Path, command: Command) -> None:
@@ -638,7 +641,7 @@ def test_a_span_that_cannot_be_gone_through_is_one_of_several(folder: Path, comm
     assert result.out.count("the run is at the node `gone`, which this graph does not have") == 2
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_checkpoints_by_the_clock_are_met_again(folder: Path, command: Command) -> None:
     """Their moments are others in a replay; so are those of rows of metrics."""
     slow = TINY.replace("import torch\n", "import time\nimport torch\n").replace(
@@ -670,6 +673,7 @@ def test_an_unsound_checkpoint_is_named(tiny: Path, command: Command) -> None:
     assert [row[2] for row in rows(result)][:2] == ["4", "8"], "the span goes over it"
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "message", "hint"),

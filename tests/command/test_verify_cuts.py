@@ -55,6 +55,7 @@ def verified(command: Command, script: str, *words: str) -> dict[str, Any]:
 # --- Whole, in processes of their own --------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 def test_a_script_without_a_run_is_proved(forked: Path, command: Command) -> None:
     (forked / "mine.py").write_text(STATEFUL)
     result = command(
@@ -86,7 +87,7 @@ def setup():
 """
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_a_run_that_goes_back_to_a_checkpoint_is_proved_across_it(forked: Path, command: Command) -> None:
     report = verified(command, GOES_BACK, "--cuts", "3")
     assert report["code"] == 0, report

@@ -57,6 +57,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "size", "other", "prefetch"),

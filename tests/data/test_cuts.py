@@ -47,6 +47,7 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 # In a sweep both kinds with all options.
+@pytest.mark.second(5)
 @pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("kind", "options"),
@@ -75,6 +76,7 @@ def test_a_data_loader_with_its_own_generator(tmp_path: Path, assert_exact: Asse
     assert_exact(made, tmp_path)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes:UserWarning")
 @pytest.mark.parametrize(("workers", "resumed"), [(0, 2), (2, 4), (4, 0)])
@@ -133,6 +135,7 @@ def pair(inputs: torch.Tensor) -> Pair:
     return Pair(inputs, 0)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "made",
@@ -252,6 +255,7 @@ def test_more_batches_than_its_length(tmp_path: Path, assert_exact: AssertExact)
     assert_exact(lambda: DataLoader(Told(5, 15), 2), tmp_path)
 
 
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "empty",

@@ -102,6 +102,7 @@ def cut_and_resume(
     return resumed(lines)
 
 
+@pytest.mark.second(2)
 @pytest.mark.first(1)
 @pytest.mark.parametrize("name", DATA)
 def test_another_batch_is_named_and_the_same_is_not(name: str, tmp_path: Path) -> None:

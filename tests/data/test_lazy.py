@@ -97,6 +97,7 @@ def with_own_generator() -> DataLoader[Any]:
     return DataLoader(range(COUNT), 2, sampler=RandomSampler(range(COUNT), True, generator=generator))
 
 
+@pytest.mark.second(6)
 @pytest.mark.first(1)
 @pytest.mark.parametrize("drawn", DRAWN)
 @pytest.mark.parametrize("kind", [Buffered, SizedBuffered])
@@ -104,12 +105,14 @@ def test_a_shuffle_buffer(drawn: str, kind: Callable[[str], Any], tmp_path: Path
     assert_exact(lambda: kind(drawn), tmp_path)
 
 
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("drawn", DRAWN)
 def test_a_shuffle_buffer_in_validation(drawn: str, tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(lambda: {"train_data": Buffered("torch"), "val_data": SizedBuffered(drawn)}, tmp_path)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(("drawn", "workers"), [*((name, 0) for name in DRAWN), ("torch", 2)])
 def test_an_iterable_data_set_in_a_data_loader(
@@ -118,6 +121,7 @@ def test_an_iterable_data_set_in_a_data_loader(
     assert_exact(lambda: DataLoader(BufferedSet(drawn), 2, num_workers=workers), tmp_path)
 
 
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize(("drawn", "workers"), [*((name, 0) for name in DRAWN), ("torch", 2)])
 @pytest.mark.parametrize("kind", ["sampler", "batch_sampler"])

@@ -120,6 +120,7 @@ REPORTED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(("made", "path"), REPORTED.values(), ids=REPORTED)
 def test_batches_that_depend_on_it_are_reported_once(made: Callable[[], Any], path: str, tmp_path: Path) -> None:
@@ -149,6 +150,7 @@ SILENT: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("made", SILENT.values(), ids=SILENT)
 def test_what_is_exact_is_not_reported(made: Callable[[], Any], tmp_path: Path) -> None:

@@ -225,6 +225,7 @@ LAZY: dict[str, Made] = {
 OFTEN = [name for name in DATA if "DataLoader" in name or "a buffer" in name or "stream" in name]
 
 
+@pytest.mark.second(2)
 @pytest.mark.first(2)
 @pytest.mark.parametrize(
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.sweep) for name in DATA]
@@ -265,6 +266,7 @@ IN_PIECES = {
 }
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("made", IN_PIECES.values(), ids=IN_PIECES)
 def test_a_run_in_pieces_is_the_run_in_one(made: Made) -> None:

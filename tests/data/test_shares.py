@@ -74,6 +74,7 @@ def consumed(
     return batches, stepped
 
 
+@pytest.mark.second(4)
 @pytest.mark.first(3)
 @pytest.mark.parametrize("early", [False, True], ids=["in_time", "early"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
@@ -89,6 +90,7 @@ def test_every_batch_is_loaded_once_from_any_place(world_size: int, early: bool)
             assert stepped == [size] * ((BATCHES - first) // size) + [rest] * (rest > 0)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_a_window_that_is_stepped_early_loses_nothing(world_size: int) -> None:

@@ -107,12 +107,14 @@ OBJECTS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
 def test_cuts(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
     assert_exact(made, tmp_path, epochs=3)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
 def test_cuts_in_validation(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
@@ -120,6 +122,7 @@ def test_cuts_in_validation(made: Callable[[], Any], tmp_path: Path, assert_exac
     assert_exact(lambda: {"train_data": made(), "val_data": made()}, tmp_path, epochs=2)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("made", OBJECTS.values(), ids=OBJECTS)
 def test_cut_twice_in_one_epoch(made: Callable[[], Any], tmp_path: Path) -> None:
@@ -311,6 +314,7 @@ TORCHDATA: dict[str, Callable[[], Any]] = {
 
 
 # In a sweep all of them in both ways.
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("made", "resume"),
@@ -343,7 +347,7 @@ def test_with_workers_it_is_replayed(options: dict[str, Any], tmp_path: Path, as
     assert 'next_batch.resume = "state" resumes at once but not exactly' in line
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_with_workers_its_state_is_taken_where_it_is_asked_for(tmp_path: Path) -> None:
     def edited(data: Any, run_dir: Path | None) -> tuple[Trainer, list[Any]]:
         return run_over(data, run_dir, edit=lambda graph: graph.set("next_batch", resume="state"))

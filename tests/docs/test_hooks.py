@@ -119,6 +119,7 @@ def examples() -> dict[str, Graph]:
     return dict(page()["examples"])
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", examples())
 def test_an_example_trains_as_the_loop_by_hand(name: str) -> None:

@@ -147,6 +147,7 @@ def test_the_hooks_are_where_the_page_has_them_and_two_are_called_at_another_mom
     assert ours.index("on_train_epoch_end") < ours.index("on_validation_start")
 
 
+@pytest.mark.second(9)
 @pytest.mark.first(3)
 @every_translation
 def test_a_translation_does_what_the_option_does(translation: Translation) -> None:
@@ -172,6 +173,7 @@ def test_a_translation_does_what_the_option_does(translation: Translation) -> No
         assert set(expected["more"]["checkpoints"]) | {newest} == set(kept)
 
 
+@pytest.mark.second(21)
 @pytest.mark.first(8)
 @pytest.mark.parametrize("batches", [1, 3, 4, 5, 10])
 @pytest.mark.parametrize("accumulate", [1, 3, 4])
@@ -182,6 +184,7 @@ def test_the_number_of_steps_is_a_ceiling(batches: int, accumulate: int, epochs:
     assert record.more["steps"] == epochs * -(-batches // accumulate)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["scheduled", "sane", "stopping"])
 def test_a_graph_of_the_page_resumes_exactly(name: str, tmp_path: Path) -> None:

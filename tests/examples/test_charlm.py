@@ -65,7 +65,7 @@ def test_it_learns_more_than_how_frequent_characters_are(charlm: ModuleType, fol
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("precision", "amounts"),
     [
@@ -169,7 +169,7 @@ def test_the_rate_rises_then_falls_and_its_numbers_are_saved(charlm: ModuleType)
 # --- Weights alone ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_the_weights_alone_give_the_model_and_text(
     charlm: ModuleType, sample: ModuleType, folder: Path, command: Command
 ) -> None:

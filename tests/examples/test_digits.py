@@ -35,7 +35,7 @@ def whole_run(folder: Path, command: Command) -> dict[str, Any]:
     return status
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_the_average_improves_until_it_stops_early(folder: Path, command: Command) -> None:
     whole_run(folder, command)
 

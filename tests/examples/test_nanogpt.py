@@ -25,7 +25,7 @@ def digest_of(run_dir: Path) -> str:
     return str(json.loads((run_dir / "status.json").read_text())["digest"])
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_a_cut_changes_nothing(folder: Path, command: Command) -> None:
     words = ("run", SCRIPT, *SMALL, *OFTEN, "--quiet", "--run-dir")
     whole = command(*words, "whole")

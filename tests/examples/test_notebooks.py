@@ -158,6 +158,7 @@ def test_there_are_notebooks() -> None:
     assert "rewire" in [path.stem for path in NOTEBOOKS]
 
 
+@pytest.mark.sweep
 def test_only_tagged_cells_raise(path: Path, fresh: Callable[[Path], Any]) -> None:
     for cell in cells_of_code(fresh(path)):
         assert bool(outputs(cell, "error")) == ("raises-exception" in cell.metadata.get("tags", [])), cell.source
@@ -311,6 +312,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return dict(zip(CELLS, executed(notebook, tmp_path_factory.mktemp("cells")).cells[1:], strict=True))
 
 
+@pytest.mark.sweep
 def test_a_cell_that_declares_a_node_can_be_run_again(cells: dict[str, Any]) -> None:
     assert shown(cells["inserted by name"])["text/plain"] == "[1, 1]"
     assert shown(cells["the same graph"])["text/plain"] == "[1, 1, 2, 2]"  # used by its name: the latest

@@ -64,7 +64,7 @@ def assert_equal(folder: Path, messages: str) -> None:
     assert digest_of(folder / "cut") == digest_of(folder / "whole")
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_a_cut_changes_nothing(tmp_path: Path) -> None:
     assert_equal(tmp_path, cut_and_whole(tmp_path, epochs=1, batches=7))
     assert len(rows_of(tmp_path / "whole", "accuracy")) == 2

@@ -15,7 +15,7 @@ def test_it_is_made_of_the_files_as_they_are() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.gallery.page"
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_its_pictures_are_of_the_graphs_as_they_are(tmp_path: Path) -> None:
     assert {*PROCEDURES} <= {*all_procedures()}
     for name, procedure in all_procedures().items():

@@ -74,6 +74,7 @@ def test_an_edit_is_another_graph(graph: Graph) -> None:
     assert Graph.from_json(edited.to_json()) == edited != Graph.from_json(graph.to_json())
 
 
+@pytest.mark.second(5)
 @pytest.mark.full
 def test_its_pictures_show_every_node(graph: Graph, tmp_path: Path) -> None:
     from graphtrain.viz import render, svg

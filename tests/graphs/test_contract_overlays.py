@@ -245,6 +245,7 @@ def test_its_first_line_says_what_it_does(name: str) -> None:
     assert line.startswith("# ") and line.endswith(".")
 
 
+@pytest.mark.second(4)
 @pytest.mark.full
 @pytest.mark.parametrize("name", TRAINED)
 def test_each_is_clean_and_trains_what_the_loop_by_hand_trains(name: str, tmp_path: Path) -> None:
@@ -258,7 +259,7 @@ def test_each_is_clean_and_trains_what_the_loop_by_hand_trains(name: str, tmp_pa
     expect_cuts_are_exact((name,), whole, cuts_of((name,), 1), tmp_path)
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_every_pair_in_both_orders_is_clean_or_refused_by_both_names() -> None:
     for pair in PAIRS:
         if is_refused(pair):
@@ -270,6 +271,7 @@ def test_every_pair_in_both_orders_is_clean_or_refused_by_both_names() -> None:
         assert FIT.overlay(pair[0]).overlay(pair[1]) == graph, pair
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("pair", SOUND_PAIRS[::6], ids=" ".join)
 def test_some_pairs_train_what_the_loop_by_hand_trains(pair: Names, tmp_path: Path) -> None:

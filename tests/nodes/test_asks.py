@@ -96,6 +96,7 @@ def test_it_trains_what_the_loop_by_hand_trains(name: str) -> None:
     assert trainer.progress["next_batch"]["batches"] == sum(lengths)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["stop in mid-window", "end every epoch", "end some, then stop"])
 @pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.sweep)])

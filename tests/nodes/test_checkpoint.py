@@ -225,6 +225,7 @@ FILES: dict[str, Any] = {
 }
 
 
+@pytest.mark.second(7)
 @pytest.mark.full
 @pytest.mark.parametrize("name", FILES)
 def test_a_resume_trusts_the_file_as_far_as_it_can(name: str, tmp_path: Path) -> None:

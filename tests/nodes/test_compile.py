@@ -146,6 +146,7 @@ def losses_and_gradients(trainer: Trainer) -> list[Any]:
 STEPS = [loss_alone, with_metrics, asking, Owner, Asker]
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("step", "precision"), [*((one, "32-true") for one in STEPS), (with_metrics, "bf16-mixed"), (Asker, "bf16-mixed")]
@@ -257,7 +258,7 @@ def test_the_model_keeps_its_names(compiler: Compiler) -> None:
     assert set(trainer.progress["train_batch"]) == set(make_trainer(compiled=False).progress["train_batch"])
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "step", [step if step is asking else pytest.param(step, marks=pytest.mark.sweep) for step in STEPS]
 )

@@ -246,6 +246,7 @@ def uses(graph: Graph, prefix: str = "") -> dict[str, str]:
     return kinds
 
 
+@pytest.mark.second(22)
 @pytest.mark.first(8)
 def test_the_graph_has_no_problem(example: Example) -> None:
     assert example.graph.check() == []
@@ -277,6 +278,7 @@ class Mirror(Ranks):
         return []
 
 
+@pytest.mark.second(8)
 @pytest.mark.full
 def test_it_runs_and_has_the_effects_it_declares_and_no_others(kind: Kind, example: Example) -> None:
     with using_ranks(Mirror() if RANKS in kind.optional else Alone()):
@@ -330,6 +332,7 @@ def changes(before: Snapshot, after: Snapshot, ran_backward: bool) -> set[str]:
     return effects
 
 
+@pytest.mark.second(4)
 @pytest.mark.full
 @pytest.mark.parametrize("cuts", ["one", pytest.param("several", marks=pytest.mark.sweep)])
 def test_a_resumed_run_is_the_same_to_the_last_bit(cuts: str, example: Example, tmp_path: Path) -> None:
@@ -351,6 +354,7 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(cuts: str, example: Example, 
         assert second.digest() == whole.digest(), f"cut before {first.position}"
 
 
+@pytest.mark.second(22)
 @pytest.mark.first(4)
 def test_every_field_and_parameter_can_be_read(kind: Kind, example: Example) -> None:
     trainer = example.trainer()
@@ -364,6 +368,7 @@ def test_every_field_and_parameter_can_be_read(kind: Kind, example: Example) -> 
                 assert type(value) is field.type, f"{path}.{name}"
 
 
+@pytest.mark.second(38)
 @pytest.mark.first(9)
 def test_numbers_that_mean_nothing_are_refused(kind: Kind, example: Example) -> None:
     for name, parameter in kind.parameters.items():

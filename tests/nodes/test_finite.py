@@ -330,6 +330,7 @@ def test_ranks_drop_a_window_together() -> None:
     assert first[1:] == (EPOCHS * (4 - rounds_with_a_fault), EPOCHS * rounds_with_a_fault)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("world_size", [2, 1, 3])
 def test_what_ranks_have_not_read_is_each_ones_own_in_a_cut(world_size: int, tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def lists(*lengths: int) -> dict[str, Any]:
     return {name: [*numbers(length).split(1)] for name, length in zip("abc", lengths, strict=False)}
 
 
+@pytest.mark.second(35)
 @pytest.mark.first(9)
 @pytest.mark.parametrize("lengths", [*itertools.product((1, 2, 3, 7), repeat=2), (2, 5, 3), (4, 4, 1)])
 @pytest.mark.parametrize("combine", ["cycle", "shortest", "longest"])
@@ -169,6 +170,7 @@ def expect_cuts_are_exact(
         assert second.digest() == whole.digest(), f"cut before {first.position}"
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("combine", ["cycle", "shortest", "longest"])
 def test_a_cut_anywhere_is_exact(tmp_path: Path, combine: str) -> None:

@@ -215,6 +215,7 @@ def test_it_has_the_values_of_a_loop_by_hand(name: str) -> None:
     assert not any("preds" in metric or "target" in metric for row in whole(name).metrics for metric in row)
 
 
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "batch"), [(name, 1 + number % 4) for number, name in enumerate(OBJECTS)])
 def test_it_is_exact_through_a_cut_in_a_validation(name: str, batch: int, tmp_path: Path) -> None:
@@ -240,6 +241,7 @@ def evaluated(name: str, number: int) -> dict[str, float]:
 
 
 # With 1 batch, one of the ranks has none.
+@pytest.mark.second(20)
 @pytest.mark.first(4)
 @pytest.mark.parametrize("number", [1, 5])
 @ALL

@@ -76,6 +76,7 @@ def visited(kind: str, optimizer: Any, **parameters: Any) -> None:
     trainer(Node(kind, kind, parameters), optimizer=optimizer).run()
 
 
+@pytest.mark.second(95)
 @pytest.mark.first(33)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, 3.0, math.inf])

@@ -193,7 +193,7 @@ SCRIPT = TINY.replace(
 ).replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_both_are_settings_of_the_command(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SCRIPT)
     words = ["run", "mine.py", "batches=1", "finish.after=1 epochs"]

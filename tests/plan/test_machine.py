@@ -72,6 +72,7 @@ class Scheduler:
         pass
 
 
+@pytest.mark.second(9)
 @pytest.mark.first(1)
 @pytest.mark.parametrize("setting", SETTINGS, ids=range(len(SETTINGS)))
 @pytest.mark.parametrize("busy", [True, False])
@@ -221,7 +222,7 @@ def expressions(draw: st.DrawFn, ticking: list[str], names: list[str], slot: str
     return f"{first} {draw(st.sampled_from(['and', 'or']))} {other}"
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_small_graphs_at_random() -> None:
     seen: Counter[str] = Counter()
 

@@ -115,6 +115,7 @@ EVERY_SOUND = [Sound("fit", lambda: FIT, ""), *SOUND]
 
 
 # Both are asked about every node but `finish`: its edges ask again what was answered on the way to it, as below.
+@pytest.mark.second(4)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("sound", "stride"),

@@ -85,6 +85,7 @@ def assert_same(one: Any, other: Any) -> None:
         assert one == other
 
 
+@pytest.mark.second(12)
 @pytest.mark.first(2)
 @pytest.mark.parametrize("loader", ["Loader", "DataLoader", "own generator", "unsized, drawn at once"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

@@ -302,7 +302,7 @@ def phases() -> Graph:
     return graph
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_phases_one_after_the_other_and_names_that_rows_have_already(tmp_path: Path) -> None:
     given = resources()
     data = {"train_data": given["data"], "val_data": given["data"], "data": None}

@@ -92,6 +92,7 @@ def assert_as_expected(setting: Setting) -> list[Event]:
     return events
 
 
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("part", ["a_third", *(pytest.param(one, marks=pytest.mark.sweep) for one in [*THIRDS][1:])])
 @pytest.mark.parametrize("claim", CLAIMS, ids=["sized", "unsized", "len_too_large", "len_too_small"])
@@ -140,6 +141,7 @@ VARYING = [
 ]
 
 
+@pytest.mark.second(6)
 @pytest.mark.full
 @pytest.mark.parametrize("setting", VARYING, ids=range(len(VARYING)))
 def test_epochs_may_differ_in_length(setting: Setting) -> None:
@@ -164,6 +166,7 @@ def trace(setting: Setting, kind: str) -> list[int]:
     return found
 
 
+@pytest.mark.second(7)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("every", "batches"),

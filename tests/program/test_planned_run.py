@@ -99,6 +99,7 @@ LENGTHS = (1, 4, 10, 11)
 
 
 # In a sweep every graph with data of every length.
+@pytest.mark.second(15)
 @pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("name", "length"),

@@ -213,7 +213,7 @@ def expect_cuts_are_exact(graph: Callable[[], Graph], step: int, run_dir: Path) 
     return len(cuts)
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_some_cuts_of_a_whole_fit_in_each_fold_are_exact(tmp_path: Path) -> None:
     assert expect_cuts_are_exact(fit_in_folds, 113, tmp_path) >= 2
 

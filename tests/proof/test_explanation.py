@@ -513,6 +513,7 @@ def check_against_the_reference(trainer: Trainer, told: list[Explanation]) -> No
     assert asked or not told
 
 
+@pytest.mark.second(14)
 @pytest.mark.first(5)
 @pytest.mark.parametrize("sound", SOUND, ids=lambda sound: sound.title)
 def test_every_rewiring_is_explained_as_it_goes(sound: Sound) -> None:
@@ -676,7 +677,7 @@ def dice_run(graph: Graph, trace: Callable[[Explanation], Any] | None) -> tuple[
     return list(_ASKED), trainer.digest()
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @settings(max_examples=40)
 @given(
     named=st.recursive(st.sampled_from(ATOMS), joined, max_leaves=4),

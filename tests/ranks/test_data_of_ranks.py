@@ -170,6 +170,7 @@ def on_ranks(world_size: int, made: Made, graph: Graph, seed: int = 0, **resourc
     return run_ranks(world_size, program, seed)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", DATA)
 def test_every_batch_once_in_the_same_windows(name: str) -> None:

@@ -36,7 +36,7 @@ class Counted:
         self.next = state["next"]
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_a_cut_at_the_end_of_an_epoch_is_exact(tmp_path: Path) -> None:
     def early(graph: Graph) -> Graph:
         return graph.set("next_batch", prefetch=True).set("finish", after="2 epochs").set("accumulate", every=1)

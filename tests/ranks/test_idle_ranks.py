@@ -82,6 +82,7 @@ def assert_as_alone(window: int, edit: Edit = lambda graph: graph, **resources: 
     return alone
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("samples", [22, 9, 1])
 def test_short_windows_and_epochs(samples: int) -> None:
@@ -128,7 +129,7 @@ def test_data_without_a_batch() -> None:
 # ---- evaluation
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_a_validation_has_the_means_of_all_samples() -> None:
     def only_sometimes(model: Any, batch: torch.Tensor, batch_index: int) -> dict[str, Any]:
         metrics = {"loss": squared(model, batch), "index": float(batch_index)}

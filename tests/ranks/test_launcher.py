@@ -36,6 +36,7 @@ def codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, count: i
     return launch(count, grace)
 
 
+@pytest.mark.second(5)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("script", "code"),
@@ -294,7 +295,7 @@ def test_a_signal_to_one_rank_in_setup_stops_all(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_a_signal_to_one_rank_stops_all_with_one_checkpoint(tmp_path: Path) -> None:
     def command(*words: str) -> Result:
         return run_command(1, *words, cwd=tmp_path)[0]

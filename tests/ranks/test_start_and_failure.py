@@ -172,6 +172,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_processes(2, starts_and_failures, tmp_path_factory.mktemp("ranks"))
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_ranks_that_begin_with_what_differs(name: str, rows: list[dict[str, Any]]) -> None:

@@ -153,6 +153,7 @@ def test_one_thread_calls_it_and_in_order(tmp_path: Path) -> None:
     assert (finished, closed) == (("finished", thread), ("close", thread))
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("last_sent", [0, 3, 5], ids=["none was sent", "some were sent", "more than are kept"])
 def test_every_row_is_sent_once_over_a_kill(last_sent: int, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def test_an_identical_graph_is_not_reported(tmp_path: Path, whole: Trainer) -> N
     assert trainer.digest() == whole.digest()
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "words"),
@@ -99,6 +100,7 @@ def test_the_order_of_the_nodes_in_the_file_is_nothing(tmp_path: Path, whole: Tr
     assert trainer.digest() == whole.digest()
 
 
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "transitions", [CUTS[0], CUTS[-1], *(pytest.param(cut, marks=pytest.mark.sweep) for cut in CUTS[1:-1])]
@@ -136,6 +138,7 @@ def test_many_differences_stand_below_the_line(tmp_path: Path) -> None:
 # ---- a lost position
 
 
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("in_place", [True, False], ids=["rewire", "resume"])
 @pytest.mark.parametrize(
@@ -185,6 +188,7 @@ def test_a_node_inside_is_renamed_by_its_path(tmp_path: Path, whole: Trainer) ->
     assert result(trainer) == result(whole)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "hint"),

@@ -117,6 +117,7 @@ def fails_at(run_dir: Path, at: int, number: int, mode: str, whole: tuple[str, b
     assert not list((run_dir / "checkpoints").glob(".*")), "nothing is left over"
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", NUMBERS)
 def test_some_call_of_a_save_fails(name: str, tmp_path: Path, whole: tuple[str, bytes]) -> None:
@@ -284,6 +285,7 @@ def resumes_from_before(damaged: list[Path], run_dir: Path, whole: tuple[str, by
     assert result_of(trainer, run_dir) == whole
 
 
+@pytest.mark.second(6)
 @pytest.mark.full
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_named_and_passed_over(
@@ -435,7 +437,7 @@ def test_a_disk_that_refuses_stops_the_run_and_keeps_what_is_there(
     assert run.unaccounted() == set()
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "script", [pytest.param(FULL_DISK, id="full", marks=pytest.mark.sweep), pytest.param(READ_ONLY, id="read-only")]
 )
@@ -460,7 +462,7 @@ def wait_for_batches(file: Path, count: int, process: Started) -> None:
     assert process.poll() is None
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_a_second_process_is_refused_and_a_killed_one_leaves_nothing(tmp_path: Path) -> None:
     run = Run(tmp_path, (*COMMAND, "workers=2"), {"TRAINED": str(tmp_path / "trained")})
     first = run.start(BATCH_SECONDS="0.5")

@@ -71,6 +71,7 @@ def checkpoints(run_dir: Path) -> dict[int, bool]:
     return found
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("keep", [1, 2])

@@ -11,7 +11,7 @@ from tests.resume.command_runs import Run
 SETTINGS = ("checkpoint.every=2 batches", "checkpoint.if_busy=skip")
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize("epochs", [12, pytest.param(40, marks=pytest.mark.sweep)])
 def test_workers_start_while_a_slow_disk_is_written_to(epochs: int, tmp_path: Path) -> None:
     """Two workers an epoch are forked, nearly each while a checkpoint is under way; a hang would end in a timeout."""

@@ -137,6 +137,7 @@ LOADABLE: dict[str, Change] = {
 }
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", list(LOADABLE))
 def test_what_can_be_loaded_is_put_back_without_a_report(name: str, tmp_path: Path) -> None:
@@ -230,6 +231,7 @@ LOST: dict[str, tuple[Change, str]] = {
 }
 
 
+@pytest.mark.second(4)
 @pytest.mark.first(3)
 @pytest.mark.parametrize("name", list(LOST))
 def test_what_the_same_setup_could_not_load_is_one_sentence_at_the_save_and_at_the_resume(

@@ -60,7 +60,7 @@ def test_it_goes_back_more_than_once_and_tells(whole: tuple[Trainer, Path, Lines
     assert status["trained"][0] == whole[0].read("next_batch.batches")
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize("between", [13, *(pytest.param(number, marks=pytest.mark.sweep) for number in (1, 2, 5, 8))])
 def test_stops_every_few_transitions_change_nothing(
     between: int, tmp_path: Path, whole: tuple[Trainer, Path, Lines]
@@ -87,6 +87,7 @@ class KilledError(BaseException):
     """A kill: no handler of the run sees it as an error of its own."""
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("moment", ["before anything", "before rows are cut", "before it is saved"])
 def test_a_kill_on_the_way_back_changes_nothing(
@@ -122,6 +123,7 @@ def trained_then(patch: pytest.MonkeyPatch, owner: type, name: str, instead: Any
     return asked
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("parameters", [{"slim": True}, {"mode": "sync"}, {"best": "loss", "keep_best": 2}])
 def test_it_holds_for_other_ways_of_saving(

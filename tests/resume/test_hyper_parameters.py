@@ -157,6 +157,7 @@ def test_a_name_that_means_nothing_is_refused(names: Any, tmp_path: Path) -> Non
         trainer(tmp_path, lr=0.2).run(from_setup=names)
 
 
+@pytest.mark.second(4)
 @pytest.mark.full
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: str, tmp_path: Path) -> None:
@@ -170,6 +171,7 @@ def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: s
 OFTEN = ("lambda", "step", "cosine", "cyclic", "sequential")
 
 
+@pytest.mark.second(4)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.sweep) for name in SCHEDULES]
@@ -200,7 +202,7 @@ def test_one_field_of_a_schedule(tmp_path: Path) -> None:
     assert rates(resumed, 5) == rates_by_hand(lambda one: lr_scheduler.StepLR(one, 3, gamma=0.7), 12)[7:]
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_another_scheduler_a_new_one_and_none(tmp_path: Path) -> None:
     for folder, before, now, expected in (
         ("other", SCHEDULES["step"], SCHEDULES["cosine"], rates_by_hand(SCHEDULES["cosine"], 5)),
@@ -261,6 +263,7 @@ MOVED: dict[str, Make] = {
 }
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", MOVED)
 def test_used_objects_in_a_new_trainer_are_no_difference(name: str, tmp_path: Path) -> None:
@@ -310,6 +313,7 @@ def test_a_group_added_after_the_first_trainer(tmp_path: Path) -> None:
     assert again.values["optimizer"]["lr"] == [0.1, 0.7]
 
 
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["step", "linear", "sequential", "chained", "cosine"])
 def test_a_fresh_scheduler_over_a_trained_optimizer_begins_with_the_first_rate(name: str, tmp_path: Path) -> None:
@@ -379,7 +383,7 @@ def one_cycle(max_rate: float, steps: int = 50) -> Make:
     return lambda one: lr_scheduler.OneCycleLR(one, max_rate, total_steps=steps, div_factor=max_rate / 0.01)
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_the_fields_of_a_group_that_a_schedule_made_are_decided_one_by_one(tmp_path: Path) -> None:
     def hand(max_rate: float, steps: int, least: float) -> list[float]:
         def make(one: torch.optim.Optimizer) -> Any:

@@ -92,7 +92,7 @@ def killed_again_and_again(folder: Path, kills: int, mode: str, record: Callable
     )
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize("mode", ["async"])
 def test_some_kills(mode: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     killed_again_and_again(tmp_path, 2, mode, record_property)

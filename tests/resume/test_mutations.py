@@ -224,6 +224,7 @@ def test_without_a_mutation_every_cut_is_equal(kind: str, which: tuple[int, ...]
     assert [compared(whole, cut, kind, tmp_path) for cut in chosen] == [[]] * len(which)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(("mutation", "kind"), MUTATIONS, ids=lambda one: getattr(one, "__name__", one))
 def test_a_mutation_is_noticed_by_the_sweep(
@@ -236,6 +237,7 @@ def test_a_mutation_is_noticed_by_the_sweep(
     assert any(compared(whole, cut, kind, tmp_path) for cut in telling_first(found))
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "mutation",

@@ -66,7 +66,7 @@ def cut_everywhere(folder: str, only: list[str] | None) -> tuple[list[str], int]
     return wrong, len(cuts)
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_a_cut_anywhere_in_two_windows_and_a_validation(tmp_path: Path) -> None:
     for wrong, cuts in run_processes(2, cut_everywhere, str(tmp_path), None):
         assert not wrong

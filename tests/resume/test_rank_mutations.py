@@ -53,6 +53,7 @@ def drop_means_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_resume._Resized, "_means", lambda resized: resized._states[0]["metrics"])
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("mutate", "cut", "world_size"),

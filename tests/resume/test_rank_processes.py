@@ -99,7 +99,7 @@ def after_a_kill(run_dir: Path) -> tuple[str, str, list[str]]:
     return whole.digest(), resumed.digest(), found
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_a_rank_that_is_killed_between_its_file_and_the_manifest_leaves_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises((AssertionError, EOFError)):
         run_processes(2, killed, tmp_path)

@@ -40,7 +40,7 @@ def trainer_of(run_dir: Path | None) -> Trainer:
     )
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.sweep)])
 def test_the_number_of_ranks_changes_in_the_second_fold(tmp_path: Path, world_size: int) -> None:
     def cut(ranks: Ranks) -> None:

@@ -32,7 +32,7 @@ def plain(trained: list[int]) -> list[End]:
     return run(2, None, is_plain=True, trained=trained)
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize("cuts", [SOME, pytest.param(TRANSITIONS, marks=pytest.mark.sweep)], ids=["some", "all"])
 def test_wherever_it_is_cut_it_is_exact(whole: list[End], tmp_path: Path, cuts: Sequence[int]) -> None:
     for number in cuts:
@@ -43,6 +43,7 @@ def test_wherever_it_is_cut_it_is_exact(whole: list[End], tmp_path: Path, cuts: 
         assert ends[0].metrics == whole[0].metrics
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("world_size", "cuts"),
@@ -113,7 +114,7 @@ def test_a_chain_of_world_sizes_in_open_windows(plain: list[End], trained: list[
     assert sorted(samples) == sorted(trained)
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_nodes_may_be_renamed_where_the_number_of_ranks_changes(
     plain: list[End], trained: list[int], tmp_path: Path
 ) -> None:

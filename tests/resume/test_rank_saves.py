@@ -276,6 +276,7 @@ def mix(folder: Path) -> None:
     shutil.copyfile(older / "rank.00001.msgpack", folder / "rank.00001.msgpack")
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("damage", [truncate, remove, mix])
 def test_a_checkpoint_of_which_one_rank_cannot_read_its_piece_is_skipped_by_all(

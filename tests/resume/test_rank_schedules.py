@@ -95,6 +95,7 @@ def check(seed: int, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.second(2)
 @pytest.mark.first(1)
 @pytest.mark.parametrize("seed", [1, 2, 4, 5, 6, 7])
 def test_any_life_trains_every_gradient_once(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

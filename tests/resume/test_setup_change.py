@@ -123,6 +123,7 @@ SAME: dict[str, tuple[Prepare, Any]] = {
 }
 
 
+@pytest.mark.second(7)
 @pytest.mark.first(3)
 @pytest.mark.parametrize("name", list(SAME))
 def test_what_is_restored_and_what_tells_of_the_process_is_no_difference(name: str, tmp_path: Path) -> None:

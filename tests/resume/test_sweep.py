@@ -45,6 +45,7 @@ def test_every_cut_is_exact_with_another_number_of_workers(
     assert cuts > 100
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_cuts_are_exact(kind: str, tmp_path: Path) -> None:
@@ -53,14 +54,14 @@ def test_some_cuts_are_exact(kind: str, tmp_path: Path) -> None:
     assert sweep(tmp_path, kind, 0, stride=11 if kind == "Loader" else 53) >= 2
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["Loader", pytest.param("DataLoader", marks=pytest.mark.sweep)])
 def test_some_cuts_are_exact_with_workers(kind: str, tmp_path: Path) -> None:
     needs(kind)
     assert sweep(tmp_path, kind, 2, stride=83, offset=11) >= 2
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_the_number_of_workers_may_change(tmp_path: Path) -> None:
     assert sweep(tmp_path, "Loader", 2, stride=61, offset=11, then=0) >= 2
 

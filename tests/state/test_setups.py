@@ -183,6 +183,7 @@ FORKED = [*sorted(OF_THE_PROCESS), *sorted(FILES), *sorted(NAMED - SLOW - OF_THE
 IN_THIS_PROCESS = [name for name in ROWS if name not in NOT_IN_THIS_PROCESS]
 
 
+@pytest.mark.second(5)
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
@@ -209,6 +210,7 @@ def _in_this_process(row: Row, run_dir: Path, until: str | None = None) -> dict[
     return {} if until else result_of(trainer, run_dir) | {"lines": lines}
 
 
+@pytest.mark.second(2)
 @pytest.mark.first(1)
 @pytest.mark.parametrize("name", FORKED, indirect=True)
 def test_a_resume_is_exact_where_it_says_so(name: str, tmp_path: Path) -> None:
@@ -219,6 +221,7 @@ def test_a_resume_is_exact_where_it_says_so(name: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", CUT_TWICE, indirect=True)
 def test_a_resume_of_a_resume_is_exact(name: str, tmp_path: Path) -> None:

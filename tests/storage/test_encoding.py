@@ -156,7 +156,7 @@ print(pack(sets, "x", Tensors("x")).hex())
 """
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 def test_equal_sets_have_one_form_in_every_process() -> None:
     outputs = {
         subprocess.run(
@@ -700,7 +700,7 @@ def resumed(run_dir: str) -> tuple[str, list[str], str]:
     return loaded, differing + buffers, trainer.digest()
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_run_with_all_of_it_resumes_in_another_process(tmp_path: Path) -> None:
     trainer, thing, model = trainer_with_everything(tmp_path / "run")

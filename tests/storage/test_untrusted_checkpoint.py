@@ -158,6 +158,7 @@ PART: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.second(50)
 @pytest.mark.first(11)
 @pytest.mark.parametrize("name", PART)
 def test_a_value_that_is_never_written(name: str, store: FolderStore, said: list[str]) -> None:

@@ -159,6 +159,7 @@ def test_validation_data_without_a_batch_changes_nothing_and_is_reported_once(na
     assert said.count(EMPTY) == said.count(NO_METRICS) == 1
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("interval", [29, pytest.param(1, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("data", [[torch.ones(4, 2)], Unsized(1), Unsized(0)])

@@ -19,6 +19,7 @@ from tests.command.running import written
 from tests.program.small_run import small_graph, small_trainer
 
 
+@pytest.mark.second(6)
 @pytest.mark.full
 @pytest.mark.parametrize("loader", ["Loader", "DataLoader", "own generator", "unsized", "list"])
 @pytest.mark.parametrize("transitions", [1, 7, 13, 22, 35, 44])

@@ -149,6 +149,7 @@ def test_what_stands_where_a_new_run_writes_is_refused(
     assert identity(run_dir / name) == was
 
 
+@pytest.mark.second(11)
 @pytest.mark.full
 @pytest.mark.parametrize("put", PUTS)
 @pytest.mark.parametrize("name", [METRICS_FILE, TEXTS_FILE, STATUS_FILE, STARTS_FILE, BEST_FILE, LOCK_FILE])
@@ -196,6 +197,7 @@ def test_who_only_reads_a_run_directory_follows_no_link(
     assert identity(part / name) == was
 
 
+@pytest.mark.second(8)
 @pytest.mark.full
 @pytest.mark.parametrize("put", PUTS)
 @pytest.mark.parametrize("name", ["", MANIFEST_FILE, "progress.msgpack", "model.safetensors"])

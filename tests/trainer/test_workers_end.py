@@ -83,6 +83,7 @@ def stateful_data_loader() -> Any:
     return module.StatefulDataLoader(Augmented(), 3, shuffle=True, num_workers=2)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # which torchdata 0.11 calls
 @pytest.mark.parametrize(

@@ -238,6 +238,7 @@ assert logging.getLogger().handlers[0].stream is sys.stderr
     assert (after, late) == ("after", "late") and terminal.process.returncode == 0
 
 
+@pytest.mark.second(6)
 @pytest.mark.first(1)
 @pytest.mark.parametrize("begun", ["b", "begun", "b" * 79, "b" * 80])
 @pytest.mark.parametrize("flush", [True, False])

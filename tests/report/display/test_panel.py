@@ -50,7 +50,7 @@ def test_it_fits(width: int, metrics: dict[str, float], colour: Any) -> None:
         assert ("\x1b[" in file.getvalue()) == (colour is not None)
 
 
-@pytest.mark.full
+@pytest.mark.sweep
 @given(snapshots, st.integers(1, 200))
 def test_anything_fits(one: Snapshot, width: int) -> None:
     shown = lines(one, width)
