@@ -1,4 +1,4 @@
-"""A run of several ranks, and of other numbers of them after each cut: every gradient is in one step, whatever happens.
+"""Runs of several ranks, of another number after each cut: each gradient is in one step, each step is of as many.
 
 The ranks are threads of one process, of which one runs at a time, in an order that is drawn (`tests.ranks.fake_ranks`).
 """
@@ -6,6 +6,7 @@ The ranks are threads of one process, of which one runs at a time, in an order t
 from __future__ import annotations
 
 import errno
+import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,7 +96,11 @@ class RankLife:
                 if ends[0][0] in (str(Outcome.FINISHED), str(Outcome.ALREADY_FINISHED)):
                     epochs, rest = divmod(consumed, self.plan.batches)
                     expected = [float(epochs + (batch < rest)) for batch in range(self.plan.batches)]
-                    return None if ends[0][2] == expected else f"steps by batch: {ends[0][2]}, not {expected}"
+                    if ends[0][2] != expected:
+                        return f"steps by batch: {ends[0][2]}, not {expected}"
+                    window = began_with * self.plan.every
+                    steps = epochs * math.ceil(self.plan.batches / window) + math.ceil(rest / window)
+                    return None if ends[0][5] == steps else f"{ends[0][5]} steps, not {steps}"
         return f"it does not end: {ends[0]}"
 
     def _processes(
@@ -106,14 +111,15 @@ class RankLife:
         trainers: dict[int, Trainer] = {}
         window = began_with * self.plan.every
 
-        def life(ranks: Ranks) -> tuple[str, str, list[float], int, list[dict[str, float]]]:
+        def life(ranks: Ranks) -> tuple[str, str, list[float], int, list[dict[str, float]], int]:
             trainer = trainers[ranks.rank] = self.plan.trainer(graph, run_dir=folder)
             try:
                 how = str(trainer.run(until=until))
             except SaveFailedError as error:
                 how = str(error)
             counts = (trainer.resources["model"].counts.detach() * window).round(decimals=6).tolist()
-            return how, trainer.position, counts, trainer.progress["next_batch"]["batches"], trainer.metrics
+            batches, steps = trainer.progress["next_batch"]["batches"], trainer.progress["step"]["runs"]
+            return how, trainer.position, counts, batches, trainer.metrics, steps
 
         def at_switch(world: World) -> None:
             if killed_at is not None and world.switches == killed_at:
