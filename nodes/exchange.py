@@ -17,7 +17,7 @@ class Exchange:
 
     The loss is divided by the size of the window over all ranks, so that the sum is the mean over its micro-batches.
     Gradients are summed in buckets in the order of the parameters, not in the order in which they become ready, so that
-    a resumed run adds in the same order. A parameter without a gradient on all ranks keeps none; if it has one only on
+    a resumed run adds in the same order. A parameter that has no gradient on any rank keeps none; if it has one only on
     some ranks, the others contribute zeros.
 
     All ranks receive the buffers of modules from rank 0, such as the statistics of batch normalization, so that the
