@@ -1,1 +1,1 @@
-"""The shipped kinds: one file each, under the name of the kind. A name with an underscore is a helper of theirs."""
+"""The built-in kinds, one file each, named after the kind. Files whose names begin with an underscore are helpers."""

@@ -172,7 +172,7 @@ class CallsTrainingStep:
     of `log` and of epochs are made. A kind that has a parameter `compile`, a bool, can compile the step.
 
     Arguments:
-        precision: as of `train_batch`. Default: "32-true".
+        precision: as in `train_batch`. Default: "32-true".
 
     >>> from graphtrain import CallsTrainingStep, Graph, StepFunction, node
     >>> @node(writes="loss", effects="backward")

@@ -1,4 +1,4 @@
-"""The window of backward passes between two steps."""
+"""The accumulation window: the backward passes between two optimizer steps."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from graphtrain.kind.parameter import Above
 
 @node(family="gradient", varying="every")
 class Accumulate:
-    """Know how many backward passes the gradients of `optimizer` hold; a guard on its edges decides whether to step.
+    """Count the backward passes accumulated in the gradients of `optimizer`; a guard on its edges decides when to step.
 
     Arguments:
-        every: backward passes of each rank in one step of the optimizer. Default: 1, a step for every batch. A window
-            keeps the size with which it opened: another value is that of the next one.
+        every: backward passes per optimizer step, on each rank. Default: 1, a step for every batch. A window keeps the
+            size with which it opened; a changed value applies to the next window.
 
     Guard fields:
-        count: backward passes since the gradients were last cleared, of all ranks.
-        window: `every`, times the ranks with which the run began, when the first of them was added; of the window
-            before, between two.
-        full: there are as many as that.
+        count: backward passes since the gradients were last cleared, over all ranks.
+        window: size of the current window over all ranks, which is `every` when it opened times the number of ranks
+            with which the run began. Between two windows, the size of the previous one.
+        full: `count` has reached `window`.
         exchanged: the gradients of the window were summed over ranks; always false in one process.
-        last_count: what `count` was at the last visit; after a step, the size of the window that was stepped.
+        last_count: `count` at the last visit; after a step, the size of the window that was stepped.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("accumulate", every=2)

@@ -1,4 +1,4 @@
-"""One value of what differs between ranks."""
+"""Reducing a value over ranks."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ else:
 
 @node(writes="agreed", synchronises=True, family="ranks")
 class Agree:
-    """Make one number of a value that differs between ranks, such as a loss; a guard may read it.
+    """Reduce a value that differs between ranks, such as a loss, to one number that a guard may read.
 
-    Every rank trains on batches of its own, so that what is computed from a batch differs between them, and a guard on
-    it would let ranks part. In one process it gives the value itself, as a Python number: a tensor is waited for.
+    Every rank trains on its own batches, so a value computed from a batch differs between ranks, and with a guard on it
+    the ranks would diverge. In one process the result is the value itself as a Python number; reading it from a tensor
+    synchronizes with the device.
 
     Reads:
-        value: a number, or a tensor with one; ``reads = { value = "loss" }``. A rank without a batch in this round has
-            none, and is left out.
-        weight: how much the value counts in the mean, such as the samples of the batch: ``weight = "samples"``.
-            Default: each rank counts alike.
+        value: a number, or a one-element tensor; ``reads = { value = "loss" }``. A rank without a batch in this round
+            has no value and is left out.
+        weight: weight of the value in the mean, such as the samples of the batch: ``weight = "samples"``. Default: all
+            ranks have the same weight.
 
     Arguments:
-        how: "mean", "sum", "min" or "max" over ranks, or "first": that of rank 0. Default: "mean".
+        how: "mean", "sum", "min" or "max" over ranks, or "first" for the value of rank 0. Default: "mean".
 
     Writes:
         agreed: a Python number, the same on all ranks.
 
     Guard fields:
-        value: the same number, and 0 before there is one; a clock may count it where it only grows.
+        value: the same number, or 0 before the first; a clock may count it if it never decreases.
 
     Raises:
         UsageError: the value, or the weight, is not a number.

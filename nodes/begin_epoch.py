@@ -1,4 +1,4 @@
-"""Where an epoch begins."""
+"""The beginning of an epoch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from graphtrain.kind import node
 
 @node(effects="forget")
 def begin_epoch() -> None:
-    """Mark the beginning of an epoch, or of what does not continue what was before it; guards count its runs.
+    """Mark the beginning of an epoch, or of any part that does not continue the one before; guards count its runs.
 
-    What step functions have written to slots is not there any more, but for what `keep` of their nodes names.
+    Slots written by step functions are cleared, except those named by the parameter `keep` of their nodes.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit")

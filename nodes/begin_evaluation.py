@@ -1,4 +1,4 @@
-"""Where an evaluation begins: what it would change is set aside."""
+"""The beginning of an evaluation: state that the evaluation would change is saved."""
 
 from __future__ import annotations
 
@@ -27,31 +27,29 @@ else:
 
 @node(writes=("split", "training_state"), effects="eval", synchronises=True)
 class BeginEvaluation:
-    """Put `model` into evaluation mode, and set its training modes and the random numbers aside.
+    """Put `model` into evaluation mode, and save its training modes and the random states.
 
-    The random numbers of an evaluation start from the seed of the run, so each evaluation sees the same ones. Among
-    several ranks all evaluate with the buffers that `model` has on rank 0, such as the statistics of batch
-    normalization.
+    The random numbers of an evaluation start from the seed of the run, so every evaluation has the same ones. With
+    several ranks, all evaluate with the buffers of `model` on rank 0, such as the statistics of batch normalization.
 
     Reads:
-        fixed_data: what the evaluation must not move: the random generators that it holds are set aside too. Data that
-            keeps its own position, as by a `state_dict`, and iterators cannot be set back, which is reported. Default:
-            none; each evaluation continues where the one before stopped in its data.
-        metric_objects: those whose names begin with `split` are reset. Default: there are none.
+        fixed_data: data that the evaluation must not advance: the random generators in it are saved as well. Data that
+            keeps its own position, as with a `state_dict`, and iterators cannot be restored, which is reported.
+            Default: none; each evaluation continues in its data where the previous one stopped.
+        metric_objects: those whose names begin with `split` are reset. Default: none.
 
     Arguments:
-        split: the name under which metrics are recorded; each evaluation of a graph has its own. Default: "val", as in
-            ``val/loss``.
-        update_bn: True lets layers of batch normalization begin their statistics again: at the end they are the means
-            over the batches, as by ``torch.optim.swa_utils.update_bn``, which an average of weights needs, since no
-            batch has ever gone through it (Izmailov et al., "Averaging weights leads to wider optima and better
-            generalization", 2018, section 3.2). Dropout is off, unlike there; metrics are those with the statistics of
-            each batch. Among several ranks each has the statistics of its own batches; those of rank 0 are evaluated
-            and exported. Default: False.
+        split: the prefix of the metrics; each evaluation of a graph has its own. Default: "val", as in ``val/loss``.
+        update_bn: True recomputes the statistics of batch-normalization layers as means over the batches, like
+            ``torch.optim.swa_utils.update_bn``. An average of weights needs this, since no batch has ever passed
+            through it (Izmailov et al., "Averaging weights leads to wider optima and better generalization", 2018,
+            section 3.2). Unlike there, dropout is off; metrics are computed with the statistics of each batch. With
+            several ranks, each has the statistics of its own batches; those of rank 0 are evaluated and exported.
+            Default: False.
 
     Writes:
-        split: that name.
-        training_state: what `end_evaluation` puts back.
+        split: this prefix.
+        training_state: the state that `end_evaluation` restores.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("evaluate").set("begin_evaluation", split="test")

@@ -1,4 +1,4 @@
-"""Losses, gradients or weights that are not finite."""
+"""Detection of non-finite losses, gradients or weights."""
 
 from __future__ import annotations
 
@@ -36,31 +36,32 @@ _MOST_WAITING = 1024  # values that stay on the device; a run that records no ro
 
 @node(synchronises=True, family="bookkeeping")
 class CheckFinite:
-    """Ask at every visit whether a loss, gradients or weights are finite, and stop, or drop the window, where not.
+    """Check at every visit whether the loss, gradients or weights are finite; if not, stop the run or drop the window.
 
-    With "report" and "stop" the values stay on the device until a row of metrics is recorded, as by `log`; then they
-    are read, together, and the first batch at fault is named.
+    With "report" and "stop", the results stay on the device until a row of metrics is recorded, for example by `log`;
+    then they are read together, and the first batch with a non-finite value is reported.
 
     Reads:
-        loss: the loss of the batch; None on a rank that had no batch in the round.
-        epoch, batch, seen: the place of the batch, for the message: the epoch, its number in that, and the samples of
-            the run with it.
+        loss: the loss of the batch; None on a rank without a batch in the round.
+        epoch, batch, seen: the position of the batch, for the message: its epoch, its index in the epoch, and the
+            samples of the run up to and including it.
         step: the steps before it, for the message.
-        samples: of the batch.
+        samples: number of samples in the batch.
 
     Arguments:
         of: "loss", "gradients" of `optimizer`, or the "parameters" that it updates. Default: "loss".
-        action: "report" prints a line, once, and trains on; "stop" ends the run with an error; "drop" sets `found`,
-            which a guard on an edge to `discard` reads: each visit then waits for the device, and, among several ranks,
-            for the others, and a batch whose loss is not finite is in no mean; "off" asks nothing. Default: "stop".
+        action: "report" prints a line, once, and continues training; "stop" ends the run with an error; "drop" sets
+            `found`, which a guard on an edge to `discard` reads; "off" checks nothing. With "drop", each visit
+            synchronizes with the device and with other ranks, and a batch with a non-finite loss is excluded from all
+            means. Default: "stop".
 
     Guard fields:
-        found: at this visit something was not finite; always false but with "drop".
-        dropped: how often that was so.
+        found: this visit found a non-finite value; always false except with "drop".
+        dropped: how often this happened.
 
     Raises:
-        NotFiniteError: something is not finite, and the action is "stop".
-        UsageError: the action is "drop", of weights, which no edge brings back.
+        NotFiniteError: a value is not finite, and the action is "stop".
+        UsageError: the action is "drop" for weights, which dropping a window does not repair.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("check_finite").set("check_loss", action="drop")

@@ -1,4 +1,4 @@
-"""Asking for a checkpoint."""
+"""Saving checkpoints."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
 
 @node(observer=True, family="saving", extra_due_fields={"improved": "best"})
 class Checkpoint:
-    """Ask for a checkpoint; it holds the state of the edge that leaves this node.
+    """Save a checkpoint, which holds the state after this node.
 
-    With `best` a validation whose value ranks among the best makes it due as well, whatever `every` says. Where the
-    newest checkpoint holds the run as it is, but for that value, the one with the value takes its place.
+    With `best`, the node is also due when the value of a validation is among the best, whatever `every` says. If the
+    newest checkpoint has the same state except for that value, the new one replaces it.
 
-    In a graph with several such nodes a checkpoint stays if one of them keeps it: the largest `keep` and `keep_best`
-    apply, and the `best` of those that have one.
+    In a graph with several such nodes, a checkpoint is kept if one of them keeps it: the largest `keep` and `keep_best`
+    apply, and the `best` of the nodes that have one.
 
     Arguments:
         every: when to save. Default: after every epoch.
-        keep: how many of the newest checkpoints stay. Default: 2.
-        mode: "async" copies the state and writes it while training continues; "sync" writes it first. Default: "async".
-        if_busy: what to do while the last checkpoint is still being written: "wait" for it, or "skip" this one, unless
+        keep: number of newest checkpoints to keep. Default: 2.
+        mode: "async" copies the state and writes it while training continues; "sync" waits until it is written.
+            Default: "async".
+        if_busy: what to do if the last checkpoint is still being written: "wait" for it, or "skip" this one, unless
             its value of `best` is among the best. Default: "wait".
-        if_failed: what to do when a checkpoint cannot be written, as on a full disk: "stop" the run, or "continue".
-            Earlier checkpoints stay in either case. Default: "stop".
-        slim: True stores parameters that are not trained apart from the others, and files that have not changed as hard
-            links to those of the checkpoint before, where the file system has them: a frozen model is written once, by
-            whichever number of checkpoints it is kept. Weights are then in several files, which `graphtrain export`
-            joins. Default: False.
-        best: a metric by which older checkpoints stay as well, such as "val/loss"; it counts for a checkpoint that is
-            asked for at the step at which it was recorded. Default: none.
-        best_mode: whether the smallest values are best, "min", or the largest, "max". Default: by the name of
-            the metric: "min" where it says loss, error, perplexity or bits, "max" where it says accuracy, F1, AUC,
-            score and the like; it is to be given for others.
-        keep_best: how many of the best stay. Default: 1.
+        if_failed: what to do if a checkpoint cannot be written, for example on a full disk: "stop" the run, or
+            "continue". Earlier checkpoints are kept in either case. Default: "stop".
+        slim: True stores frozen parameters separately, and unchanged files as hard links to the previous checkpoint if
+            the file system supports them: a frozen model is written only once for all checkpoints. The weights are then
+            in several files, which `graphtrain export` joins. Default: False.
+        best: a metric by which older checkpoints are kept as well, such as "val/loss". Its value belongs to a
+            checkpoint saved at the step at which it was recorded. Default: none.
+        best_mode: "min" if small values are best, "max" if large ones are. Default: by the name of the metric, "min"
+            for loss, error, perplexity or bits, "max" for accuracy, F1, AUC, score and the like; required for other
+            names.
+        keep_best: number of best checkpoints to keep. Default: 1.
 
     Guard fields:
-        skipped: saves that were skipped because the one before was still being written.
-        improved: at this step a validation has recorded a value of `best` that is among the best, and it is not saved.
+        skipped: saves that were skipped because the previous one was still being written.
+        improved: a validation at this step recorded a value of `best` that is among the best, and it is not saved yet.
 
     Raises:
         UsageError: two nodes have different `best`, or different `best_mode`.
-        UnknownMetricError: the first validation does not give the metric `best`, or nothing does.
+        UnknownMetricError: the first validation does not record the metric `best`, or nothing records it.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("checkpoint", every="1 epochs", best="val/loss")

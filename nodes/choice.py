@@ -1,4 +1,4 @@
-"""A junction: a node that does nothing, whose edges decide."""
+"""A branch: a node that does nothing, whose edges decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient clipping by the weights that the gradients change."""
+"""Adaptive gradient clipping, relative to the norm of the weights."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class ClipAdaptive:
     """Scale the gradient of each unit so that its norm is at most `max_ratio` times the norm of its weights.
 
     A unit is an entry of the first dimension of a parameter, such as the weights of one output of a linear or
-    convolutional layer; a parameter of one dimension, such as a bias, is one unit.
-    Source: Brock et al., "High-performance large-scale image recognition without normalization", 2021, who leave the
-    last layer out.
+    convolutional layer; a one-dimensional parameter, such as a bias, is one unit.
+    Source: Brock et al., "High-performance large-scale image recognition without normalization", 2021, who exclude the
+    last layer.
 
     Arguments:
-        max_ratio: the largest ratio of both norms. Default: inf, no clipping; the node then costs nothing. The overlay
-            `clip_adaptive` sets 0.01.
-        least_norm: the norm that weights count with at least, so that those which begin as zeros can be trained.
+        max_ratio: the largest ratio of the two norms. Default: inf, no clipping; the node then costs nothing. The
+            overlay `clip_adaptive` sets 0.01.
+        least_norm: lower bound for the norm of the weights, so that weights initialized to zero can be trained.
             Default: 0.001.
-        leave_out: parameters of `model` that are not clipped, by the beginning of their names, as in ``["head"]`` for
-            ``head.weight`` and ``head.bias``. Default: none.
+        leave_out: parameters of `model` that are not clipped, by prefix, such as ``["head"]`` for ``head.weight`` and
+            ``head.bias``. Default: none.
 
     Raises:
         UsageError: `leave_out` names no parameter of the model.

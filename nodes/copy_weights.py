@@ -17,16 +17,17 @@ else:
 
 @node(makes={"target": copy_of("model")}, family="update", varying="rate")
 class CopyWeights:
-    """Copy the weights of `model` into `target`, or move those towards them by a part of the way; buffers are copied.
+    """Copy the weights of `model` to `target`, or move those of `target` towards them; buffers are always copied.
 
-    Without a resource `target` it begins as a copy of `model`. A step function that asks for `target` is given it.
+    If there is no resource `target`, it is created as a copy of `model`. A step function can take `target` as an
+    argument.
     Source: Mnih et al., "Human-level control through deep reinforcement learning", 2015, with the rate 1; Lillicrap et
     al., "Continuous control with deep reinforcement learning", 2016, and He et al., "Momentum contrast for unsupervised
     visual representation learning", 2020, with a small one at every step.
 
     Arguments:
         every: when to do it. Default: after every step of the optimizer.
-        rate: the part of the way, from 0, where a schedule of it ends, to 1. Default: 1, they are copied.
+        rate: the fraction of the difference by which `target` moves, from 0 to 1. Default: 1, a copy.
 
     Raises:
         UsageError: the rate is below 0 or above 1.

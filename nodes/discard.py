@@ -1,4 +1,4 @@
-"""Clearing the gradients instead of a step."""
+"""Clearing the gradients without a step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from graphtrain.nodes.zero_grad import ZeroGrad
 
 @node(effects=("use", "zero_grad"))
 class Discard(ZeroGrad):
-    """Throw the gradients of `optimizer` away without a step: one policy for a short last window.
+    """Clear the gradients of `optimizer` without a step: one policy for an incomplete last window.
 
     Arguments:
         set_to_none: True drops the gradients, False fills them with zeros. Default: True, as in torch.

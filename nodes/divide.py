@@ -1,4 +1,4 @@
-"""Gradients divided by what a window has counted."""
+"""Dividing gradients by what the window has counted."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ else:
 class Divide:
     """Divide the gradients of `optimizer` by a number, such as the tokens that the window has counted.
 
-    By 1 nothing is divided, and by 0 neither: the loss of a window that counted nothing is a sum over nothing, and its
-    gradients are 0. Source of weighing tokens alike: transformers issue 34191, 2024.
+    For 1 and for 0 nothing is done: if a window counted nothing, its loss is an empty sum and its gradients are 0.
+    Source of weighting all tokens equally: transformers issue 34191, 2024.
 
     Reads:
-        by: the number, or a tensor with one, which stays on its device; ``reads = { by = "train_batch.counted" }``.
+        by: a number, or a one-element tensor, which stays on its device; ``reads = { by = "train_batch.counted" }``.
 
     Arguments:
-        over_ranks: True sums `by` over all ranks first, of which each has counted its own. Default: False, it is the
-            same on all.
+        over_ranks: True first sums `by` over all ranks, each of which has its own count. Default: False, `by` is the
+            same on all ranks.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("accumulate", every=2)

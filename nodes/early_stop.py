@@ -1,4 +1,4 @@
-"""The end of a run that does not improve any more."""
+"""Early stopping."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from graphtrain.nodes._monitor import FollowsMetric
 
 @node(family="bookkeeping")
 class EarlyStop(FollowsMetric):
-    """Judge each value of a metric, and say when to stop; a guard reads `stop`.
+    """Stop a run whose metric no longer improves; a guard reads `stop`.
 
-    `patience` is counted in values of the metric, as in Lightning and Keras: with one validation an epoch, in epochs.
+    `patience` counts values of the metric, as in Lightning and Keras; with one validation per epoch, it counts epochs.
 
     Arguments:
-        monitor: the metric. Default: "val/loss".
-        mode: whether small values are good, "min", or large ones, "max". Default: by the name of the
-            metric: "min" where it says loss, error, perplexity or bits, "max" where it says accuracy, F1, AUC, score
-            and the like; it is to be given for others.
-        min_delta: by how much a value must be better than the best so far to count as an improvement. Default: 0, any.
-        patience: values in a row without an improvement after which to stop. Default: 3.
+        monitor: name of the metric. Default: "val/loss".
+        mode: "min" if small values are good, "max" if large ones are. Default: by the name of the metric, "min" for
+            loss, error, perplexity or bits, "max" for accuracy, F1, AUC, score and the like; required for other names.
+        min_delta: how much better than the best so far a value must be to count as an improvement. Default: 0, any
+            amount.
+        patience: stop after this many values in a row without an improvement. Default: 3.
         stopping_threshold: stop once a value is better than this. Default: never.
         divergence_threshold: stop once a value is worse than this. Default: never.
         check_finite: True stops at a value that is infinite or NaN. Default: True.
-        min_epochs: a run is not stopped before as many epochs. Default: 0.
+        min_epochs: minimum number of epochs before a run is stopped. Default: 0.
 
     Guard fields:
-        recorded: there is a value that was not judged so far.
+        recorded: there is a value that was not considered yet.
         waited: values in a row without an improvement.
-        values: values judged so far.
-        stop: it is enough.
+        values: values considered so far.
+        stop: the run should stop.
 
     Raises:
         UnknownMetricError: nothing records the metric.

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 @node(makes={"average": copy_of("model")}, family="update")
 class Ema:
-    """Move the weights of `average` towards those of `model` by ``1 - decay`` of the way; its buffers are copied.
+    """Update the weights of `average` as an exponential moving average of those of `model`; buffers are copied.
 
-    Without a resource `average` it begins as a copy of `model`. Where a validation reads it as its `model`, the average
-    is validated. torch's `AveragedModel` copies no buffers unless it is told to.
+    If there is no resource `average`, it is created as a copy of `model`. A validation that reads it as its `model`
+    evaluates the average. Unlike here, torch's `AveragedModel` does not copy buffers by default.
     Source: Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", 1992; the warm-up is that of
     TensorFlow's `ExponentialMovingAverage` with `num_updates`.
 
     Arguments:
-        decay: the part of the average that stays, above 0 and below 1. Default: 0.999.
-        warmup: True lets the decay grow with the number n of updates so far, as ``min(decay, (1 + n) / (10 + n))``, so
-            that the untrained weights with which the average began are soon out of it. Default: False, the decay is the
-            same at every step. The overlay `ema` sets True.
+        decay: weight of the old average in each update, between 0 and 1. Default: 0.999.
+        warmup: True increases the decay with the number n of updates so far, as ``min(decay, (1 + n) / (10 + n))``, so
+            that the initial, untrained weights soon lose their influence. Default: False, the decay is the same at
+            every step. The overlay `ema` sets True.
 
     Guard fields:
-        updates: how often the average was moved.
+        updates: number of updates of the average.
 
     Raises:
         UsageError: the decay is 1 or more.

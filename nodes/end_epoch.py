@@ -1,4 +1,4 @@
-"""Where an epoch ends."""
+"""The end of an epoch."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ else:
 
 @node(family="bookkeeping", synchronises=True)
 class EndEpoch:
-    """Record the means of the epoch, weighted by samples, as ``epoch/loss`` and so on.
+    """Record the means over the epoch, weighted by samples, as ``epoch/loss`` and so on.
 
     Reads:
-        metric_objects: the values of those that are called ``epoch/...`` are recorded in the same row, and they are
-            reset. Default: there are none.
+        metric_objects: the values of those named ``epoch/...`` are recorded in the same row, and the objects are reset.
+            Default: none.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit")

@@ -1,4 +1,4 @@
-"""Where an evaluation ends: its metrics are recorded, and training finds everything as it was."""
+"""The end of an evaluation: its metrics are recorded, and the state of training is restored."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def end_evaluation(
     metric_objects: Mapping[str, Any] | None = None,
     ranks: Agreement | None = None,
 ) -> dict[str, float]:
-    """Record the means, and put the training modes and the random numbers back.
+    """Record the means, and restore the training modes and the random states.
 
-    Of several loaders those of each are recorded under its name, and their mean, in which each loader counts alike. An
-    evaluation without metrics, as of data without a batch, records no row, and is reported once.
+    With several loaders, the means of each loader are recorded under its name, together with their unweighted mean. An
+    evaluation without metrics, for example because the data is empty, records no row; this is reported once.
 
     Reads:
-        fixed_data: as of `begin_evaluation`.
-        metric_objects: the values of those that `eval_batch` has updated are recorded in the same row, of all ranks.
-            Default: there are none.
+        fixed_data: as in `begin_evaluation`.
+        metric_objects: the values of those updated by `eval_batch`, over all ranks, are recorded in the same row.
+            Default: none.
 
     Writes:
-        metrics: name -> mean over the samples, as Python numbers: ``{"val/loss": 0.31}``.
+        metrics: a mapping from names to means over samples, as Python numbers: ``{"val/loss": 0.31}``.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("evaluate")

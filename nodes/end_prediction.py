@@ -1,4 +1,4 @@
-"""Where predicting ends: the file is complete, and the model as it was."""
+"""The end of prediction: the file is completed, and the state of the model is restored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def end_prediction(
     written: dict[str, Any] | None = None,
     ranks: Agreement | None = None,
 ) -> None:
-    """Give the file of predictions its name, and put back what `begin_evaluation` has set aside.
+    """Complete the file of predictions, and restore the state saved by `begin_evaluation`.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("predict")

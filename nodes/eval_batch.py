@@ -1,4 +1,4 @@
-"""Evaluation on one batch that is not trained on."""
+"""Evaluation of one batch."""
 
 from __future__ import annotations
 
@@ -28,31 +28,32 @@ else:
 
 @node(family="compute")
 class EvalBatch:
-    """Call ``validation_step(model, batch)`` without gradients, or `training_step` where there is none.
+    """Call ``validation_step(model, batch)`` without gradients, or `training_step` if there is none.
 
-    It returns the loss, or a mapping of metrics (numbers or scalar tensors); their means over samples are recorded. Of
-    several loaders, those of each are.
+    It returns the loss, or a mapping of metrics (numbers or scalar tensors); their means over samples are recorded, for
+    each loader if there are several.
 
-    With ``return metrics, graphtrain.END_EPOCH``, or END_EPOCH alone, the evaluation ends with this batch; with
-    ``graphtrain.STOP`` the run does, once the evaluation has ended.
+    If it returns ``metrics, graphtrain.END_EPOCH``, or END_EPOCH alone, the evaluation ends with this batch; with
+    ``graphtrain.STOP`` the run ends after the evaluation.
 
     Reads:
-        metric_objects: those whose names begin with the name of the evaluation, as ``val/f1``, are updated with what
-            the step function returns by the names of the parameters of their `update`. Default: there are none.
+        metric_objects: those whose names begin with the name of the evaluation, such as ``val/f1``, are updated with
+            the values that the step function returns under the names of the parameters of their `update`. Default:
+            none.
 
     Arguments:
-        precision: "32-true" computes in the types that model and batch have. "bf16-mixed" computes matrix products in
-            bfloat16, and "16-mixed" in float16, by torch's autocast around the step function. "bf16-true" and "64-true"
-            give model and floating tensors of the batch that type. Default: that in which the graph trains, or
-            "32-true".
-        per: what the loss is a sum over, as that of `train_batch`: metrics are means over them. A `validation_step` may
-            return no such count; its loss is a mean over samples then. Default: none, the loss is a mean.
+        precision: "32-true" computes in the dtypes of the model and the batch. "bf16-mixed" computes matrix products in
+            bfloat16, and "16-mixed" in float16, with torch's autocast around the step function. "bf16-true" and
+            "64-true" convert the model and the floating-point tensors of the batch to that dtype. Default: the
+            precision in which the graph trains, or "32-true".
+        per: what the loss is a sum over, as in `train_batch`; metrics are means over it. If a `validation_step` does
+            not return this count, its loss is a mean over samples. Default: none, the loss is a mean.
 
     Guard fields:
-        asking: what one of several ranks has asked for, until all of them fetch the next batch.
+        asking: a request by one of several ranks, until all of them fetch the next batch.
 
     Raises:
-        UsageError: there is no step function, what it returned is no metrics, or the device has no such precision.
+        UsageError: there is no step function, it did not return metrics, or the device does not support the precision.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("evaluate").set("eval_batch", precision="bf16-mixed")

@@ -1,4 +1,4 @@
-"""The exchange of gradients among processes."""
+"""The exchange of gradients between processes."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ if TYPE_CHECKING:
 
 @node(effects="exchange", optional="ranks", synchronises=True)
 class Exchange:
-    """Sum the gradients of `optimizer` over all ranks; in one process there is nothing to do, and it is bypassed.
+    """Sum the gradients of `optimizer` over all ranks; with one process, the node is bypassed.
 
     The loss is divided by the size of the window over all ranks, so that the sum is the mean over its micro-batches.
-    The sum is taken in buckets that follow the order of the parameters, whatever gradients arrive first, so that a
-    resumed run adds in the same order. A parameter without a gradient on any rank keeps none; one without on some
-    counts there as zeros.
+    Gradients are summed in buckets in the order of the parameters, not in the order in which they become ready, so that
+    a resumed run adds in the same order. A parameter that has no gradient on any rank keeps none; if it has one only on
+    some ranks, the others contribute zeros.
 
-    All ranks get the buffers that modules have on rank 0, such as the statistics of batch normalization: the next
-    window begins with the same ones everywhere, as with DistributedDataParallel. A buffer whose shape differs between
-    ranks, as of a cache, stays as it is.
+    All ranks receive the buffers of modules from rank 0, such as the statistics of batch normalization, so that the
+    next window begins with the same buffers everywhere, as with DistributedDataParallel. A buffer whose shape differs
+    between ranks, such as a cache, is not changed.
 
     Arguments:
-        average_buffers: True gives all ranks the means of buffers of floating-point numbers in their place. Default:
-            False.
+        average_buffers: True averages floating-point buffers over ranks instead. Default: False.
 
     Raises:
-        RanksDivergedError: ranks came here by different edges.
-        RankFailedError: a rank has failed, or did not come in time.
+        RanksDivergedError: ranks arrived by different edges.
+        RankFailedError: a rank has failed, or did not arrive in time.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("accumulate", every=2)

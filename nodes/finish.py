@@ -1,4 +1,4 @@
-"""Where a run ends."""
+"""The end of a run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @node(family="bookkeeping")
 class Finish:
-    """Decide when the run has done enough; a guard on its edges asks `finish.due`.
+    """Decide when the run ends; a guard on its edges reads `finish.due`.
 
-    It is due at once where a step function returns ``graphtrain.STOP``, and stays so until `after` is another amount.
+    It is due at once if a step function returns ``graphtrain.STOP``, and stays due until `after` is changed.
 
-    A run that ends without a single row of metrics records one, of all that it trained; see `log`.
+    A run that ends without any row of metrics records one over all of its training; see `log`.
 
     Arguments:
-        after: the amount of training. Default: never. It is not latched: a run that is resumed with a larger amount
-            trains on.
+        after: the amount of training. Default: never. A run that has finished can be resumed with a larger amount, and
+            then continues.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("finish", after=["3 epochs", "2 hours"])  # whichever comes first

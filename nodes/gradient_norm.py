@@ -21,13 +21,13 @@ else:
 class GradientNorm:
     """Record the total norm of the gradients of `optimizer`, as the metric `gradient_norm`.
 
-    Rows of `log` have its mean over the steps since the last row, and those of an epoch, `epoch/gradient_norm`, over
-    the steps of the epoch. It stays on the device until a row is recorded.
+    Rows of `log` contain its mean over the steps since the last row, and those of epochs the mean over the steps of the
+    epoch, `epoch/gradient_norm`. The values stay on the device until a row is recorded.
 
     Arguments:
         norm_type: the order of the norm. Default: 2; inf takes the largest absolute value.
-        per_parameter: True records the norm of each parameter too, as ``gradient_norm/layer.weight``. Parameters of a
-            `model` have their names in it, others their group and number in the optimizer. Default: False.
+        per_parameter: True also records the norm of each parameter, as ``gradient_norm/layer.weight``. Parameters of
+            the `model` are named as in it, others by their group and index in the optimizer. Default: False.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("gradient_norm").set("gradient_norm", per_parameter=True)

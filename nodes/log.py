@@ -1,4 +1,4 @@
-"""A row of metrics now and then."""
+"""Rows of metrics."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ else:
 class Log:
     """Record the means since the last row, weighted by samples, and the learning rate of each parameter group.
 
-    What was gathered since the last row is a row at the end of the run too, so that the last steps are not missing. To
-    a run that is continued later that row makes no difference: the next one has the means since the one before. At the
-    end of a nested graph it is a row as well, and the next one begins with none of it: no mean is of two folds. Losses
-    stay on the device until a row is recorded: one transfer for all of them.
+    At the end of the run, a last row covers the steps since the previous row. If the run is continued later, this row
+    makes no difference: the next row has the means since the row before it. A nested graph also ends with such a row,
+    and its next run starts from zero, so that no mean covers two folds. Losses stay on the device until a row is
+    recorded, and are then transferred together.
 
     Reads:
-        metric_objects: the values of those whose names have no prefix are in the same row, and they are reset, but not
-            by the row at the end of the run. Default: there are none.
+        metric_objects: the values of those whose names have no prefix are recorded in the same row, and the objects are
+            reset, except by the row at the end of the run. Default: none.
 
     Arguments:
-        every: when to write a row. Default: every 50 steps. With "never" there is one at the end of the run only if it
-            recorded no other.
+        every: when to record a row. Default: every 50 steps. With "never", there is one at the end of the run only if
+            the run recorded no other.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("log", every="1 steps")

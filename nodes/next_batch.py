@@ -1,4 +1,4 @@
-"""Fetch the next batch, and know exactly where in the data the run is."""
+"""Fetching the next batch, with an exact position in the data."""
 
 from __future__ import annotations
 
@@ -55,74 +55,76 @@ _SKIPPED = "the data gave None instead of a batch, as a `collate_fn` may: such b
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
 
-    Sized data is not looked ahead in until its length is reached, unless `prefetch` is set; unsized data is looked
-    ahead in by one batch. The batch ahead is kept in every checkpoint, or drawn again if it is no plain data. Data that
-    gives fewer batches than its `len()` ends its epoch there (`exhausted`); data that gives more is read to its end.
+    Data with a length is not read ahead unless `prefetch` is set; data without a length is read ahead by one batch, to
+    know which batch is the last. This batch is stored in every checkpoint, or drawn again on a resume if it is not
+    plain data. Data that yields fewer batches than its `len()` ends its epoch early (`exhausted`); data that yields
+    more is read to its end.
 
-    The slot `indices`, which a node of the graph may write, selects what an epoch has: the numbers of samples in the
-    data set of a `graphtrain.Loader`, or of batches in a list, in this order, or shuffled where the loader shuffles. It
-    is taken when an epoch is opened, as is `train_data` itself where a node writes it. Until it is written, and where
-    it is None, an epoch has everything.
+    The slot `indices`, which a node of the graph may write, selects the contents of an epoch: indices of samples in the
+    dataset of a `graphtrain.Loader`, or of batches in a list. They are used in this order, or shuffled if the loader
+    shuffles. The slot is read when an epoch begins, and so is `train_data` if a node writes it. If `indices` is None or
+    not written yet, an epoch has all of the data.
 
-    A batch that is None, as a `collate_fn` may return it, is counted and skipped, which is reported once: the next one
-    is taken. Among several ranks, the rank whose batch is None takes part in everything else, and its gradients count
-    as zeros.
+    A batch that is None, which a `collate_fn` may return, is counted and skipped, and the next one is fetched; this is
+    reported once. With several ranks, the rank whose batch is None takes part in everything else, and contributes zero
+    gradients.
 
-    Among several ranks, a visit fetches a batch for each of them, or as many as the epoch and the open window still
-    have, and counts them all; the others get None, and nodes that read the batch are not called there. Of a
-    `graphtrain.Loader` a rank loads its own batches alone; other data is drawn alike by all ranks, except what
-    `graphtrain.rank_local` has wrapped, of which each has its own.
+    With several ranks, a visit fetches one batch for each rank, or as many as the epoch and the open window still need,
+    and counts them all. The other ranks get None, and nodes that read the batch are not called there. From a
+    `graphtrain.Loader`, each rank loads only its own batches; other data is read in full by every rank, except data
+    wrapped by `graphtrain.rank_local`, which is different on each rank.
 
     Arguments:
-        limit: the most batches in an epoch, as a number, or as a share below 1 of those that the data has: 0.25.
+        limit: maximum number of batches per epoch, or a fraction below 1 of the batches of the data, such as 0.25.
             Default: all.
-        overfit: the same batches in every epoch, so many of them, to see whether a model can memorize them. A
+        overfit: use the same batches in every epoch, this many, to check that a model can memorize them. A
             `graphtrain.Loader` gives those of its first epoch, with the same random numbers; a DataLoader that shuffles
-            is refused, and other data has to give the same ones by itself. Default: none, all of the data.
-        batches_per_epoch: batches in an epoch, whatever the data has: where it ends before, it is read again, in
-            another order if it shuffles; where it has more, the next epoch continues in it. `limit` and `overfit` say
-            what is read each time. Default: an epoch is one pass through the data.
-        combine: how loaders are read where the data is a mapping of them. "cycle": together, a batch is a mapping with
-            one of each, and a loader that ends before the longest is read again; "longest": None stands for the batch
-            of one that has ended; "shortest": the epoch ends with the first that ends; "in_turn": an epoch has the
-            batches of each, one loader after the other, and `limit` is that of each. Default: "cycle" in a graph that
-            steps an optimizer, "in_turn" in others, such as `evaluate`.
-        resume: how a resume finds its place in data that has a `state_dict`: "state" takes it, "replay" draws the
-            epoch's batches again. Default: "auto", the state where that is exact, as it is not for torchdata's
-            `StatefulDataLoader` with workers.
-        prefetch: True fetches every batch one visit early, and on a CUDA device begins its copy, on a stream of its
-            own, while the one before it trains. No batch is fetched that its epoch does not need; a resume is as exact.
-            On the CPU nothing is gained, and of data that draws its random numbers bit by bit in this process, as a
-            `DataLoader` without workers does, the numbers differ. A batch must not be refilled with the next one.
-            Default: False.
-        repeat: in a nested graph, True begins with the first epoch of the data again each time that the graph begins:
-            a `graphtrain.Loader` gives the same order and random numbers. Default: False, the data goes on to its next
-            epoch, as a DataLoader does.
+            is refused, and other data must give the same batches by itself. Default: none, all of the data.
+        batches_per_epoch: number of batches per epoch, independent of the data. Shorter data is read repeatedly, in a
+            new order if it shuffles; in longer data, the next epoch continues where the last one ended. `limit` and
+            `overfit` apply to each pass through the data. Default: an epoch is one pass through the data.
+        combine: how several loaders are read if the data is a mapping of them. With "cycle", a batch is a mapping with
+            a batch from each loader, and shorter loaders start over; with "longest", loaders that have ended give None;
+            with "shortest", the epoch ends with the first loader that ends. With "in_turn", an epoch has the batches of
+            one loader after the other, and `limit` applies to each. Default: "cycle" in a graph that steps an
+            optimizer, "in_turn" in others, such as `evaluate`.
+        resume: how to restore the position in data that has a `state_dict`: "state" loads it, "replay" draws the
+            batches of the epoch again. Default: "auto", which uses the state if that is exact; it is not for
+            torchdata's `StatefulDataLoader` with workers.
+        prefetch: True fetches every batch one visit early, and on a CUDA device starts its copy, on a separate stream,
+            during training on the previous batch. No batch is fetched that its epoch does not need, and resuming is
+            still exact. On the CPU there is no benefit. If the data draws random numbers in this process batch by
+            batch, like a `DataLoader` without workers, the numbers differ from those without prefetching. The data must
+            not reuse the memory of a batch for the next one. Default: False.
+        repeat: True, in a nested graph, starts from the first epoch of the data each time the graph begins; a
+            `graphtrain.Loader` gives the same order and random numbers. Default: False, the data continues with its
+            next epoch, as a DataLoader does.
 
     Writes:
-        batch: the batch, on the device of the run, where `transfer(batch, device)` puts it if there is such a resource;
-            otherwise tensors and what else has a method `to` are moved, in tuples, lists, mappings and dataclasses.
-            None when the data was exhausted without one.
-        samples: how many samples it holds: the first dimension of its first tensor, or what `batch_size(batch)` gives.
+        batch: the batch, on the device of the run. If there is a resource `transfer`, ``transfer(batch, device)`` moves
+            it; otherwise tensors and other objects with a method `to` are moved, in tuples, lists, mappings and
+            dataclasses. None if the data ended without a batch.
+        samples: number of samples in the batch: the first dimension of its first tensor, or the result of
+            ``batch_size(batch)`` if there is such a resource.
 
     Guard fields:
-        epoch: the number of the current epoch, from 0.        epoch_batches: batches fetched in it, by all ranks.
+        epoch: index of the current epoch, from 0.             epoch_batches: batches fetched in it, by all ranks.
         batches, samples: fetched since the start.             last: the batch fetched is the last of its epoch.
         exhausted: the data ended without a batch.             empty: the epoch gave no batch at all.
-        epoch_length: batches that the current epoch will have; 0 where that is not known.
-        batch_index: the number of the last batch in its epoch, from 0; own_batch_index: of that of this process.
-        ended: a step function has asked for the end of the epoch, and it is not closed.
-        epochs: epochs fetched, as an exact fraction where the length is known.
-        passes: how often the data was begun, over all visits of a nested graph unless `repeat` is set.
-        loader: of several loaders that are read in turn, the name of the one that is read; loader_index: its number.
-        seconds: time spent training, in seconds, summed over interruptions; not while the run is stopped.
+        epoch_length: number of batches in the current epoch; 0 if unknown.
+        batch_index: index of the last batch in its epoch, from 0; own_batch_index: that of the batch of this process.
+        ended: a step function has requested the end of the epoch, which is not closed yet.
+        epochs: epochs fetched, as an exact fraction if the length is known.
+        passes: passes begun through the data, over all runs of a nested graph unless `repeat` is set.
+        loader: name of the current loader, if several are read in turn; loader_index: its index.
+        seconds: seconds spent training, summed over all sessions of the run, without the time while it was stopped.
 
     Raises:
-        UsageError: `batch_size` returned no whole number.
-        DataError: `indices` are no numbers of samples, an epoch is opened before its data is written, rank_local
-            data is resumed by another number of ranks, or `batches_per_epoch` is set for it or for loaders in turn.
-        RanksDivergedError: the data is not the same on all ranks.
-        UnsaveableError: a checkpoint is due, and the batch fetched ahead can neither be saved nor drawn again.
+        UsageError: `batch_size` did not return an integer.
+        DataError: `indices` are not valid indices, an epoch begins before its data is written, rank_local data is
+            resumed with a different number of ranks, or `batches_per_epoch` is set for it or for loaders in turn.
+        RanksDivergedError: the data differs between ranks.
+        UnsaveableError: a checkpoint is due, and the batch read ahead can neither be saved nor drawn again.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("next_batch", limit=100)
@@ -440,7 +442,7 @@ class NextBatch:
 
 
 def _whole(batch_size: Callable[[Any], Any]) -> Callable[[Any], int]:
-    """A user's `batch_size`, whose answers are whole numbers."""
+    """A user's `batch_size`, checked to return integers."""
 
     def count(batch: Any) -> int:
         size = batch_size(batch)

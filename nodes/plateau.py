@@ -1,4 +1,4 @@
-"""A learning rate that falls when a metric does not improve."""
+"""Reducing the learning rate when a metric does not improve."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ else:
 class Plateau(FollowsMetric):
     """Call ``scheduler.step(value)`` of a `ReduceLROnPlateau` with each value of a metric.
 
-    The patience and the factor are those of the scheduler, which has to be made with the same `mode`.
+    Patience and factor are set in the scheduler, which must have been created with the same `mode`.
 
     Arguments:
-        monitor: the metric. Default: "val/loss".
-        mode: that of the scheduler, "min" or "max". Default: by the name of the metric, as for `early_stop`.
+        monitor: name of the metric. Default: "val/loss".
+        mode: mode of the scheduler, "min" or "max". Default: by the name of the metric, as in `early_stop`.
 
     Guard fields:
-        recorded: there is a value that the scheduler has not been given.
+        recorded: there is a value that was not passed to the scheduler yet.
 
     Raises:
-        UsageError: the scheduler takes no metric, or has another mode.
+        UsageError: the scheduler does not take a metric, or has a different mode.
         UnknownMetricError: nothing records the metric.
 
     >>> import torch

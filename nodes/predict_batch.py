@@ -1,4 +1,4 @@
-"""What the model predicts for one batch."""
+"""Prediction for one batch."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ else:
 
 @node(writes="predictions", family="compute")
 class PredictBatch:
-    """Call ``predict_step(model, batch)`` without gradients, or the model with the batch where there is none.
+    """Call ``predict_step(model, batch)`` without gradients, or ``model(batch)`` if there is none.
 
-    It returns what is predicted for each sample of the batch: a tensor or a list whose first dimension is the samples,
-    or a mapping of such.
+    It returns a prediction for each sample of the batch: a tensor or a list whose first dimension is the samples, or a
+    mapping of these.
 
     Arguments:
-        precision: as that of `eval_batch`. Default: that in which the graph trains, or "32-true".
+        precision: as in `eval_batch`. Default: the precision in which the graph trains, or "32-true".
 
     Writes:
-        predictions: what it returned.
+        predictions: the returned value.
 
     Raises:
-        UsageError: it returned nothing, or the device has no such precision.
+        UsageError: it returned nothing, or the device does not support the precision.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("predict").set("predict_batch", precision="bf16-mixed")

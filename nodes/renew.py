@@ -1,4 +1,4 @@
-"""Make a resource again: a new model for each fold, a new optimizer."""
+"""Recreating a resource, such as a new model for each fold."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 @node(family="update")
 class Renew:
-    """Make a resource again by its `Factory`, and then what is made of it: an optimizer, a scheduler.
+    """Recreate a resource with its `Factory`, and then everything made from it, such as an optimizer or a scheduler.
 
-    A model is made again with the optimizer that needs it, and so is a copy of it, such as that of `ema`. Whatever
-    reads one of them has the new one from then on; gradients and an open accumulation window are gone with the model.
-    Random numbers are those of the run, so a resume and a replay are exact.
+    When a model is recreated, so are its optimizer and its copies, such as that of `ema`. All nodes then read the new
+    objects; gradients and an open accumulation window are discarded with the old model. The random numbers are those of
+    the run, so resuming and replaying are exact.
 
     Arguments:
-        resource: the name of what is made again. Default: there is none, it has to be named.
+        resource: name of the resource to recreate. Default: none; it must be set.
 
     Raises:
-        UsageError: the resource is no `Factory`, or an optimizer that is none was made of it; when the run begins.
+        UsageError: when the run begins, the resource is not a `Factory`, or its optimizer was not made by one.
 
     >>> import torch
     >>> from graphtrain import Factory, Graph

@@ -1,4 +1,4 @@
-"""The loss of the last steps, as a metric."""
+"""The mean loss of the last steps, as a metric."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 class RunningLoss:
     """Record the mean of the loss over the last windows, in rows of `log` as ``running/loss``.
 
-    A visit ends a window: its loss is the mean over the samples since the visit before. Each window counts alike, so a
-    row tells how the training does now, however far apart rows are. A window that is given up, as where `fp16`
-    overflows, counts with the one after it. Losses stay on the device until a row is recorded.
+    A visit ends a window, whose loss is the mean over the samples since the previous visit. All windows have the same
+    weight, so a row shows the current loss, however far apart rows are. A dropped window, as after an overflow in
+    `fp16`, is added to the next one. Losses stay on the device until a row is recorded.
 
-    Source: the running loss of the training loop of Lightning 1.x, whose progress bar shows it.
+    Source: the running loss in the progress bar of Lightning 1.x.
 
     Arguments:
-        windows: of how many windows it is the mean; at the beginning, of as many as there are. Default: 20.
-        metric: another metric of the training, which then is ``running/NAME``; each node has its own. One that the
-            windows do not have is reported once. Default: the loss.
+        windows: number of windows to average over; at the beginning, all windows so far. Default: 20.
+        metric: another training metric, recorded as ``running/NAME``; each node has its own. If no window has it, this
+            is reported once. Default: the loss.
 
     Guard fields:
-        ended: how many windows have ended.
+        ended: number of windows that have ended.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("running_loss").set("running_loss", windows=100)

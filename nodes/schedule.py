@@ -19,16 +19,16 @@ else:
 class Schedule:
     """Call ``scheduler.step()``; without a scheduler the node is bypassed.
 
-    It counts what `every` counts: windows that are thrown away are no steps, and a schedule by steps stands still.
+    It is stepped whenever `every` is due. Dropped windows are not steps, so a schedule in steps ignores them.
 
     Reads:
-        scheduler: one, or a list of them, each of another optimizer: ``reads = { scheduler = ["a", "b"] }``.
+        scheduler: a scheduler, or a list with one for each optimizer: ``reads = { scheduler = ["a", "b"] }``.
 
     Arguments:
         every: when to step it. Default: after every step of the optimizer.
 
     Raises:
-        UsageError: it is a `ReduceLROnPlateau`, whose steps need a metric; or two are of one optimizer.
+        UsageError: it is a `ReduceLROnPlateau`, which needs a metric; or two schedulers have the same optimizer.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("schedule", every="1 epochs")

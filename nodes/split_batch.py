@@ -1,4 +1,4 @@
-"""One batch cut into splits along time, each trained on by itself: truncated backpropagation through time."""
+"""Splitting a batch along time, to train on each split: truncated backpropagation through time."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ else:
 
 @node(writes=("batch_split", "split_index"), synchronises=True, family="data")
 class SplitBatch:
-    """Take the next split of `batch`; an edge leads back here while splits are `left`.
+    """Take the next split of `batch`; an edge leads back here while there are splits `left`.
 
-    Tensors are cut along one dimension, also inside tuples, lists, dicts and dataclasses; what has no such dimension is
-    passed whole. A split is a view of the batch, and the last one may be short. What a step function writes to a slot,
-    such as a hidden state, passes from split to split, detached.
+    Tensors are split along one dimension, also inside tuples, lists, dicts and dataclasses; values without this
+    dimension are passed whole. A split is a view of the batch, and the last one may be shorter. Slots written by a step
+    function, such as a hidden state, are passed from split to split, detached.
 
-    Among several ranks, a batch has as many splits as the longest of any rank. A rank that has none left takes part in
-    everything else, and its gradients count as zeros.
+    With several ranks, the number of splits is the largest of any rank's batch. A rank with no split left takes part in
+    everything else, and contributes zero gradients.
 
     Source: Williams and Peng, "An efficient gradient-based algorithm for on-line training of recurrent network
     trajectories", 1990.
 
     Reads:
-        batch: what is cut.
-        batch_splits: a function of a batch that returns its splits in order, the same whenever it is called. Default:
-            `length` cuts.
+        batch: the batch to split.
+        batch_splits: a function that takes a batch and returns its splits in order, the same for every call. Default:
+            split by `length`.
 
     Arguments:
-        dimension: along which tensors are cut; negative ones count from the last. Default: 1, the time of batches that
-            begin with their samples.
-        length: how long a split is. Default: none, and `batch_splits` cuts. A batch keeps the length with which it was
-            begun: another value is that of the next one.
+        dimension: dimension along which to split; negative values count from the last. Default: 1, the time dimension
+            of batch-first data.
+        length: length of a split. Default: none, `batch_splits` is used. A batch keeps the length with which it began;
+            a changed value applies to the next batch.
 
     Writes:
         batch_split: the split; None on a rank that has none left.
-        split_index: its number in the batch, from 0, which a step function may ask for.
+        split_index: index of the split in the batch, from 0; a step function can take it as an argument.
 
     Guard fields:
-        left: the batch has a further split.
-        index, count: splits taken of the batch, and how many it has.
+        left: the batch has another split.
+        index, count: splits taken from the batch, and their total number.
 
     Raises:
-        UsageError: there is neither a `length` nor a function, or both; a batch has nothing to cut, or tensors of
+        UsageError: not exactly one of `length` and `batch_splits` is given; a batch has nothing to split, or tensors of
             different lengths; or the function returned no splits.
 
     >>> from graphtrain import Graph

@@ -1,4 +1,4 @@
-"""One step of an optimizer, also fused."""
+"""The optimizer step."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ else:
 
 @node(effects="step")
 class Step:
-    """Let `optimizer` update its parameters from their gradients.
+    """Take a step with `optimizer`, which updates its parameters from their gradients.
 
     Arguments:
-        fused: True uses the fused implementation of the optimizer's class, one kernel for a whole group; the weights
-            may differ in their last bits. It belongs to the step, not to the optimizer: its groups have `fused` set
-            only while it steps, so that this may be changed at any resume. Default:
-            False, as the optimizer was made.
+        fused: True uses the fused implementation of the optimizer, one kernel for a parameter group; the weights may
+            differ in their last bits. Parameter groups have `fused` set only during the step, so this setting may be
+            changed at any resume. Default: False, as the optimizer was created.
 
     Guard fields:
         steps: steps taken since the start.
 
     Raises:
-        UsageError: `fused` is set, and the optimizer has no fused implementation; or its step computes the loss
-            itself, as that of LBFGS does, which is for the kind `closure_step`.
+        UsageError: `fused` is set, and the optimizer has no fused implementation; or its step needs a closure, like
+            that of LBFGS: use the kind `closure_step` instead.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("step", fused=True)

@@ -1,4 +1,4 @@
-"""The mean of the weights at several moments."""
+"""Stochastic weight averaging."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 @node(makes={"swa_model": copy_of("model")}, family="update")
 class Swa:
-    """Let `swa_model` be the mean of the weights of `model` at all visits; its buffers are copied.
+    """Keep in `swa_model` the mean of the weights of `model` over all visits; buffers are copied.
 
-    Without a resource `swa_model` it begins as a copy of `model`, and is the model of the first visit after that. The
-    overlay `update_bn` computes the statistics of batch normalization for the mean once it is final.
+    If there is no resource `swa_model`, it is created as a copy of `model`; the first visit sets it to the weights at
+    that visit. The overlay `update_bn` computes the batch-normalization statistics for the final mean.
     Source: Izmailov et al., "Averaging weights leads to wider optima and better generalization", 2018.
 
     Arguments:
         every: when to add the weights to the mean. Default: after every epoch.
 
     Guard fields:
-        averaged: how often weights were added.
+        averaged: number of times the weights were added.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("swa").guard("swa_due", and_="next_batch.epochs >= 5")

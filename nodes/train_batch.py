@@ -43,65 +43,66 @@ class TrainBatch(CallsTrainingStep):
 
     Reads:
         training_step: returns the loss, a scalar tensor, or a mapping with `loss` and metrics (numbers or scalars).
-        window: backward passes in one step of the optimizer; with 1, or with `per`, the loss is not divided.
-        metric_objects: those whose names have no prefix, or the one ``epoch/``, are updated with what `training_step`
-            returns by the names of the parameters of their `update`. Default: there are none.
-        loss_scale: what the loss is multiplied by before backward, for the node `unscale` to divide the gradients by.
-            Default: it is not multiplied.
+        window: backward passes per optimizer step; with 1, or with `per`, the loss is not divided.
+        metric_objects: those whose names have no prefix or the prefix ``epoch/`` are updated with the values that
+            `training_step` returns under the names of the parameters of their `update`. Default: none.
+        loss_scale: factor for the loss before backward, by which the node `unscale` divides the gradients. Default:
+            none.
 
     Arguments:
-        precision: "32-true" computes in the types that model and batch have. "bf16-mixed" computes matrix products in
-            bfloat16, and "16-mixed" in float16, by torch's autocast around `training_step`; weights, gradients and
-            optimizer stay in float32. "16-mixed" needs a scale of the loss, which the overlay `fp16` adds. "bf16-true"
-            and "64-true" give model, gradients, optimizer and floating tensors of the batch that type. Default:
-            "32-true".
-        compile: True runs `training_step`, and its backward, through ``torch.compile``: the start takes longer, from
-            seconds to minutes, and numbers differ, in the last bits and where random ones are drawn, as by dropout. The
-            model stays as it is, with its names, and so does evaluation. Every shape of a batch, and every Python
-            number in it, is compiled by itself, so that the result of a batch does not depend on those before it and a
-            resume stays exact; beyond ``torch._dynamo.config.recompile_limit`` (8) they run uncompiled, and which do
-            depends on the batches before: pad to a few. Of a function that asks for more, such as `step`, Python
-            numbers are compiled in with their first value, and treated as variables from their second or third on.
-            Default: False.
-        keep: what `training_step` returns for slots and an epoch does not clear. Default: none.
-        per: what the loss is a sum over: the name under which `training_step` returns how many there were, a number or
-            a scalar tensor, or "samples" for those of the batch. A node of the kind `divide` divides the gradients of a
-            window by `counted`, as the overlay `token_windows` has it; metrics are means over them. Default: none, the
-            loss is a mean, and divided by `window`.
-        only_own: True lets parameters of other optimizers than `optimizer` need no gradients while this node runs, so
-            that backward computes none for them, as between the two networks of a GAN. Default: False.
-        unfrozen: of several optimizers in `optimizer`, how many, from the first on, have parameters that are trained;
-            those of the others need no gradients while this node runs. Default: all of them.
-        turn: with `only_own`, the number of that of several optimizers whose parameters are its own, from 0. Default:
-            those of all.
-        on_out_of_memory: "halve" computes a batch in two parts when memory runs out, then in four, and so on; later
-            batches in as many, one after the other, as in a window that is as many times larger. It is for one process,
-            and for losses that are means over samples. Every visit copies the gradients of an open window. "stop"
+        precision: "32-true" computes in the dtypes of the model and the batch. "bf16-mixed" computes matrix products in
+            bfloat16, and "16-mixed" in float16, with torch's autocast around `training_step`; weights, gradients and
+            optimizer state stay in float32. "16-mixed" needs loss scaling, which the overlay `fp16` adds. "bf16-true"
+            and "64-true" convert the model, gradients, optimizer state and the floating-point tensors of the batch to
+            that dtype. Default: "32-true".
+        compile: True runs `training_step` and its backward pass through ``torch.compile``. The start takes seconds to
+            minutes longer, and results differ in the last bits and in the random numbers, for example of dropout. The
+            model itself, its parameter names and evaluation do not change. Every batch shape and every Python number in
+            a batch is compiled separately, so that the result for a batch does not depend on earlier batches and a
+            resume is exact. Beyond ``torch._dynamo.config.recompile_limit`` (8) shapes, further ones run uncompiled,
+            and which ones depends on earlier batches, so pad to a few shapes. If the function takes further arguments,
+            such as `step`, Python numbers are compiled in with their first value, and become variables from their
+            second or third value on. Default: False.
+        keep: slots returned by `training_step` that are not cleared at the beginning of an epoch. Default: none.
+        per: what the loss is a sum over: the name under which `training_step` returns the count, a number or a scalar
+            tensor, or "samples" for the samples of the batch. A node of the kind `divide` divides the gradients of a
+            window by `counted`, as in the overlay `token_windows`; metrics are means over the count. Default: none, the
+            loss is a mean, and is divided by `window`.
+        only_own: True computes gradients only for the parameters of `optimizer`: those of other optimizers do not
+            require gradients while this node runs, as between the two networks of a GAN. Default: False.
+        unfrozen: if `optimizer` holds several optimizers, the number of them, from the first, whose parameters are
+            trained; those of the others do not require gradients while this node runs. Default: all.
+        turn: with `only_own` and several optimizers, the index, from 0, of the one whose parameters get gradients.
+            Default: all.
+        on_out_of_memory: "halve" computes a batch in two parts if memory runs out, then in four, and so on. Later
+            batches are computed in as many parts, like a window that is as many times larger. This works in one process
+            and for losses that are means over samples, and every visit copies the gradients of an open window. "stop"
             raises the error. Default: "stop".
         skip_none: True skips a batch for which `training_step` returns None, as Lightning does: there is no backward
-            pass. It counts in its window, as if its gradients were zeros, which is what it adds on one of several ranks
-            too. Default: False, it is an error.
+            pass. The batch still counts in its window, as if its gradients were zeros, also with several ranks.
+            Default: False, it is an error.
 
     Writes:
-        loss: the loss before the division, detached; None for a batch that is skipped.
+        loss: the loss before the division, detached; None for a skipped batch.
 
     Guard fields:
-        counted: with `per`, how many the window has so far, of this rank.
-        parts: in how many parts each batch is computed; more than 1 once memory ran out.
-        asking: what one of several ranks has asked for, until all of them fetch the next batch.
+        counted: with `per`, the count of the window so far, on this rank.
+        parts: number of parts in which each batch is computed; more than 1 after memory ran out.
+        asking: a request by one of several ranks, until all of them fetch the next batch.
 
-    With ``return loss, graphtrain.STOP`` or ``graphtrain.END_EPOCH`` the batch is trained on, and then the run ends, or
-    the epoch.
+    If it returns ``loss, graphtrain.STOP``, the batch is trained on and then the run ends; with
+    ``graphtrain.END_EPOCH``, the epoch ends.
 
-    More of what `training_step` returns is written to slots by `writes` of the node, as in ``writes = { hidden =
-    "hidden" }``: tensors detached, and not among the metrics. A `training_step` that asks for `hidden` is given it.
+    Further values that `training_step` returns can be written to slots with `writes`, as in ``writes = { hidden =
+    "hidden" }``. Tensors are detached, and the values are not recorded as metrics. A `training_step` with an argument
+    `hidden` then receives the slot.
 
-    In a graph with several such nodes, those that are not called `train_batch` have their names before their metrics:
-    ``generate/loss``.
+    In a graph with several such nodes, the metrics of those that are not named `train_batch` are prefixed with the name
+    of the node: ``generate/loss``.
 
     Raises:
-        UsageError: what `training_step` returned is no loss, or it runs backward or steps an optimizer, which is looked
-            for in the first two calls; the device has no such precision, or there is no compiler.
+        UsageError: `training_step` did not return a loss, or it runs backward or steps an optimizer, which is checked
+            in the first two calls; the device does not support the precision, or there is no compiler.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("train_batch", precision="bf16-mixed")

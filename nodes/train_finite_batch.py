@@ -1,4 +1,4 @@
-"""Forward and backward for a batch, but for one whose loss is not finite."""
+"""Forward and backward for one batch, unless its loss is not finite."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ class _NotFiniteLoss(Exception):  # noqa: N818 - it is no error: the batch is sk
 
 @node(writes="loss", effects="backward?", varying=("unfrozen", "turn"))
 class TrainFiniteBatch(TrainBatch):
-    """Do what `train_batch` does, and skip batches whose loss is infinite or NaN.
+    """Do the same as `train_batch`, but skip batches whose loss is infinite or NaN.
 
-    A batch that is skipped has no backward pass, counts for no window, and is in no mean. Every visit waits for the
-    device, and, among several ranks, for the others, which tell each other whether their batches count.
+    A skipped batch has no backward pass, does not count in a window, and is excluded from all means. Every visit
+    synchronizes with the device and with other ranks, since all ranks must know which batches count.
 
     Reads:
-        training_step, window, loss_scale: as of `train_batch`.
+        training_step, window, loss_scale: as in `train_batch`.
 
     Arguments:
-        precision: as of `train_batch`. Default: "32-true".
-        compile: as of `train_batch`. Default: False.
-        keep: as of `train_batch`. Default: none.
-        per: as of `train_batch`. Default: none.
-        only_own: as of `train_batch`. Default: False.
-        unfrozen: as of `train_batch`. Default: all.
-        turn: as of `train_batch`. Default: those of all.
-        on_out_of_memory: as of `train_batch`. Default: "stop".
-        skip_none: as of `train_batch`. Default: False.
+        precision: as in `train_batch`. Default: "32-true".
+        compile: as in `train_batch`. Default: False.
+        keep: as in `train_batch`. Default: none.
+        per: as in `train_batch`. Default: none.
+        only_own: as in `train_batch`. Default: False.
+        unfrozen: as in `train_batch`. Default: all.
+        turn: as in `train_batch`. Default: all.
+        on_out_of_memory: as in `train_batch`. Default: "stop".
+        skip_none: as in `train_batch`. Default: False.
 
     Writes:
-        loss: the loss, detached, also of a batch that is skipped.
+        loss: the loss, detached, also for a skipped batch.
 
     Guard fields:
-        skipped: batches that were skipped, of this rank.
-        counted, parts: as of `train_batch`.
+        skipped: number of batches skipped on this rank.
+        counted, parts: as in `train_batch`.
 
     Raises:
-        UsageError: as of `train_batch`.
+        UsageError: as in `train_batch`.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("skip_not_finite")

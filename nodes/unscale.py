@@ -1,4 +1,4 @@
-"""The scale of the loss for float16."""
+"""Loss scaling for float16."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ else:
 
 @node(effects="unscale")
 class Unscale:
-    """Divide the gradients of `optimizer` by the scale of the loss, and adapt that to whether they overflowed.
+    """Divide the gradients of `optimizer` by the loss scale, and adapt the scale to overflows.
 
-    In float16 small gradients are 0 and large ones infinite. So the loss is multiplied by a scale, which falls where a
-    gradient is not finite, and grows where none was for long. A guard reads `overflow`, to give up such a window. The
-    numbers are those of ``torch.amp.GradScaler``, bit for bit. Each visit waits for the device once.
+    In float16, small gradients underflow to 0 and large ones overflow. So the loss is multiplied by a scale, which is
+    reduced when a gradient is not finite, and increased after a long time without an overflow. A guard reads `overflow`
+    to drop such a window. Results equal those of ``torch.amp.GradScaler``, bit for bit. Each visit synchronizes with
+    the device once.
     Source: Micikevicius et al., "Mixed precision training", 2018.
 
     Arguments:
-        init_scale: the scale at the start. Default: 65536.
-        growth_factor: what the scale is multiplied by after `growth_interval` windows without an overflow. Default: 2.
-        backoff_factor: what it is multiplied by after an overflow, below 1. Default: 0.5.
-        growth_interval: windows without an overflow. Default: 2000.
+        init_scale: initial scale. Default: 65536.
+        growth_factor: factor for the scale after `growth_interval` windows without an overflow. Default: 2.
+        backoff_factor: factor for the scale after an overflow, below 1. Default: 0.5.
+        growth_interval: windows without an overflow before the scale grows. Default: 2000.
 
     Guard fields:
         overflow: a gradient of this window is not finite.
-        scale: what the loss is multiplied by; `train_batch` reads it as `loss_scale`.
+        scale: factor for the loss; `train_batch` reads it as `loss_scale`.
         overflows: windows with an overflow since the start.
 
     Raises:
-        UsageError: an argument is out of range, gradients are in float16, or the scale has fallen to 0.
+        UsageError: an argument is out of range, gradients are in float16, or the scale has dropped to 0.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("fp16").set("unscale", init_scale=1024.0)

@@ -1,4 +1,4 @@
-"""Gradients that no step is taken with, on purpose."""
+"""Declaring that gradients are deliberately used without a step."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from graphtrain.kind import node
 
 @node(effects="use")
 def use() -> None:
-    """Declare that the gradients of `optimizer` need no step of their own; nothing else happens.
+    """Declare that the gradients of `optimizer` need no step of their own; this node does nothing else.
 
-    Where two optimizers share parameters, the step of one has used the gradients that the other sees. To throw
-    gradients away without a step, `discard` clears them too.
+    If two optimizers share parameters, the step of one has already used the gradients of the other. To drop gradients
+    without a step, use `discard`, which also clears them.
 
     >>> from graphtrain import Graph
     >>> graph = (

@@ -1,4 +1,4 @@
-"""Predictions, written as they come."""
+"""Writing predictions to a file."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ _SAME = "return the same form for every batch; predictions of any form can be wr
 
 @node(writes="written", synchronises=True, family="saving")
 class WritePredictions:
-    """Write the predictions of a batch behind those before them, each sample exactly once, and in order.
+    """Append the predictions of a batch to the file, in order and each sample exactly once.
 
-    While it is written the file has other names, with ``.part`` at their ends; it is complete once it has its own. A
-    run that is resumed cuts them back to what its checkpoint knows. Of several ranks, rank 0 writes for all.
+    While they are being written, the files have the suffix ``.part``; the file is complete once it has its final name.
+    A resumed run truncates them to the state of its checkpoint. With several ranks, rank 0 writes for all.
 
     Reads:
-        predictions: for each sample of the batch one, as the kind `predict_batch` returns them.
-        samples: how many samples the batch has.
-        predictions_file: a path. ``.safetensors`` holds tensors by name, `predictions` where there is only one, with
-            the samples as their first dimension; ``.jsonl`` has a line of JSON for each sample.
+        predictions: one for each sample of the batch, as the kind `predict_batch` returns them.
+        samples: number of samples in the batch.
+        predictions_file: a path. ``.safetensors`` holds tensors by name, `predictions` if there is only one, with the
+            samples as their first dimension; ``.jsonl`` has a line of JSON for each sample.
 
     Writes:
-        written: what is known of what was written, for `end_prediction`.
+        written: the state of the file, for `end_prediction`.
 
     Guard fields:
         samples: written so far.
 
     Raises:
-        UsageError: the file exists, has another suffix, or was changed since; or there is not one prediction for each
-            sample, of the same form as those before, that the file can hold.
+        UsageError: the file exists, has another suffix, or was changed in the meantime; or the predictions are not one
+            for each sample, have a different form than before, or cannot be stored in the file.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("predict").set("checkpoint", every="1000 batches")

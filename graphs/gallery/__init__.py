@@ -1,1 +1,1 @@
-"""Procedures for which other trainers are subclassed: a folder has the graph or overlay, its kinds and an example."""
+"""Procedures that usually need a trainer subclass; each folder has a graph or overlay, its kinds and an example."""

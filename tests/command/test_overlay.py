@@ -152,5 +152,5 @@ def test_graphs_lists_the_overlays(folder: Path, command: Command) -> None:
 
 def test_help_lists_the_parameters_of_overlays(script: Path, command: Command) -> None:
     out = command("run", "tiny.py", "early_stop", "ema", *BOTH, "--help").out
-    assert "values in a row without an improvement after which to stop" in out and "ema.decay" in out
+    assert "stop after this many values in a row without an improvement" in out and "ema.decay" in out
     assert command("run", "tiny.py", "ema", "--help").code == 2

@@ -18,13 +18,13 @@ from tests.shipped import OVERLAYS, ROOT
 PAGE = ROOT / "docs" / "gallery.md"
 _BEGINNING = """# Gallery
 
-Procedures for which other trainers are subclassed. Each is a graph, used with `--graph NAME` or `Graph.load("NAME")`,
-or an overlay for any graph, used with `--overlay NAME` or `graph.overlay("NAME")`. `graphtrain copy NAME my.toml`
-copies the text, to be edited.
+These procedures usually require subclassing a trainer. Here each is a graph, used with `--graph NAME` or
+`Graph.load("NAME")`, or an overlay for any graph, used with `--overlay NAME` or `graph.overlay("NAME")`.
+`graphtrain copy NAME my.toml` makes a copy to edit.
 
-Each trains the same as a plain PyTorch loop, bit for bit; it is cut at every transition and resumed exactly;
-and its example reaches the level in the table. The tests in `tests/gallery` are one contract for all of them. Lines are
-counted without blank ones and comments, those of kinds without docstrings and declarations.
+The tests in `tests/gallery` check for each procedure that it gives the same weights as a plain PyTorch loop, bit for
+bit, that it can be interrupted at every transition and resumed exactly, and that its example reaches the result in the
+table. Line counts exclude blank lines and comments, and for kinds also docstrings and declarations.
 [Recipes](recipes.md) are shorter still.
 
 """
@@ -34,7 +34,7 @@ def page() -> str:
     """The text of the page."""
     procedures = all_procedures()
     rows = [
-        "| | what it does | lines of TOML | of new kinds | level of the example | without it |",
+        "| | what it does | lines of TOML | lines of new kinds | result of the example | baseline |",
         "| --- | --- | --- | --- | --- | --- |",
         *(_row(procedure) for procedure in procedures.values()),
     ]

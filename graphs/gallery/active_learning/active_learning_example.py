@@ -1,14 +1,14 @@
-"""Active learning on scikit-learn's handwritten digits: 150 labels, asked for where the network is least sure.
+"""Active learning on scikit-learn's handwritten digits: 150 labels, chosen where the network is least sure.
 
     graphtrain run graphs/gallery/active_learning/active_learning_example.py
     graphtrain run graphs/gallery/active_learning/active_learning_example.py uncertain=false
 
-There are 1,437 images, and labels are asked for 15 at a time, ten times. Each time a new network is trained with all
-labels so far, and then those images are labelled whose two most likely digits it can tell apart least. The second
-command labels images that are drawn by chance.
+There are 1,437 images, and ten rounds of labelling 15 images each. In every round, a new network is trained with all
+labels so far; then the images are labelled for which the probabilities of its two most likely digits are closest. The
+second command labels random images instead.
 
-METRIC is the accuracy on the 360 images that are left out, after the last round. BASELINE is what as many labels reach
-that are drawn by chance, the mean of three seeds, which lie between 0.90 and 0.94. Asked for, they reach 0.95 to 0.97.
+METRIC is the accuracy on 360 test images after the last round. BASELINE is the accuracy with the same number of random
+labels, as a mean of three seeds between 0.90 and 0.94. With chosen labels, it is between 0.95 and 0.97.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def setup(uncertain: bool = True, seed: int = 0) -> dict[str, Any]:
     """The resources of the run.
 
     Arguments:
-        uncertain: label what the network is least sure of; false labels what is drawn by chance.
-        seed: of the draw, and of which images are left out.
+        uncertain: label the images the network is least sure of; false labels random images.
+        seed: for the random labels and the choice of test images.
     """
     torch.set_num_threads(1)  # a network this small is slower with two
     pixels, digits = load_digits(return_X_y=True)
@@ -72,7 +72,7 @@ def setup(uncertain: bool = True, seed: int = 0) -> dict[str, Any]:
     train, val = (TensorDataset(images[part], labels[part]) for part in (order[:1437], order[1437:]))
 
     def pool_step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """How unsure the network is of each image, whose label it is not shown."""
+        """How unsure the network is of each image; it does not see the labels."""
         likely = model(batch[0]).softmax(1).topk(2).values
         unsure = likely[:, 1] - likely[:, 0] if uncertain else torch.rand(len(likely))
         return {"unsure": unsure.mean(), "scores": unsure}

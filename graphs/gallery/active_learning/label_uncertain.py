@@ -1,4 +1,4 @@
-"""Labels are asked for where a model is least sure: the choice of active learning."""
+"""Active learning: choose the samples to label that the model is least sure of."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ def label_uncertain(
     samples: int, seen: int, pool_data: Any, scores: Any = None, indices: Numbers = None, chosen: Chosen = None,
     ranks: Any = None, *, count: Count = 10,
 ) -> tuple[list[int], Chosen]:  # fmt: skip
-    """Choose the samples of a pool with the highest scores that have no label so far, while the pool is gone through.
+    """Choose the unlabelled samples of a pool with the highest scores, batch by batch.
 
     Uncertainty sampling: the score of a sample is how unsure the model is of it, such as the entropy of its prediction.
-    Of several ranks, each scores its own batches, and all choose the same.
-    Source: Settles, "Active learning literature survey", 2009. The graph `active_learning` has it.
+    With several ranks, each scores its own batches, and all choose the same samples.
+    Source: Settles, "Active learning literature survey", 2009. The graph `active_learning` uses this kind.
 
     Reads:
-        samples: how many samples the batch has; none where the rank has no batch in this round.
-        seen: how many samples of the pool were scored, those of the batch included.
-        pool_data: a `graphtrain.Loader` of the pool, in its order: the number of a sample is its place.
-        scores: of each sample of the batch, a tensor with one dimension; ``eval_batch`` writes it where `pool_step`
-            returns it by that name. Default: no batch was scored.
-        indices: the numbers that have a label already. Default: none has.
-        chosen: what the batches before have led to. Default: this is the first one.
+        samples: number of samples in the batch; None on a rank without a batch in this round.
+        seen: number of samples of the pool scored so far, including this batch.
+        pool_data: a `graphtrain.Loader` of the pool, not shuffled, so that samples can be identified by their index.
+        scores: the scores of the samples of the batch, a 1-D tensor; ``eval_batch`` writes it if `pool_step` returns it
+            under that name. Default: no batch was scored.
+        indices: indices of the samples that already have a label. Default: none.
+        chosen: the result for the previous batches. Default: this is the first batch.
 
     Arguments:
-        count: how many more samples are labelled at the end of the pool, or all that are left. Default: 10.
+        count: number of samples to label at the end of the pool, or all that are left. Default: 10.
 
     Writes:
-        labelled: `indices`, and the numbers with the highest scores so far.
-        chosen: these, each behind its score.
+        labelled: `indices`, followed by the indices with the highest scores so far.
+        chosen: pairs of a score and such an index.
 
     Raises:
-        UsageError: `pool_data` is empty or in no known order, or there is not one score for each sample.
+        UsageError: `pool_data` is empty or shuffled, or there is not one score for each sample.
 
     >>> import torch
     >>> from graphtrain import Graph, Loader

@@ -1,10 +1,10 @@
-"""Distillation on handwritten digits: a student without labels learns what a teacher sees in 1,000 images.
+"""Distillation on handwritten digits: a student without labels learns from a teacher's predictions on 1,000 images.
 
     graphtrain run graphs/gallery/distill/distill_example.py
     graphtrain run graphs/gallery/distill/distill_example.py temperature=1
 
-The teacher was trained with the labels of these images. The student, a smaller network, is given none of them, but the
-teacher's predictions, softened. The overlay `distill` asks the teacher before each step.
+The teacher was trained with the labels of these images. The student, a smaller network, does not get the labels but the
+softened predictions of the teacher. The overlay `distill` calls the teacher before each step.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ graph = Graph.load("fit").overlay("distill").set("finish", after="5 epochs")
 
 
 def teacher_step(teacher: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """What the teacher sees in the images of a batch."""
+    """The teacher's logits for a batch."""
     return teacher(batch[0])
 
 
 def validation_step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """How often the student is right."""
+    """The accuracy of the student."""
     return {"accuracy": (model(batch[0]).argmax(1) == batch[1]).float().mean()}
 
 
@@ -40,8 +40,8 @@ def setup(lr: float = 0.01, temperature: float = 2.0, teacher_steps: int = 60) -
 
     Arguments:
         lr: learning rate of Adam.
-        temperature: by which the logits of both are divided.
-        teacher_steps: of the teacher's training.
+        temperature: divides the logits of both networks.
+        teacher_steps: training steps of the teacher.
     """
     torch.set_num_threads(1)  # a network this small is slower with two
     pixels, digits = load_digits(return_X_y=True)

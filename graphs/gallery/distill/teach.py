@@ -1,4 +1,4 @@
-"""What a frozen model makes of a batch."""
+"""The output of a frozen model for a batch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ else:
 
 @node(writes="teacher_output", family="compute")
 class Teach:
-    """Call ``teacher_step(teacher, batch)`` without gradients, for the training step, which asks for `teacher_output`.
+    """Call ``teacher_step(teacher, batch)`` without gradients; the training step can take its `teacher_output`.
 
-    The teacher is in evaluation mode, without dropout and with fixed statistics of batch normalization, and its
-    parameters need no gradients, so that nothing trains them. It is saved as every resource is; with `checkpoint.slim`
-    its weights are written once, and with ``not_state="teacher"`` never.
+    The teacher is in evaluation mode, without dropout and with fixed batch-normalization statistics, and its parameters
+    do not require gradients. It is saved like any resource; with `checkpoint.slim` its weights are written only once,
+    and with ``not_state="teacher"`` never.
 
     Source: Hinton, Vinyals and Dean, "Distilling the knowledge in a neural network", 2014.
 
     Reads:
-        teacher_step: returns what the training step is to get, such as logits.
+        teacher_step: returns the value for the training step, such as logits.
 
     Writes:
-        teacher_output: what it returned.
+        teacher_output: the returned value.
 
     >>> import torch
     >>> from graphtrain import Graph

@@ -1,4 +1,4 @@
-"""Turns: one optimizer steps several times for each step of another."""
+"""Alternation: one optimizer takes several steps for each step of another."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from graphtrain import Above, node
 
 @node(family="choice")
 def alternate(*, every: Annotated[int, Above(0)] = 1) -> None:
-    """Do nothing; a guard asks whether it is the other's turn: ``alternate.runs % alternate.every == 0``.
+    """Count visits; a guard tells whether it is the other's turn: ``alternate.runs % alternate.every == 0``.
 
-    The graph `gan` trains its generator once for every n-th step of its critic.
+    The graph `gan` trains its generator after every n-th step of its critic.
 
     Arguments:
-        every: visits until the other has its turn. Default: 1, they take turns.
+        every: visits per turn of the other optimizer. Default: 1, they alternate.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").insert("alternate", after="zero_grad", every=5)

@@ -1,11 +1,11 @@
-"""A generative adversarial network on points of a circle, generated in the script.
+"""A generative adversarial network for points on a circle.
 
     graphtrain run graphs/gallery/gan/gan_example.py
     graphtrain run graphs/gallery/gan/gan_example.py alternate.every=3 finish.after='30 epochs'
 
-`val/distance` is the energy distance between 2,000 points of the generator and 2,000 of the circle that are not trained
-on: 0 if both are of one distribution. The graph `gan` trains a critic with every batch, and the generator after every
-`alternate.every` of its steps; each is trained without gradients of the other.
+`val/distance` is the energy distance between 2,000 generated points and 2,000 held-out points of the circle; it is 0 if
+both have the same distribution. The graph `gan` trains the critic on every batch, and the generator after every
+`alternate.every` critic steps; in each step, the other network gets no gradients.
 Source: Goodfellow et al., "Generative adversarial nets", 2014.
 """
 
@@ -41,18 +41,18 @@ def network(inputs: int, width: int, outputs: int) -> nn.Sequential:
 
 
 def generated(model: nn.ModuleDict, count: int) -> torch.Tensor:
-    """Points of the generator, shape (count, 2)."""
+    """Generated points, shape (count, 2)."""
     return model["generator"](torch.randn(count, 4))
 
 
 def critic_loss(model: nn.ModuleDict, batch: torch.Tensor) -> torch.Tensor:
-    """How badly the critic tells the points of a batch from those of the generator."""
+    """The loss of the critic, which tells real points from generated ones."""
     fake = generated(model, len(batch))
     return softplus(-model["critic"](batch)).mean() + softplus(model["critic"](fake)).mean()
 
 
 def generator_loss(model: nn.ModuleDict, batch: torch.Tensor) -> torch.Tensor:
-    """How well it does so."""
+    """The loss of the generator, which tries to deceive the critic."""
     return softplus(-model["critic"](generated(model, len(batch)))).mean()
 
 

@@ -1,4 +1,4 @@
-"""Where a fold of a cross-validation begins."""
+"""The beginning of a fold in cross-validation."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ else:
 
 @node(writes=("indices", "val_indices"), family="data")
 class BeginFold:
-    """Choose which samples a fold trains on, and which it holds out: those of scikit-learn's `KFold`.
+    """Choose the samples that a fold trains on and those that it holds out, as scikit-learn's `KFold` does.
 
-    The parts that are held out one after the other are consecutive, and differ in size by one sample at most. Data
-    whose order means something, such as classes one behind the other, is shuffled by `setup`, once and with a seed.
-    The graph `kfold` has it.
+    The folds are consecutive parts of the data, whose sizes differ by at most one sample. If the order of the data has
+    a meaning, such as sorted classes, shuffle it in `setup`, once and with a seed. The graph `kfold` uses this kind.
 
     Reads:
-        train_data: a `graphtrain.Loader`, whose data set is divided, or a list of batches.
-        val_data: the same data set, for a validation that reads `val_indices`. Default: there is none.
-        fold: how many folds are over.
-        ensemble: a list of modules for the models of the folds, as `end_fold` fills it. Default: there is none.
+        train_data: a `graphtrain.Loader`, whose dataset is divided, or a list of batches.
+        val_data: the same dataset, for a validation that reads `val_indices`. Default: none.
+        fold: number of completed folds.
+        ensemble: a list of modules for the models of the folds, which `end_fold` fills. Default: none.
 
     Arguments:
-        folds: how many parts the samples are divided into, 2 or more. Default: 5.
+        folds: number of folds, at least 2. Default: 5.
 
     Writes:
-        indices: the numbers of the samples that the fold trains on.
-        val_indices: the numbers of those that it holds out.
+        indices: indices of the samples that the fold trains on.
+        val_indices: indices of the held-out samples.
 
     Guard fields:
-        divided: how many parts there are, once the first fold has begun.
+        divided: number of folds, once the first has begun.
 
     Raises:
         DataError: the data has no length.
-        UsageError: `val_data` has another size, there are more folds than samples, or not as many modules as folds; or
-            `folds` was another number for the folds before.
+        UsageError: `val_data` has a different size, there are more folds than samples, the number of modules differs
+            from the number of folds, or `folds` was changed between folds.
 
     >>> from graphtrain import Graph
     >>> reads = {"fold": "begin_fold.runs % 3", "val_data": "train_data"}  # each epoch holds out another part
@@ -72,7 +71,7 @@ class BeginFold:
 
 
 def _length_of(data: Any, name: str) -> int:
-    """How many there are for `indices` to choose from: the samples of a loader's data set, the batches of a list."""
+    """The number of samples in a loader's dataset, or of batches in a list, which `indices` refer to."""
     try:
         return len(getattr(data, "dataset", data))
     except (TypeError, NotImplementedError):

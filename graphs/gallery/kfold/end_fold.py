@@ -1,4 +1,4 @@
-"""Where a fold of a cross-validation ends."""
+"""The end of a fold in cross-validation."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from graphtrain import node
 
 @node(synchronises=True, family="bookkeeping")
 def end_fold(model: Any, fold: int, validated: int, recorder: Any, ensemble: Any = None) -> None:
-    """Record the metrics over all samples that folds have held out so far, and keep the model of the fold.
+    """Record the metrics over all samples held out so far, and keep the model of the fold.
 
-    The last ``val/...`` metrics of each fold are what its model gives for samples that it was not trained on. Their
-    means over samples are recorded as ``out_of_fold/...``: after the last fold, over every sample of the data. The
-    graph `kfold` has it.
+    The last ``val/...`` metrics of each fold measure its model on samples that it was not trained on. Their means over
+    samples are recorded as ``out_of_fold/...``; after the last fold they cover all of the data. The graph `kfold` uses
+    this kind.
 
     Reads:
-        fold: how many folds were over before.
-        validated: over how many samples these metrics are means.
-        ensemble: a `torch.nn.ModuleList` with a module like `model` for each fold. That of the fold takes the weights
-            of its model, so that in the end an evaluation can have it as its `model`. Default: models are not kept.
+        fold: number of folds completed before this one.
+        validated: number of samples behind these metrics.
+        ensemble: a `torch.nn.ModuleList` with a module like `model` for each fold. The weights of the fold's model are
+            copied into its module, so that an evaluation can use the ensemble as its `model`. Default: models are not
+            kept.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("kfold").set("begin_fold", folds=3).remove("renew")  # all folds train one model

@@ -1,14 +1,14 @@
-"""Cross-validation of a small network on scikit-learn's breast cancer data, and the ensemble of the folds' models.
+"""Cross-validation of a small network on scikit-learn's breast cancer data, with an ensemble of the models.
 
     graphtrain run graphs/gallery/kfold/kfold_example.py
     graphtrain run graphs/gallery/kfold/kfold_example.py begin_fold.folds=10 folds=10 --overlay ema
 
-A quarter of the 569 samples is left out as a test. The rest is divided into five folds: each of five networks is
-trained without one of them, and is validated with it. `out_of_fold/accuracy` after the last fold is over all samples of
-training, each judged by the network that has not seen it. The five together, `ensemble`, are tested in the end.
+A quarter of the 569 samples is the test set. The rest is divided into five folds: each of five networks is trained on
+four of them and validated on the fifth. After the last fold, `out_of_fold/accuracy` covers all training samples, each
+classified by the network that was not trained on it. Finally the `ensemble` of the five networks is tested.
 
-METRIC is the accuracy of the ensemble on the test samples. BASELINE is that of the more frequent class, which is what
-guessing reaches; the ensemble reaches 0.98, and more than LEVEL with a margin.
+METRIC is the accuracy of the ensemble on the test set. BASELINE is the frequency of the more common class; the ensemble
+reaches 0.98, well above LEVEL.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ graph = (
 
 
 class Ensemble(nn.ModuleList):
-    """The models of all folds; its logits are the means of theirs."""
+    """The models of all folds; it returns the mean of their logits."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return torch.stack([model(inputs) for model in self]).mean(0)

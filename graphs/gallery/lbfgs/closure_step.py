@@ -1,4 +1,4 @@
-"""A step of an optimizer that computes the loss itself, as often as it needs it."""
+"""A step of an optimizer that computes the loss several times."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 @node(writes="loss", effects=("zero_grad", "backward", "exchange", "step"), synchronises=True)
 class ClosureStep(CallsTrainingStep):
-    """Let `optimizer` step with a closure, which clears, calls ``training_step(model, batch)``, and runs backward.
+    """Step `optimizer` with a closure that clears gradients, calls ``training_step(model, batch)`` and runs backward.
 
-    It is for optimizers that ask for the loss several times in a step, such as ``torch.optim.LBFGS``. Metrics are those
-    of the first time. Among several ranks every evaluation sums gradients and losses over the batches of all, so that
-    a line search takes the same way on each of them; a rank without a batch counts with zeros.
+    Use it for optimizers that evaluate the loss several times per step, such as ``torch.optim.LBFGS``. Metrics come
+    from the first evaluation. With several ranks, every evaluation sums gradients and losses over all ranks, so that a
+    line search takes the same decisions on each; a rank without a batch contributes zeros.
     Source: Nocedal, "Updating quasi-Newton matrices with limited storage", 1980.
 
     Reads:
-        training_step: as of `train_batch`.
-        window: what the loss is divided by, so that the sum over ranks is a mean: ``next_batch.round_batches``.
+        training_step: as in `train_batch`.
+        window: divides the loss, so that the sum over ranks is a mean: ``next_batch.round_batches``.
 
     Arguments:
-        precision: as of `train_batch`, without "16-mixed": a scale of the loss would change in the middle of a step.
+        precision: as in `train_batch`, except "16-mixed", whose loss scale would change in the middle of a step.
             Default: "32-true".
 
     Writes:
-        loss: the loss before the step, of all ranks.
+        loss: the loss before the step, over all ranks.
 
     Guard fields:
         steps: steps taken since the start.
-        asking: as of `train_batch`.
+        asking: as in `train_batch`.
 
     Raises:
-        UsageError: there are several optimizers, or what `training_step` returned is no loss.
+        UsageError: there are several optimizers, or `training_step` did not return a loss.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("lbfgs").set("step", precision="bf16-mixed")

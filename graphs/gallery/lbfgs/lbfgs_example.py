@@ -1,11 +1,11 @@
-"""A small network fits a function of one variable by LBFGS, with all of the training data in each batch.
+"""LBFGS fits a small network to a function of one variable, with all training data in each batch.
 
     graphtrain run graphs/gallery/lbfgs/lbfgs_example.py
     graphtrain run graphs/gallery/lbfgs/lbfgs_example.py --graph fit optimizer=adam finish.after='1600 epochs'
 
-In the graph `lbfgs` one node has the optimizer compute the loss and its gradients as often as its line search asks,
-some 1,600 times in 100 steps. The second command evaluates them as often, in as many steps of Adam. `val/loss` is the
-mean of squared errors at points between those that are trained on.
+In the graph `lbfgs`, one node lets the optimizer compute the loss and its gradients as often as its line search needs
+them, about 1,600 times in 100 steps. The second command uses the same number of evaluations for as many Adam steps.
+`val/loss` is the mean squared error at points between the training points.
 Source: Nocedal, "Updating quasi-Newton matrices with limited storage", 1980.
 """
 
@@ -27,12 +27,12 @@ graph = Graph.load("lbfgs").set("validate", every="10 steps").set("finish", afte
 
 
 def function(points: torch.Tensor) -> torch.Tensor:
-    """A wave that becomes faster."""
+    """A wave with increasing frequency."""
     return torch.sin(2 * torch.pi * points.square()) * torch.exp(-points)
 
 
 def training_step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """The mean of squared errors."""
+    """The mean squared error."""
     return mse_loss(model(batch[0]), batch[1])
 
 
@@ -41,7 +41,7 @@ def setup(optimizer: Literal["lbfgs", "adam"] = "lbfgs", width: int = 32) -> dic
 
     Arguments:
         optimizer: lbfgs, or adam for the graph `fit`.
-        width: hidden units of both layers.
+        width: hidden units of each of the two layers.
     """
     torch.set_num_threads(1)  # a network this small is slower with two
     model = nn.Sequential(nn.Linear(1, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1))

@@ -1,4 +1,4 @@
-"""Step functions of a model whose weights are others for the time of a call."""
+"""Calling step functions of a model with temporarily changed weights."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ else:
 
 
 def shifted(model: torch.nn.Module, shift: Weights) -> dict[str, torch.Tensor]:
-    """The parameters of a model that have a shift, with it added; gradients reach the parameters, and the shift."""
+    """The parameters of a model that have a shift, with the shift added; gradients reach both."""
     return {name: weight + shift[name] for name, weight in model.named_parameters() if name in shift}
 
 
 def call_with(weights: Weights, function: Callable[[Any, Any], Any], model: torch.nn.Module, batch: Any) -> Any:
-    """Call a step function with a model that has other weights meanwhile."""
+    """Call a step function with a model that has other weights during the call."""
     step = torch.nn.Module()  # what torch swaps the weights of: the step function may use the model in any way
     step.add_module("model", model)
     step.forward = functools.partial(function, model)

@@ -1,4 +1,4 @@
-"""A step of the inner loop of meta-learning."""
+"""A step of the inner loop in meta-learning."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ def adapt(
     model: Any, batch: Any, training_step: StepFunction, shift: Shift = None, *, steps: Count = 1, rate: Rate = 0.01,
     second_order: bool = True,
 ) -> Shift:  # fmt: skip
-    """Adapt the weights of a model to a task by a step of gradient descent; the model itself stays as it is.
+    """Adapt the weights of a model to a task by one step of gradient descent; the model itself is not changed.
 
-    The gradients are those of ``training_step(model, batch["support"])``, at the weights with the shift so far.
-    Source: Finn et al., "Model-agnostic meta-learning for fast adaptation of deep networks", 2017. The graph `maml` has
-    it, with `train_adapted`.
+    The gradients are those of ``training_step(model, batch["support"])`` at the weights adapted so far.
+    Source: Finn et al., "Model-agnostic meta-learning for fast adaptation of deep networks", 2017. The graph `maml`
+    uses this kind together with `train_adapted`.
 
     Reads:
-        batch: a task: a mapping with the batches `support`, to adapt to, and `query`, to be judged by.
-        shift: what the steps before have added to each parameter that needs gradients. Default: nothing.
+        batch: a task: a mapping with the batches `support`, to adapt to, and `query`, to evaluate on.
+        shift: the sum of the previous steps for each parameter that requires gradients. Default: nothing.
 
     Arguments:
-        steps: how many steps the graph takes for a task. Default: 1.
-        rate: their learning rate. Default: 0.01.
-        second_order: True lets the gradients of the outer loop go through those of the inner one. They keep their
-            graph of operations, so a checkpoint is made before the first step of a task or after the last. False, the
-            first order, takes inner gradients as constants, and can be resumed between any steps. Default: True.
+        steps: number of steps per task. Default: 1.
+        rate: learning rate of these steps. Default: 0.01.
+        second_order: True backpropagates the outer loss through the inner gradients. These keep their autograd graph,
+            so a checkpoint can be saved only before the first step of a task or after the last. False is first-order
+            MAML: inner gradients are constants, and a run can be resumed between any steps. Default: True.
 
     Writes:
-        shift: what the steps have added, by the names of parameters.
+        shift: the sum of the steps, by parameter name.
 
     Raises:
-        UsageError: the batch is no such mapping.
+        UsageError: the batch is not such a mapping.
 
     >>> import torch
     >>> from graphtrain import Graph

@@ -1,17 +1,16 @@
-"""Meta-learning of sine waves: initial weights from which a few steps on ten points of an unknown wave suffice.
+"""Meta-learning of sine waves: find initial weights that fit an unknown wave in a few steps on ten points.
 
     graphtrain run graphs/gallery/maml/maml_example.py
     graphtrain run graphs/gallery/maml/maml_example.py inner/adapt.second_order=false
     graphtrain run graphs/gallery/maml/maml_example.py inner/adapt.rate=1e-9
 
-A task is a sine wave of an amplitude between 0.1 and 5 and of any phase, as in Finn et al., "Model-agnostic
-meta-learning for fast adaptation of deep networks", 2017: ten points to adapt to, and ten to be judged by. Each task
-is met once. The second command takes the gradients of the inner loop as constants; the third trains the same network
-on all waves without adapting it.
+A task is a sine wave with an amplitude between 0.1 and 5 and any phase, as in Finn et al., "Model-agnostic
+meta-learning for fast adaptation of deep networks", 2017. It has ten support points to adapt to and ten query points
+to evaluate on. Each task is used once. The second command treats the gradients of the inner loop as constants
+(first-order MAML); the third trains the same network on all waves without adaptation.
 
-METRIC is the mean squared error on 300 other waves: at the second ten points, after three steps from the trained
-weights on the first ten. BASELINE is that of the third command, adapted to these waves alike. The first command comes
-to 0.7, the second to 1.2.
+METRIC is the mean squared error on the query points of 300 other waves, after three steps from the trained weights on
+the support points. BASELINE is the same for the third command. The first command reaches 0.7, the second 1.2.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Points = tuple[torch.Tensor, torch.Tensor]
 
 
 class SineWaves(torch.utils.data.Dataset[dict[str, Points]]):
-    """Tasks: of each the points to adapt to, and the points to be judged by."""
+    """Tasks, each with support points and query points."""
 
     def __init__(self, tasks: int, points: int, first: int = 0) -> None:
         self.tasks, self.points, self.first = tasks, points, first
@@ -59,12 +58,12 @@ class SineWaves(torch.utils.data.Dataset[dict[str, Points]]):
 
 
 def training_step(model: nn.Module, points: Points) -> torch.Tensor:
-    """The error at some points, for the inner and the outer loop."""
+    """The error on a set of points, for the inner and the outer loop."""
     return nn.functional.mse_loss(model(points[0]), points[1])
 
 
 def validation_step(model: nn.Module, task: dict[str, Points]) -> torch.Tensor:
-    """The error of a copy that has been adapted to a task."""
+    """The error of a copy of the model adapted to a task."""
     adapted = copy.deepcopy(model)
     optimizer = torch.optim.SGD(adapted.parameters(), lr=0.01)
     with torch.enable_grad():
@@ -80,7 +79,7 @@ def setup(tasks: int = 5_000, points: int = 10, lr: float = 2e-3) -> dict[str, A
 
     Arguments:
         tasks: how many sine waves there are.
-        points: of each, to adapt to; as many are to be judged by.
+        points: support points of each wave, and the number of its query points.
         lr: learning rate of Adam in the outer loop.
     """
     torch.set_num_threads(1)  # a network this small is slower with two

@@ -1,4 +1,4 @@
-"""Forward and backward for a task that a model has been adapted to."""
+"""Forward and backward for a task, with adapted weights."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 
 @node(writes="loss", effects="backward", varying=("unfrozen", "turn"))
 class TrainAdapted(TrainBatch):
-    """Do what `train_batch` does, for the `query` of a task, with the weights that the node `adapt` has adapted to it.
+    """Do the same as `train_batch`, for the `query` of a task and with the weights adapted by the node `adapt`.
 
-    The gradients are those of the weights before that: of the first order, or through the steps of `adapt`.
+    The gradients are for the weights before adaptation: first-order, or through the steps of `adapt`.
 
     Reads:
-        training_step, window, loss_scale: as of `train_batch`.
-        shift: what `adapt` has added to the parameters.
+        training_step, window, loss_scale: as in `train_batch`.
+        shift: what `adapt` adds to the parameters.
 
     Arguments:
-        precision: as of `train_batch`, without "64-true" and "bf16-true", as `adapt` has the batches as they are: give
+        precision: as in `train_batch`, except "64-true" and "bf16-true", because `adapt` does not convert batches: give
             model and data that type. Default: "32-true".
-        compile: only False: each visit has other weights, and would be compiled again. Default: False.
-        keep: as of `train_batch`. Default: none.
-        per: as of `train_batch`. Default: none.
-        only_own: as of `train_batch`. Default: False.
-        unfrozen: as of `train_batch`. Default: all.
-        turn: as of `train_batch`. Default: those of all.
-        on_out_of_memory: only "stop": one backward pass goes through the inner loop. Default: "stop".
-        skip_none: as of `train_batch`. Default: False.
+        compile: only False: each visit has different weights, and would be compiled again. Default: False.
+        keep: as in `train_batch`. Default: none.
+        per: as in `train_batch`. Default: none.
+        only_own: as in `train_batch`. Default: False.
+        unfrozen: as in `train_batch`. Default: all.
+        turn: as in `train_batch`. Default: all.
+        on_out_of_memory: only "stop", since one backward pass goes through the inner loop. Default: "stop".
+        skip_none: as in `train_batch`. Default: False.
 
     Writes:
-        loss: as of `train_batch`.
+        loss: as in `train_batch`.
 
     Guard fields:
-        counted, parts: as of `train_batch`.
+        counted, parts: as in `train_batch`.
 
     Raises:
-        UsageError: as of `train_batch`.
+        UsageError: as in `train_batch`.
 
     >>> import torch
     >>> from graphtrain import Graph

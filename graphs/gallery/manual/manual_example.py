@@ -1,11 +1,11 @@
-"""Manual optimization: on handwritten digits, the training step does forward, backward, steps and schedules itself.
+"""Manual optimization on handwritten digits: the training step does forward, backward, steps and schedules itself.
 
     graphtrain run graphs/gallery/manual/manual_example.py
     graphtrain run graphs/gallery/manual/manual_example.py easy=0
 
-The function leaves batches out that are easy by now, accumulates the gradients of two of the others, clips them, and
-steps two optimizers, of which one has a schedule. The graph `manual` calls it for every batch; metrics, validation,
-checkpoints and an exact resume are those of `fit`.
+The function skips batches with a small loss, accumulates the gradients of two of the others, clips them, and steps two
+optimizers, one of which has a scheduler. The graph `manual` calls it for every batch; metrics, validation, checkpoints
+and exact resuming work as in `fit`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ graph = graph.set("step", reads={"optimizer": ["body_optimizer", "head_optimizer
 
 
 class Manual:
-    """The training step, and what it counts; a run saves that too."""
+    """The training step and its counters, which are saved with the run."""
 
     def __init__(self, easy: float) -> None:
         self.easy, self.waiting = easy, 0
@@ -67,7 +67,7 @@ def setup(lr: float = 3e-3, easy: float = 0.05, batch_size: int = 16) -> dict[st
 
     Arguments:
         lr: learning rate of both optimizers.
-        easy: batches with a smaller loss are left out.
+        easy: batches with a smaller loss are skipped.
         batch_size: images per batch.
     """
     torch.set_num_threads(1)  # a network this small is slower with two

@@ -1,4 +1,4 @@
-"""A batch for which the user's function does everything."""
+"""A batch for which the training step does everything."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ else:
 
 @node(effects=("zero_grad", "backward", "step"))
 class ManualStep(CallsTrainingStep):
-    """Call ``training_step(model, batch)``, which runs backward, steps and clears gradients itself.
+    """Call ``training_step(model, batch)``, which runs backward, steps the optimizer and clears gradients itself.
 
-    It may ask for `optimizer`, or other resources by name: several optimizers, a schedule. Gradients that it leaves for
-    the next batch are saved with the run. It is for one process: several ranks cannot exchange gradients that they do
-    not know of.
+    It can take `optimizer` and other resources as arguments by name, such as further optimizers or a scheduler.
+    Gradients that it keeps for the next batch are saved with the run. It runs in one process only: ranks cannot
+    exchange gradients in the middle of a function.
 
     Reads:
         training_step: returns a loss, a mapping of metrics (numbers or scalars), or nothing.
-        optimizer: one or several, whose steps are counted.
+        optimizer: the optimizer or optimizers whose steps are counted.
 
     Arguments:
-        precision: as of `train_batch`; the whole function runs in it. Default: "32-true".
+        precision: as in `train_batch`; it applies to the whole function. Default: "32-true".
 
     Guard fields:
-        steps: steps of `optimizer` since the start, those without an effect too.
-        asking: as of `train_batch`.
+        steps: steps of `optimizer` since the start, including those without an effect.
+        asking: as in `train_batch`.
 
     Raises:
-        UsageError: what `training_step` returned is no metrics.
+        UsageError: `training_step` returned something other than metrics.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("manual").set("validate", every="never")

@@ -1,4 +1,4 @@
-"""What an agent meets while it acts: the data of reinforcement learning, collected by the policy that is trained."""
+"""Rollouts: training data for reinforcement learning, collected by the current policy."""
 
 from __future__ import annotations
 
@@ -26,37 +26,38 @@ STEP = "env.step", "observations, rewards, ended"
     varying=("steps", "epochs", "discount", "smoothing"),
 )
 class CollectRollout:
-    """Let the policy act in some environments for a while, and estimate the advantage of what it did.
+    """Run the policy in several environments, and estimate the advantages of its actions.
 
-    An episode goes on in the next rollout. The model has the mode that it has, and no gradients; observations that are
-    no integers are given the type of its weights. Advantages are estimated by GAE. What episodes earned that ended in
-    the rollout is recorded as ``rollout/return``, their mean.
+    Episodes continue in the next rollout. The model keeps its current mode and gets no gradients; non-integer
+    observations are converted to the dtype of its weights. Advantages are estimated by GAE. The mean return of the
+    episodes that ended in the rollout is recorded as ``rollout/return``.
     Sources: Schulman et al., "Proximal policy optimization algorithms", 2017, and "High-dimensional continuous control
-    using generalized advantage estimation", 2016. The graph `ppo` has it.
+    using generalized advantage estimation", 2016. The graph `ppo` uses this kind.
 
     Reads:
-        env: several environments. ``env.reset()`` returns their first observations, an array whose first dimension is
-            the environments; ``env.step(actions)`` returns the next ones, the rewards, and which episodes have ended,
-            for each of which it gives the first observation of another one. Its attributes are saved with the run.
-        act: ``act(model, observations)`` returns actions, the logarithms of their probabilities, and what the critic
-            expects, each for every environment.
-        observations: those with which the rollout begins. Default: the first ones.
-        earned: what the episodes that go on have earned. Default: nothing.
+        env: a vectorized environment. ``env.reset()`` returns the first observations, an array whose first dimension is
+            the environments; ``env.step(actions)`` returns the next observations, the rewards, and which episodes have
+            ended. An ended episode is replaced by a new one, whose first observation is returned. The attributes of
+            `env` are saved with the run.
+        act: ``act(model, observations)`` returns actions, their log-probabilities, and the values of the critic, each
+            for every environment.
+        observations: the observations at the beginning of the rollout. Default: those of ``env.reset()``.
+        earned: the return so far of the unfinished episodes. Default: zero.
 
     Arguments:
-        steps: how often it acts in each environment. Default: 128.
-        epochs: how many epochs the graph trains with a rollout. Default: 4.
-        discount: the factor of a reward for each step that it is away. Default: 0.99.
-        smoothing: of the advantages: with 0 they rely on the critic, with 1 on the rewards alone. Default: 0.95.
+        steps: steps in each environment. Default: 128.
+        epochs: epochs of training per rollout. Default: 4.
+        discount: the discount factor (gamma). Default: 0.99.
+        smoothing: the lambda of GAE: 0 relies on the critic, 1 on the rewards alone. Default: 0.95.
 
     Writes:
-        rollout: `observations`, `actions`, `log_probs`, `advantages` and `returns`, of all steps and environments.
-        observations: those after it.
-        earned: what the episodes that go on have earned.
+        rollout: `observations`, `actions`, `log_probs`, `advantages` and `returns`, for all steps and environments.
+        observations: the observations after the rollout.
+        earned: the return so far of the unfinished episodes.
 
     Raises:
-        UsageError: there are several ranks, whose rollouts would differ; or `act` or ``env.step`` returned other than
-            three things, or not one number for each environment.
+        UsageError: there are several ranks, whose rollouts would differ; or `act` or ``env.step`` did not return three
+            values, with one number for each environment.
 
     >>> import numpy, torch
     >>> from graphtrain import Graph
@@ -118,7 +119,7 @@ class CollectRollout:
         return {name: column.flatten(0, 1) for name, column in rollout.items()}, seen, earned
 
     def _advantages(self, values: Tensor, rewards: Tensor, ended: Tensor, value: Tensor) -> Tensor:
-        """By GAE; `value` is what the critic expects after the last step."""
+        """Advantages by GAE; `value` is the critic's estimate after the last step."""
         advantages, advantage = torch.empty_like(values), torch.zeros_like(value)
         for step in reversed(range(self.steps)):
             kept = self.discount * (~ended[step]).to(values)
@@ -128,7 +129,7 @@ class CollectRollout:
 
 
 def _of_model(observations: torch.Tensor, model: Any) -> torch.Tensor:
-    """Observations that are no integers in the type of the weights, which `precision` may have changed."""
+    """Non-integer observations in the dtype of the weights, which `precision` may have changed."""
     weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
     dtype = next((weight.dtype for weight in weights if weight.is_floating_point()), observations.dtype)
     return observations.to(dtype) if observations.is_floating_point() else observations

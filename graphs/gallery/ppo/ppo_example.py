@@ -1,14 +1,14 @@
-"""Proximal policy optimization learns to balance a pole on a cart, from nothing but its falls.
+"""Proximal policy optimization learns to balance a pole on a cart.
 
     graphtrain run graphs/gallery/ppo/ppo_example.py
     graphtrain run graphs/gallery/ppo/ppo_example.py lr=1e-3 collect_rollout.epochs=8
 
-The equations of the cart and the pole, with friction, are those of Barto, Sutton and Anderson, "Neuronlike adaptive
-elements that can solve difficult learning control problems", 1983, and so are the force, the time step, and the limits
-at which an episode ends. Each step in time gives a reward of 1, and an episode ends after 500 of them at the latest.
+The equations of motion with friction, the force, the time step, and the limits at which an episode ends are those of
+Barto, Sutton and Anderson, "Neuronlike adaptive elements that can solve difficult learning control problems", 1983.
+Each time step gives a reward of 1, and an episode has at most 500 steps.
 
-METRIC is the mean reward of the episodes that ended in a rollout, which is for how many steps a pole stood. BASELINE
-is that of an untrained policy, which pushes by chance; the trained one comes to 500 in the end.
+METRIC is the mean return of the episodes that ended in a rollout, which is the number of steps the pole stayed up.
+BASELINE is that of an untrained policy, which pushes at random; the trained policy reaches 500.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ graph = (
 
 
 class CartPoles:
-    """Carts on tracks, each with a pole: positions and angles, and how fast these change."""
+    """Carts on tracks, each with a pole: positions, angles and their velocities."""
 
     gravity, cart, pole, half_length, force, seconds = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
     track_friction, pole_friction, most_steps = 0.0005, 0.000002, 500
@@ -46,11 +46,11 @@ class CartPoles:
         self.age = numpy.zeros(count, int)
 
     def reset(self) -> numpy.ndarray:
-        """What is observed at the beginning."""
+        """The initial observations."""
         return self.state
 
     def step(self, actions: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray, numpy.ndarray]:
-        """Push each cart to the left or to the right; a new episode begins where one has ended."""
+        """Push each cart to the left or to the right; a new episode replaces one that has ended."""
         speed, angle, turning = self.state.T[1:]
         sine, cosine, mass = numpy.sin(angle), numpy.cos(angle), self.cart + self.pole
         push = numpy.where(actions == 1, self.force, -self.force) - self.track_friction * numpy.sign(speed)
@@ -68,7 +68,7 @@ class CartPoles:
 
 
 class Agent(nn.Module):
-    """A policy, and a critic that expects the rewards to come."""
+    """A policy, and a critic that estimates the return."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,13 +76,13 @@ class Agent(nn.Module):
         self.critic = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 1))
 
     def act(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Draw actions; returns them, the logarithms of their probabilities, and what the critic expects."""
+        """Sample actions; returns them, their log-probabilities, and the values of the critic."""
         policy = torch.distributions.Categorical(logits=self.policy(observations))
         actions = policy.sample()
         return actions, policy.log_prob(actions), self.critic(observations).squeeze(1)
 
     def training_step(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The clipped loss of the policy, the loss of the critic, and some entropy, so that it goes on trying."""
+        """The clipped loss of the policy, the loss of the critic, and an entropy bonus."""
         policy = torch.distributions.Categorical(logits=self.policy(batch["observations"]))
         ratio = (policy.log_prob(batch["actions"]) - batch["log_probs"]).exp()
         advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
@@ -97,8 +97,8 @@ def setup(lr: float = 3e-3, carts: int = 8, seed: int = 0) -> dict[str, Any]:
 
     Arguments:
         lr: learning rate of Adam.
-        carts: how many episodes are gone through at once.
-        seed: of where carts begin.
+        carts: number of parallel environments.
+        seed: for the initial positions.
     """
     torch.set_num_threads(1)  # a network this small is slower with two
     agent = Agent()

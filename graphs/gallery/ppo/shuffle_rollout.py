@@ -1,4 +1,4 @@
-"""The minibatches of an epoch over a rollout."""
+"""The minibatches for one epoch over a rollout."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ Count = Annotated[int, Above(0)]
 
 @node(writes="minibatches", family="data")
 def shuffle_rollout(rollout: Rollout, *, batch_size: Count = 64) -> list[Rollout]:
-    """Divide a rollout into minibatches, in another order at each visit; a `next_batch` reads them as its data.
+    """Divide a rollout into minibatches, shuffled at each visit; `next_batch` reads them as its data.
 
-    The graph `ppo` has it.
+    The graph `ppo` uses this kind.
 
     Reads:
-        rollout: tensors by name, whose first dimension is the samples, as `collect_rollout` writes them.
+        rollout: a mapping of tensors whose first dimension is the samples, as `collect_rollout` writes it.
 
     Arguments:
-        batch_size: samples in a minibatch; the last one may have fewer. Default: 64.
+        batch_size: samples per minibatch; the last one may have fewer. Default: 64.
 
     Writes:
-        minibatches: a list of such mappings.
+        minibatches: a list of such mappings, one for each minibatch.
 
     >>> import torch
     >>> from graphtrain import Graph

@@ -1,4 +1,4 @@
-"""Going back where the loss spikes."""
+"""Returning to a checkpoint when the loss spikes."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ _LATEST = 0.01  # the weight of the latest loss in mean and variance: they reach
 
 @node(synchronises=True, family="saving", optional="deviations")
 class Rollback:
-    """Go back to the last checkpoint where the loss of a batch spikes, and leave out that batch and those before it.
+    """Return to the last checkpoint if the loss of a batch spikes, and skip that batch and those before it.
 
-    The run goes back to what the node `checkpoint` saved last, with everything but the progress of this node, and
-    trains again from there; checkpoints with weights that are not finite are left out, and the one that a fork begins
-    with counts. A guard reads `skipped`, so that batches are fetched and not trained on. Before the first checkpoint
-    there is nowhere to go back to: the first spike there is reported, and all are trained through, but a loss that is
-    not finite ends the run. Among several ranks, the mean of their losses counts. Every visit waits for the device. It
-    needs a run directory; each checkpoint that it goes back to has to be written, so `checkpoint.if_busy` stays at
-    "wait".
+    The run returns to the last checkpoint of the node `checkpoint`, including everything except the progress of this
+    node, and trains again from there. Checkpoints with non-finite weights are ignored; the one that a fork begins with
+    counts. A guard reads `skipped`, so that skipped batches are fetched but not trained on. Before the first
+    checkpoint, the first spike is reported and training continues, but a non-finite loss ends the run. With several
+    ranks, the mean of their losses is used. Every visit synchronizes with the device. The node needs a run directory,
+    and its checkpoints must always be written, so leave `checkpoint.if_busy` at "wait".
 
-    Sources: Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, section 5.1, where training went
-    back by about 100 steps, and some 200 to 500 batches around each spike were left out. Kumar et al., "ZClip: adaptive
-    spike mitigation for LLM pre-training", 2025, which judges norms of gradients by exponential means in this way.
+    Sources: Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, section 5.1, where training
+    returned by about 100 steps and skipped about 200 to 500 batches around each spike. Kumar et al., "ZClip: adaptive
+    spike mitigation for LLM pre-training", 2025, which detects spikes of the gradient norm by exponential means in this
+    way.
 
     Reads:
-        loss: of the batch.
+        loss: the loss of the batch.
 
     Arguments:
-        deviations: how many standard deviations a loss has to be above the mean of those before it to be a spike; both
-            are exponential, over about 100 losses, in which a spike counts as its limit. A loss that is not finite is
-            one always. Infinite: nothing is, and nothing waits. Default: 10.
-        warmup: losses by which the mean is known; none of them is a spike, unless it is not finite. Default: 25.
-        skip: how many batches of the epoch are left out, of all ranks, the last of them that of the spike. Default: 10.
-        most: how often the run may go back before that is an error. Default: 10.
+        deviations: a loss is a spike if it is more than this many standard deviations above the mean of the losses
+            before it. Both are exponential averages over about 100 losses, to which a spike contributes only its limit.
+            A non-finite loss is always a spike. Infinity disables the node, which then does not synchronize. Default:
+            10.
+        warmup: losses before the mean is considered known; only a non-finite one can be a spike. Default: 25.
+        skip: number of batches of the epoch to skip, over all ranks; the last is the one that spiked. Default: 10.
+        most: how often the run may return before an error is raised. Default: 10.
 
     Guard fields:
-        skipped: the batch just fetched is one that is left out.
-        skips: all of them, as epoch and number in the epoch.
+        skipped: the batch just fetched is to be skipped.
+        skips: all batches to skip, each as its epoch and its index in the epoch.
         mean, variance: of the losses so far.
-        losses: how many there were.
+        losses: number of losses so far.
 
     Raises:
-        NotFiniteError: the run has gone back as often as it may, or a loss is not finite, and there is no checkpoint to
-            go back to.
+        NotFiniteError: the run has returned `most` times, or a loss is not finite and there is no checkpoint to return
+            to.
         UsageError: there is no run directory.
 
     >>> from graphtrain import Graph

@@ -1,11 +1,11 @@
-"""A training that goes back where its loss spikes, on handwritten digits of which three are damaged.
+"""Returning to a checkpoint when the loss spikes, on handwritten digits of which three are corrupted.
 
     graphtrain run graphs/gallery/rollback/rollback_example.py --run-dir runs/rollback
     graphtrain run graphs/gallery/rollback/rollback_example.py --run-dir runs/rollback_20 rollback.skip=20
 
-Three of the images are white, and ten thousand times too bright. One step with any of them throws the weights far off,
-and of a training that takes these steps little is left. The overlay `rollback` returns to the last checkpoint instead,
-and leaves the batches out that led to the spike.
+Three of the images are white and ten thousand times too bright. A single step with one of them ruins the weights, and
+training does not recover. The overlay `rollback` returns to the last checkpoint instead, and skips the batches that led
+to the spike.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Forward and backward at the worst weights nearby."""
+"""Forward and backward for sharpness-aware minimization."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ else:
 
 @node(writes="loss", effects="backward")
 class SamBatch(CallsTrainingStep):
-    """Add the gradients at the weights to which a step of length `radius` along the gradient leads.
+    """Add the gradients at the weights reached by a step of length `radius` along the gradient.
 
-    There are two passes on each batch, the first for that step, the second for the gradients; then the weights are what
-    they were. The gradients of an open window are kept. Both passes draw random numbers, as for dropout, and move the
-    statistics of batch normalization. Each of several ranks makes that step with the gradient of its own batch.
+    There are two passes on each batch, the first for that step and the second for the gradients; then the weights are
+    restored. Gradients accumulated in an open window are kept. Both passes draw random numbers, for example for
+    dropout, and update the statistics of batch normalization. With several ranks, each takes that step with the
+    gradient of its own batch.
 
     Source: Foret et al., "Sharpness-aware minimization for efficiently improving generalization", 2021.
 
     Reads:
-        training_step, window: as of `train_batch`.
-        optimizer: whose parameters make that step.
+        training_step, window: as in `train_batch`.
+        optimizer: the optimizer whose parameters take that step.
 
     Arguments:
-        precision: as of `train_batch`, without "16-mixed". Default: "32-true".
-        compile: as of `train_batch`. Default: False.
-        radius: how long that step is, in the norm of all parameters together. Default: 0.05.
+        precision: as in `train_batch`, except "16-mixed". Default: "32-true".
+        compile: as in `train_batch`. Default: False.
+        radius: length of that step, as the norm over all parameters together. Default: 0.05.
 
     Writes:
-        loss: that of the first pass, at the weights as they are, detached.
+        loss: the loss of the first pass, at the current weights, detached.
 
     Guard fields:
-        asking: as of `train_batch`.
+        asking: as in `train_batch`.
 
     Raises:
-        UsageError: what `training_step` returned is no loss.
+        UsageError: `training_step` did not return a loss.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("sam").set("train_batch", radius=0.1)

@@ -1,10 +1,10 @@
-"""Sharpness-aware minimization on handwritten digits, of which two fifths of the training labels are wrong.
+"""Sharpness-aware minimization on handwritten digits with 40% wrong training labels.
 
     graphtrain run graphs/gallery/sam/sam_example.py
     graphtrain run graphs/gallery/sam/sam_example.py train_batch.radius=0.2
 
-A plain training memorizes the wrong labels. The overlay `sam` computes each gradient at the worst weights within
-`radius`, so that the training settles where the loss is flat, and wrong labels fit less well.
+Plain training memorizes the wrong labels. The overlay `sam` computes each gradient at the weights within `radius` that
+have the highest loss, so that training finds a flat minimum, where wrong labels fit less well.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     graphtrain run graphs/gallery/tbptt/tbptt_example.py
     graphtrain run graphs/gallery/tbptt/tbptt_example.py split_batch.length=64 width=192
 
-A batch has sequences of 256 characters. The graph `tbptt` cuts them into splits of 32, with a step of the optimizer for
-each; the hidden state passes from split to split without gradients. `val/loss` is in nats a character, of files that
-are not trained on, in sequences of 256 at once.
+A batch contains sequences of 256 characters. The graph `tbptt` divides them into splits of 32, with an optimizer step
+for each; the hidden state is passed from split to split without gradients. `val/loss` is in nats per character, on
+whole sequences of held-out files.
 Source: Williams and Peng, "An efficient gradient-based algorithm for on-line training of recurrent network
 trajectories", 1990.
 """
@@ -32,7 +32,7 @@ UNSEEN = ("subprocess", "threading")
 
 
 class Characters(nn.Module):
-    """A GRU over bytes of ASCII."""
+    """A GRU over ASCII characters."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Characters(nn.Module):
 
 
 def training_step(model: Characters, batch: torch.Tensor, hidden: torch.Tensor | None = None) -> dict[str, Any]:
-    """The loss of a split, shape (batch, time, 2): each character and the one that follows; and the hidden state."""
+    """The loss and the hidden state for a split, shape (batch, time, 2): each character and the next."""
     logits, hidden = model(batch[:, :, 0], hidden)
     return {"loss": cross_entropy(logits.flatten(0, 1), batch[:, :, 1].flatten()), "hidden": hidden}
 
@@ -58,7 +58,7 @@ def validation_step(model: Characters, batch: torch.Tensor) -> torch.Tensor:
 
 
 def sequences(modules: tuple[str, ...], length: int = 256) -> torch.Tensor:
-    """The sources of modules of the standard library, in sequences of characters with those that follow."""
+    """Sequences of characters and their successors, from modules of the standard library."""
     library = Path(sysconfig.get_paths()["stdlib"])
     texts = [library.joinpath(f"{name}.py").read_bytes() for name in modules]
     text = torch.tensor(list(b"".join(texts))).clamp(max=127)

@@ -1,10 +1,10 @@
-"""Transfer of a body that knows handwritten digits to another hand, whose ink is light on dark, with 60 images.
+"""Fine-tuning on 60 images: a body pretrained on handwritten digits, with a new head for inverted digits.
 
     graphtrain run graphs/gallery/unfreeze/unfreeze_example.py
     graphtrain run graphs/gallery/unfreeze/unfreeze_example.py body_lr=0.01
 
-The overlay `unfreeze` trains the new head alone for one epoch, while the body stays as it is; then the body as well, by
-an optimizer of its own, with a smaller learning rate.
+The overlay `unfreeze` trains only the new head for one epoch, while the body is frozen; then it also trains the body,
+with a separate optimizer and a smaller learning rate.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def setup(lr: float = 0.02, body_lr: float = 0.002, pretraining_steps: int = 60)
     Arguments:
         lr: learning rate of the head.
         body_lr: learning rate of the body.
-        pretraining_steps: of the body, with 1,000 images and their digits.
+        pretraining_steps: training steps of the body, on 1,000 labelled images.
     """
     torch.set_num_threads(1)  # a network this small is slower with two
     pixels, digits = load_digits(return_X_y=True)

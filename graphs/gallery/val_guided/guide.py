@@ -1,4 +1,4 @@
-"""Gradients divided by a metric."""
+"""Dividing gradients by a metric."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _HINT = "give the evaluation data, and name a loss that is above 0: guide.metric
 
 @node(effects="divide")
 class Guide:
-    """Divide the gradients of `optimizer` by a metric of an evaluation, such as the loss on other data.
+    """Divide the gradients of `optimizer` by a metric of an evaluation, such as the loss on held-out data.
 
     Source: "another procedure between backward and step" of the page on loops of PyTorch Lightning 1.5, where the loss
     of a validation guides the training.
 
     Reads:
-        metrics: what a node with the graph `evaluate` writes.
+        metrics: the metrics written by a node with the graph `evaluate`.
 
     Arguments:
-        metric: its name. Default: "guiding/loss".
+        metric: name of the metric. Default: "guiding/loss".
 
     Raises:
-        UsageError: the evaluation gives no such metric, or it is not above 0.
+        UsageError: the evaluation does not give this metric, or it is not above 0.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("val_guided").set("guiding", reads={"val_data": "val_data"})

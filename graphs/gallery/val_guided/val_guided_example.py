@@ -1,10 +1,10 @@
-"""Training guided by an evaluation: each step on handwritten digits is divided by the errors on images kept aside.
+"""Training guided by an evaluation, on handwritten digits: gradients are divided by the error on held-out images.
 
     graphtrain run graphs/gallery/val_guided/val_guided_example.py
     graphtrain run graphs/gallery/val_guided/val_guided_example.py guide.metric=guiding/loss
 
-As long as most of `guiding_data` is misread, steps are small; once the network knows those images, they grow up to
-a hundredfold. The overlay `val_guided` evaluates between the backward pass and the step. Validation has its own images.
+While most images of `guiding_data` are misclassified, steps are small; once most are correct, steps are up to a hundred
+times larger. The overlay `val_guided` evaluates between backward and step. Validation uses other images.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ graph = Graph.load("fit").overlay("val_guided").set("guide", metric="guiding/err
 
 
 def training_step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The loss, the accuracy and the share of errors of a batch."""
+    """The loss, the accuracy and the error rate of a batch."""
     images, digits = batch
     logits = model(images)
     accuracy = (logits.argmax(1) == digits).float().mean()

@@ -1,4 +1,4 @@
-"""The losses of a batch, one after the other."""
+"""The losses of a batch, one at a time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from graphtrain import StepFunction, node
 
 @node(writes="losses", transient="losses", family="compute")
 def begin_losses(model: Any, batch: Any, training_step: StepFunction) -> Iterator[Any]:
-    """Call ``training_step(model, batch)``, a generator function, which yields a loss for each of several optimizers.
+    """Call ``training_step(model, batch)``, a generator function that yields one loss for each optimizer.
 
-    Where a generator stands cannot be saved: until the last loss was taken there is not a save point. What follows its
-    last `yield` is not run.
+    The position of a generator cannot be saved, so there is no save point before its last loss. Code after its last
+    `yield` does not run.
 
     Writes:
-        losses: the generator; `next_loss` takes a loss of it.
+        losses: the generator, from which `next_loss` takes the losses.
 
     >>> from graphtrain import Graph
     >>> graph = (

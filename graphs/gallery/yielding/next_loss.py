@@ -1,4 +1,4 @@
-"""Which of the losses of a batch is next, and whose."""
+"""Choosing the next loss of a batch and its optimizer."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _ONE_FOR_EACH = "pass a list with one for each; of a function that yields them, 
 
 @node(writes="next_step", transient="next_step", family="compute")
 class NextLoss:
-    """Write a step function for the next loss of a batch; an edge leads back here while losses are `left`.
+    """Write a step function for the next loss of a batch; an edge leads back here while there are losses `left`.
 
     Reads:
-        batches: how many batches there were; with another one the first loss is next.
-        optimizer: several, in the order of their losses.
-        losses: a list of step functions, each called with the model and the batch; or, of `begin_losses`, a generator.
+        batches: number of batches so far; when it changes, the first loss is next.
+        optimizer: several optimizers, in the order of their losses.
+        losses: a list of step functions, each called with the model and the batch, or the generator of `begin_losses`.
 
     Writes:
-        next_step: what `train_batch` reads as its `training_step`.
+        next_step: read by `train_batch` as its `training_step`.
 
     Guard fields:
-        index: the number of the loss, from 0, which `train_batch` reads as its `turn`.
-        left: the batch has a further one.
-        of_batch: what `batches` was.
+        index: index of the loss, from 0, which `train_batch` reads as its `turn`.
+        left: there are further losses for the batch.
+        of_batch: the value of `batches` for the current batch.
 
     Raises:
-        UsageError: the list has more losses than there are optimizers, or fewer; or `losses` is no list.
+        UsageError: the number of losses differs from the number of optimizers, or `losses` is not a list.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("yielding")

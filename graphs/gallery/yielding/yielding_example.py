@@ -1,11 +1,11 @@
-"""Handwritten digits: an autoencoder, and a classifier of its codes, each with a loss and an optimizer of its own.
+"""An autoencoder of handwritten digits and a classifier of its codes, each with its own loss and optimizer.
 
     graphtrain run graphs/gallery/yielding/yielding_example.py
     graphtrain show yielding --save-points
 
-The graph `yielding` walks the list `losses`: for each batch the autoencoder is trained to reconstruct the image, then
-the classifier to tell the digit from the code. Parameters of the other optimizer get no gradients, so that no label has
-an influence on the codes; a run is saved and resumed between the two losses of a batch.
+The graph `yielding` goes through the list `losses`: for each batch it first trains the autoencoder to reconstruct the
+images, then the classifier to predict the digits from the codes. In each step, the parameters of the other optimizer
+get no gradients, so the labels do not influence the codes. A checkpoint can be saved between the two losses of a batch.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def setup(lr: float = 3e-3, code: int = 8, batch_size: int = 16) -> dict[str, An
     """The resources of the run.
 
     Arguments:
-        lr: learning rate of both.
-        code: numbers in a code.
+        lr: learning rate of both optimizers.
+        code: dimension of a code.
         batch_size: images per batch.
     """
     torch.set_num_threads(1)  # networks this small are slower with two
