@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,19 +21,25 @@ from lightning.pytorch.core.optimizer import (
     _configure_schedulers_automatic_opt,
     _configure_schedulers_manual_opt,
 )
+from lightning.pytorch.trainer.states import TrainerFn
 from safetensors.torch import load_file
 
-from graphtrain import STOP, Graph, PlannedRun, UsageError, described
+from graphtrain import STOP, Graph, PlannedRun, UsageError, checkpoint_folder, described
 from graphtrain.adapters import lightning_nodes as nodes
-from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_flags, with_flags
+from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_done, check_flags, with_flags
 from graphtrain.adapters.lightning_trainer import ModuleTrainer, overridden
-from graphtrain.storage.named import checkpoint_folder
 
 _COUNTS = {"epoch": "next_batch.epoch", "step": "step.steps"}
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
 _LOADERS = {"train": "train_dataloader", "validate": "val_dataloader", "test": "test_dataloader"}
 
+_SAVING = ("on_save_checkpoint", "on_load_checkpoint", "state_dict", "load_state_dict")
+_NEVER = {
+    "on_exception": "an exception is raised from `graphtrain.Trainer.run` as it is, so catch it there",
+    "on_sanity_check_start": "there is no sanity check; the overlay `sanity` is one",
+    "on_sanity_check_end": "there is no sanity check; the overlay `sanity` is one",
+}
 _OF_LIGHTNING_1 = {
     "optimizer_idx": "a node for each optimizer, as in the graphs `gan` and `yielding`",
     "hiddens": "a slot that the step writes, with the overlay `split_batch`",
@@ -76,6 +83,7 @@ def setup(
     ([], <Node finish: after = "2 epochs">)
     """
     check_flags(trainer_flags)
+    check_done(trainer_flags)
     for value, expected in ((module, LightningModule), (datamodule, LightningDataModule)):
         if value is not None and not isinstance(value, expected):
             hint = f"make one: {value.__name__}(...)" if isinstance(value, type) else ""
@@ -84,7 +92,7 @@ def setup(
         if name in inspect.signature(module.training_step).parameters:
             raise UsageError(f"`training_step` takes `{name}`, which Lightning 2 does not give", f"here it is {here}")
     trainer = ModuleTrainer(module, trainer_flags)
-    trainer.datamodule = datamodule
+    trainer.datamodule, trainer.runs = datamodule, TrainerFn(stage)
     pairs = _callbacks(trainer, trainer_flags.get("callbacks"))
     flags: dict[str, Any] = {**trainer_flags, "callbacks": pairs}
     owners: list[Any] = [owner for owner in (datamodule, module) if owner is not None]
@@ -92,15 +100,27 @@ def setup(
         owner.trainer = trainer
     for owner in owners:
         owner.prepare_data()
-        owner.setup(stage)
+    _warn_of_what_is_never_called(trainer)
+    if datamodule is not None:
+        datamodule.setup(stage)
     for callback in trainer.callbacks:
         callback.setup(trainer, module, stage)
+    module.setup(stage)
+    if overridden(module, "configure_sharded_model"):
+        module.configure_sharded_model()
     module.configure_model()
     if ckpt_path is not None:
         _load_weights(module, ckpt_path)
     if stage in ("test", "predict"):
         return _alone(trainer, stage)
     return _fitting(trainer, flags, train_dataloaders, val_dataloaders)
+
+
+def _warn_of_what_is_never_called(trainer: ModuleTrainer) -> None:
+    for owner in (*trainer.callbacks, trainer.datamodule):
+        for hook, here in _NEVER.items():
+            if owner is not None and overridden(owner, hook):
+                warnings.warn(f"`{hook}` of {type(owner).__name__} is never called: {here}", stacklevel=3)
 
 
 def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -213,11 +233,11 @@ def training_step(model: Any, batch: Any, batch_index: int, epoch: int, step: in
     trainer.losses = [trainer.losses[0] + 1, trainer.losses[1] + (loss is not None)]
     more = {name: value for name, value in output.items() if name != "loss"} if isinstance(output, Mapping) else {}
     trainer.output = {} if loss is None else {"loss": loss.detach() / share if share > 1 else loss.detach(), **more}
-    if loss is not None and automatic:
+    if loss is not None and automatic and not trainer.closes:
         trainer.recorder = recorder
         trainer.call("on_before_backward", loss / share if share > 1 else loss)
         trainer.recorder = None
-    elif loss is not None:
+    elif loss is not None and not automatic:
         loss = {"loss": loss.detach()}
     return (loss, STOP) if trainer.should_stop else loss
 
@@ -269,27 +289,41 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     resources |= {"not_state": ["model._metric_attributes"]}
     if (move := transfer(trainer)) is not None:
         resources["transfer"] = move
-    for name in ("accumulate_grad_batches", "gradient_clip_val"):
-        if not automatic and flags.get(name) not in (None, 1 if name.startswith("acc") else None):
+    base = "manual" if not automatic else "lbfgs" if isinstance(optimizers[0], torch.optim.LBFGS) else "fit"
+    for name in ("accumulate_grad_batches", *(["gradient_clip_val"] if not automatic else [])):
+        if base != "fit" and flags.get(name) not in (None, 1 if name.startswith("acc") else None):
+            stepper = "the module steps its optimizers itself" if not automatic else "LBFGS steps with every batch"
             raise UsageError(
-                f"{name}={flags[name]!r}, and the module steps its optimizers itself, so no node does that",
+                f"{name}={flags[name]!r}, and {stepper}, so no node does that",
                 "do it in `training_step`, or let automatic_optimization be True",
             )
-    base = "manual" if not automatic else "lbfgs" if isinstance(optimizers[0], torch.optim.LBFGS) else "fit"
-    graph = planned if base == "fit" else with_flags(Graph.load(base), flags, batches)
+    kept = {name: value for name, value in flags.items() if not (base == "lbfgs" and name.startswith("gradient_clip"))}
+    graph = planned if base == "fit" else with_flags(Graph.load(base), kept, batches)
+    if base == "lbfgs":
+        counts = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
+        graph = graph.replace("step", nodes.ModuleClosureStep, reads=counts)
     if len(names) > 1:
         graph = graph.set("step", reads={"optimizer": names})
     # Where the module steps, Lightning counts batches.
     every = graph.nodes["log"].parameters["every"] if automatic else f"{trainer.log_every_n_steps} batches"
     graph = graph.replace("log", nodes.ModuleLog, every=every)
-    if overridden(module, "on_save_checkpoint") or overridden(module, "on_load_checkpoint"):
-        resources["checkpoint_hooks"] = nodes.CheckpointHooks(module)
+    if any(trainer.calls(name) for name in _SAVING[:2]) or any(
+        overridden(owner, name) for owner in (trainer.datamodule, *trainer.callbacks) if owner for name in _SAVING[2:]
+    ):
+        resources["checkpoint_hooks"] = nodes.CheckpointHooks(trainer)
     graph = _schedules(_training(graph, trainer), trainer, resources)
     if val is not None:
         resources |= {"val_data": val, "validation_step": evaluation_step}
         body = graph.nodes["validate"].body
         assert body is not None, "it is that of `fit`"
-        graph = graph.set("validate", graph=_evaluation(body, trainer, "validate", "eval_batch", "end_evaluation"))
+        graph = graph.set("validate", graph=_evaluation(body, trainer, "validate", "end_evaluation"))
+        if automatic and overridden(module, "on_validation_model_zero_grad"):
+            name = "on_validation_model_zero_grad"
+            reads = {**_COUNTS, **({"waiting": "accumulate.count"} if "accumulate" in graph.nodes else {})}
+            graph = graph.insert(name, nodes.ModuleHook, before="validate", hook=name, reads=reads)
+    if "on_train_batch_start" in graph.nodes:  # after everything that is on the way of a batch
+        graph = graph.guard("epoch_skipped", "on_train_batch_start.skips")
+        graph = graph.connect("on_train_batch_start", "decide", when="epoch_skipped")
     return graph, resources
 
 
@@ -321,6 +355,8 @@ def _optimizers(trainer: ModuleTrainer) -> list[Any]:
 def _hook(graph: Graph, name: str, place: str = "", stage: str = "train", reads: Any = None) -> Graph:
     """A graph with a node that calls a hook at a place of the same name, or at another."""
     inputs = {**_COUNTS, **({"batch_index": "next_batch.batch_index"} if "_batch_" in name else {}), **(reads or {})}
+    if name == "on_train_batch_start":
+        return graph.hook(name, nodes.BatchStart, name=name, reads=inputs)
     return graph.hook(place or name, nodes.ModuleHook, name=name, hook=name, stage=stage, reads=inputs)
 
 
@@ -333,7 +369,7 @@ def _training(graph: Graph, trainer: ModuleTrainer) -> Graph:
         "on_train_epoch_start": "",
         "on_train_batch_start": "",
     }
-    places |= {"on_train_end": "", "on_fit_end": "on_train_end"}
+    places |= {"on_train_end": "", "on_fit_end": "on_train_end", "teardown": "on_train_end"}
     of_steps = {"on_after_backward": "", "on_before_optimizer_step": "", "on_before_zero_grad": ""}
     places |= of_steps if automatic else {}
     for name, place in places.items():
@@ -392,10 +428,12 @@ def _schedules(graph: Graph, trainer: ModuleTrainer, resources: dict[str, Any]) 
     return graph
 
 
-def _evaluation(graph: Graph, trainer: ModuleTrainer, stage: str, batch: str, end: str) -> Graph:
+def _evaluation(graph: Graph, trainer: ModuleTrainer, stage: str, end: str) -> Graph:
     """A graph that evaluates, or predicts, with a node for each hook of the stage, and the row of the module."""
-    word = {"validate": "validation"}.get(stage, stage)
+    word = nodes.STAGES[stage]
     zero = {"epoch": "0", "step": "0"}
+    if overridden(trainer.model, f"on_{word}_model_eval"):
+        graph = graph.hook(f"on_{word}_start", nodes.model_eval, name=f"on_{word}_model_eval", stage=stage)
     chain = {
         f"on_{word}_start": f"on_{word}_start",
         f"on_{word}_epoch_start": f"on_{word}_start",
@@ -408,7 +446,10 @@ def _evaluation(graph: Graph, trainer: ModuleTrainer, stage: str, batch: str, en
         if trainer.calls(name):
             loader = {"loader": "next_batch.loader"} if "_batch_" in name else {}
             graph = _hook(graph, name, place, stage, {**zero, **loader})
-    return graph.replace(end, nodes.end_evaluation, stage=stage) if stage != "predict" else graph
+    graph = graph.replace(end, nodes.end_evaluation, stage=stage) if stage != "predict" else graph
+    if stage != "validate" and trainer.calls("teardown"):
+        graph = graph.insert("teardown", nodes.ModuleHook, after=end, hook="teardown", stage=stage, reads=zero)
+    return graph
 
 
 def _alone(trainer: ModuleTrainer, stage: str) -> tuple[Graph, dict[str, Any]]:
@@ -420,5 +461,10 @@ def _alone(trainer: ModuleTrainer, stage: str) -> tuple[Graph, dict[str, Any]]:
     resources = {"model": trainer.model, f"{stage}_data": data, f"{stage}_step": function}
     if (move := transfer(trainer)) is not None:
         resources["transfer"] = move
-    names = ("eval_batch", "end_evaluation") if stage == "test" else ("predict_batch", "end_prediction")
-    return _evaluation(Graph.load(stage), trainer, stage, *names), resources
+    loaders = [*data.values()] if isinstance(data, Mapping) else [data]
+    limit = trainer.limit_test_batches if stage == "test" else trainer.limit_predict_batches
+    batches = [min(_length(each), limit if isinstance(limit, int) else math.inf) for each in loaders]
+    setattr(trainer, f"num_{stage}_batches", batches)
+    setattr(trainer, f"{stage}_dataloaders", data)
+    graph = _evaluation(Graph.load(stage), trainer, stage, "end_evaluation" if stage == "test" else "end_prediction")
+    return (graph if limit == 1.0 and isinstance(limit, float) else graph.set("next_batch", limit=limit)), resources

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphtrain import Graph, UsageError
-from graphtrain.names import suggestion
+from graphtrain import Graph, UsageError, suggestion
 
 
 @dataclass(frozen=True)
@@ -244,6 +243,18 @@ ELSEWHERE: Mapping[str, str] = {
 }
 """Arguments of the Trainer that no edit of a graph is, with where it is done."""
 
+# Of those that would change the run, the values with which there is nothing to do.
+_DONE: Mapping[str, tuple[Any, ...]] = {
+    "devices": ("auto", 1, "1", [0]),
+    "num_nodes": (1,),
+    "strategy": ("auto", "single_device"),
+    "sync_batchnorm": (False,),
+    "plugins": (None, []),
+    "deterministic": (None, False),
+    "detect_anomaly": (False,),
+    "reload_dataloaders_every_n_epochs": (0,),
+}
+
 FLAGS: Mapping[str, Callable[[Any, Given], Edits]] = {
     **dict.fromkeys(("max_epochs", "max_steps", "max_time"), _ending),
     "limit_train_batches": _limit_train,
@@ -271,6 +282,17 @@ def check_flags(names: Iterable[str]) -> None:
     for name in names:
         if name not in FLAGS:
             raise UsageError(f"Lightning's Trainer has no argument `{name}`", suggestion(name, FLAGS))
+
+
+def check_done(flags: Given) -> None:
+    """Refuse a value that asks for what no edit of a graph is and would change the run.
+
+    Raises:
+        UsageError: there is one, with where it is done.
+    """
+    for name, done in _DONE.items():
+        if name in flags and flags[name] not in done:
+            raise UsageError(f"{name}={flags[name]!r} is nothing that the graph does", ELSEWHERE[name])
 
 
 def edits_of(flags: Given, batches: int | None = None) -> dict[str, Edits]:

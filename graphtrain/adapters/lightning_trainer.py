@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -33,6 +35,22 @@ _HERE = {
     "early_stopping_callbacks": "the node `early_stop`",
     "profiler": "`--time-nodes`",
     "scaler": "the node `unscale` of the overlay `fp16`",
+    "val_check_batch": "the guard `val_check_batch`",
+    "num_sanity_val_batches": "the overlay `sanity`",
+    "distributed_sampler_kwargs": "`graphtrain.Loader`, whose batches are divided among processes",
+    "init_module": '`with torch.device("cuda"):`, around what makes the module',
+    **dict.fromkeys(("validate_loop", "test_loop", "predict_loop"), "the graphs `evaluate`, `test` and `predict`"),
+    **dict.fromkeys(("accelerator", "device_ids"), "`graphtrain.Trainer(..., device=...)`"),
+}
+
+# What Lightning's Trainer has as attributes of the names of its arguments, with what None stands for.
+_FLAGS: dict[str, Any] = {
+    **dict.fromkeys(("max_epochs", "max_steps", "min_epochs", "min_steps", "accumulate_grad_batches", "fast_dev_run")),
+    **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm", "check_val_every_n_epoch", "overfit_batches")),
+    **dict.fromkeys(("reload_dataloaders_every_n_epochs", "barebones", "enable_autolog_hparams")),
+    **dict.fromkeys((f"limit_{stage}_batches" for stage in ("train", "val", "test", "predict")), 1.0),
+    **{"log_every_n_steps": 50, "precision": "32-true", "val_check_interval": 1.0, "default_root_dir": "."},
+    "num_sanity_val_steps": 0,
 }
 
 
@@ -176,27 +194,20 @@ class ModuleTrainer:
         flags: the arguments of Lightning's Trainer.
     """
 
-    barebones, is_global_zero, world_size, num_nodes, num_devices = False, True, 1, 1, 1
+    is_global_zero, world_size, num_nodes, num_devices, max_time = True, 1, 1, 1, None
     global_rank = local_rank = node_rank = 0
     sanity_checking = is_distributed = interrupted = received_sigterm = False
     progress_bar_callback = ckpt_path = None
 
     def __init__(self, module: LightningModule, flags: Mapping[str, Any]) -> None:
         self.model = self.lightning_module = module
-        self.max_steps, epochs = flags.get("max_steps", -1), flags.get("max_epochs")
-        self.max_epochs = epochs if epochs is not None else -1 if self.max_steps != -1 else 1000
-        self.min_epochs, self.min_steps = flags.get("min_epochs"), flags.get("min_steps")
-        self.accumulate_grad_batches = flags.get("accumulate_grad_batches", 1)
-        self.gradient_clip_val = flags.get("gradient_clip_val")
-        algorithm = flags.get("gradient_clip_algorithm")
+        arguments = inspect.signature(Trainer).parameters
+        given = {name: flags.get(name, arguments[name].default) for name in _FLAGS}
+        vars(self).update({name: _FLAGS[name] if value is None else value for name, value in given.items()})
+        epochs = -1 if self.max_steps != -1 else 1000
+        self.max_epochs = self.max_epochs if self.max_epochs is not None else epochs
+        algorithm = self.gradient_clip_algorithm
         self.gradient_clip_algorithm = GradClipAlgorithmType(algorithm) if algorithm else None
-        self.log_every_n_steps, self.precision = flags.get("log_every_n_steps", 50), flags.get("precision", "32-true")
-        self.check_val_every_n_epoch = flags.get("check_val_every_n_epoch", 1)
-        self.val_check_interval, self.fast_dev_run = (
-            flags.get("val_check_interval", 1.0),
-            flags.get("fast_dev_run", False),
-        )
-        self.default_root_dir = str(flags.get("default_root_dir") or ".")
         self.log_dir = self.default_root_dir
         self.callbacks: list[Any] = []
         self.datamodule: Any = None
@@ -206,15 +217,18 @@ class ModuleTrainer:
         self.predict_dataloaders: Any = None
         self.num_training_batches: Any = 0
         self.num_val_batches: list[Any] = []
+        self.num_test_batches: list[Any] = []
+        self.num_predict_batches: list[Any] = []
         self.estimated_stepping_batches: Any = 0
         self.optimizers: list[Any] = []
         self.lr_scheduler_configs: list[Any] = []
-        given = flags.get("logger", True)
-        own = [*given] if isinstance(given, list | tuple) else [given]
-        self.loggers = [] if not given else [ModuleLogger(self) if logger is True else logger for logger in own]
+        logger = flags.get("logger", True)
+        own = [*logger] if isinstance(logger, list | tuple) else [logger]
+        self.loggers = [] if not logger else [ModuleLogger(self) if each is True else each for each in own]
         self.current_epoch = self.global_step = self.batch_index = 0
         self.is_last_batch = self.should_stop = False
-        self.stage = "train"
+        self.closes = False  # while an optimizer evaluates its closure itself
+        self.stage, self.runs = "train", TrainerFn.FITTING
         self.loader: int | None = None
         self.batch: Any = None
         self.results = {stage: Logged() for stage in STAGES}
@@ -237,6 +251,8 @@ class ModuleTrainer:
     testing = property(lambda self: self.stage == "test")
     predicting = property(lambda self: self.stage == "predict")
     evaluating = property(lambda self: self.stage in ("validate", "test"))
+    enable_validation = property(lambda self: self.val_dataloaders is not None)
+    state = property(lambda self: TrainerState(TrainerStatus.RUNNING, self.runs, RunningStage(self.stage)))
     progress_bar_metrics = property(lambda self: self.logged_metrics)
     logger = property(lambda self: self.loggers[0] if self.loggers else None)
     root_device = property(lambda self: self.model.device)
@@ -267,6 +283,7 @@ class ModuleTrainer:
         return value
 
     all_gather = broadcast = barrier = reduce
+    print = staticmethod(print)
 
     def log(self, fx: str, name: str, value: Any, **options: Any) -> None:
         """What `self.log` of a module ends in, with every option of it.
@@ -331,8 +348,10 @@ class ModuleTrainer:
 
         def stepping() -> Any:
             loss = closure()
-            if manual:
+            if manual or self.closes:
                 self.call("on_before_optimizer_step", optimizer)
+            if self.closes:
+                self.clip(optimizer)
             return loss
 
         result = optimizer.step(closure=stepping, **kwargs)
@@ -344,6 +363,11 @@ class ModuleTrainer:
         self.call("on_before_backward", loss)
         self.model.backward(loss, *args, **kwargs)
         self.call("on_after_backward")
+
+    def clip(self, optimizer: Any) -> None:
+        """Call `configure_gradient_clipping` of the module."""
+        value, algorithm = self.gradient_clip_val, self.gradient_clip_algorithm
+        self.model.configure_gradient_clipping(optimizer, gradient_clip_val=value, gradient_clip_algorithm=algorithm)
 
     def clip_gradients(self, optimizer: Any, value: float = 0.0, algorithm: Any = GradClipAlgorithmType.NORM) -> None:
         """What `clip_gradients` of a module ends in."""
@@ -361,13 +385,16 @@ class ModuleTrainer:
         self.batch_index, self.is_last_batch = batch_index, is_last
 
     def calls(self, hook: str) -> bool:
-        """True if the module or a callback has a hook of its own."""
-        return any(overridden(owner, hook) for owner in (*self.callbacks, self.model))
+        """True if the module or a callback has a hook of its own, or the datamodule its `teardown`."""
+        data = [self.datamodule] if self.datamodule is not None and hook == "teardown" else []
+        return any(overridden(owner, hook) for owner in (*data, *self.callbacks, self.model))
 
     def call(self, hook: str, *args: Any) -> Any:
         """Call a hook of callbacks, then that of the module; returns what that returns."""
         before, self.model._current_fx_name = self.model._current_fx_name, hook
         try:
+            if hook == "teardown" and self.datamodule is not None:
+                self.datamodule.teardown(*args)
             for callback in self.callbacks:
                 if overridden(callback, hook):
                     getattr(callback, hook)(self, self.model, *args)
