@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,7 @@ def test_the_picture_of_a_module_is_what_its_command_draws(folder: Path) -> None
     assert module is not None and words is not None
     Path("net.py").write_text(module[1], encoding="utf-8")
     result = CliRunner().invoke(app, words[1].split())
+    sys.modules.pop("net", None)  # whose folder goes
     assert result.exit_code == 0, result.output
     drawn = texts_of(folder / "net.svg")
     assert "on_train_epoch_end" in drawn

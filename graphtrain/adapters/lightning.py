@@ -30,11 +30,11 @@ from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_done, ch
 from graphtrain.adapters.lightning_trainer import ModuleTrainer, overridden
 
 _COUNTS = {"epoch": "next_batch.epoch", "step": "step.steps"}
+_BATCH = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 _STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
 _LOADERS = {"train": "train_dataloader", "validate": "val_dataloader", "test": "test_dataloader"}
 
-_SAVING = ("on_save_checkpoint", "on_load_checkpoint", "state_dict", "load_state_dict")
 _NEVER = {
     "on_exception": "an exception is raised from `graphtrain.Trainer.run` as it is, so catch it there",
     "on_sanity_check_start": "there is no sanity check; the overlay `sanity` is one",
@@ -117,9 +117,9 @@ def setup(
 
 
 def _warn_of_what_is_never_called(trainer: ModuleTrainer) -> None:
-    for owner in (*trainer.callbacks, trainer.datamodule):
+    for owner in trainer.owners:
         for hook, here in _NEVER.items():
-            if owner is not None and overridden(owner, hook):
+            if overridden(owner, hook):
                 warnings.warn(f"`{hook}` of {type(owner).__name__} is never called: {here}", stacklevel=3)
 
 
@@ -289,27 +289,14 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     resources |= {"not_state": ["model._metric_attributes"]}
     if (move := transfer(trainer)) is not None:
         resources["transfer"] = move
-    base = "manual" if not automatic else "lbfgs" if isinstance(optimizers[0], torch.optim.LBFGS) else "fit"
-    for name in ("accumulate_grad_batches", *(["gradient_clip_val"] if not automatic else [])):
-        if base != "fit" and flags.get(name) not in (None, 1 if name.startswith("acc") else None):
-            stepper = "the module steps its optimizers itself" if not automatic else "LBFGS steps with every batch"
-            raise UsageError(
-                f"{name}={flags[name]!r}, and {stepper}, so no node does that",
-                "do it in `training_step`, or let automatic_optimization be True",
-            )
-    kept = {name: value for name, value in flags.items() if not (base == "lbfgs" and name.startswith("gradient_clip"))}
-    graph = planned if base == "fit" else with_flags(Graph.load(base), kept, batches)
-    if base == "lbfgs":
-        counts = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
-        graph = graph.replace("step", nodes.ModuleClosureStep, reads=counts)
+    graph = _based(trainer, planned, flags, batches)
     if len(names) > 1:
         graph = graph.set("step", reads={"optimizer": names})
     # Where the module steps, Lightning counts batches.
     every = graph.nodes["log"].parameters["every"] if automatic else f"{trainer.log_every_n_steps} batches"
     graph = graph.replace("log", nodes.ModuleLog, every=every)
-    if any(trainer.calls(name) for name in _SAVING[:2]) or any(
-        overridden(owner, name) for owner in (trainer.datamodule, *trainer.callbacks) if owner for name in _SAVING[2:]
-    ):
+    own_states = any(overridden(owner, name) for owner in trainer.owners for name in ("state_dict", "load_state_dict"))
+    if own_states or trainer.calls("on_save_checkpoint") or trainer.calls("on_load_checkpoint"):
         resources["checkpoint_hooks"] = nodes.CheckpointHooks(trainer)
     graph = _schedules(_training(graph, trainer), trainer, resources)
     if val is not None:
@@ -325,6 +312,24 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
         graph = graph.guard("epoch_skipped", "on_train_batch_start.skips")
         graph = graph.connect("on_train_batch_start", "decide", when="epoch_skipped")
     return graph, resources
+
+
+def _based(trainer: ModuleTrainer, planned: Graph, flags: dict[str, Any], batches: int | None) -> Graph:
+    """The graph of the trainer's flags: `fit`, or one in which the module or the optimizer steps itself."""
+    automatic = trainer.model.automatic_optimization
+    base = "manual" if not automatic else "lbfgs" if isinstance(trainer.optimizers[0], torch.optim.LBFGS) else "fit"
+    for name in ("accumulate_grad_batches", *(["gradient_clip_val"] if not automatic else [])):
+        if base != "fit" and flags.get(name) not in (None, 1 if name.startswith("acc") else None):
+            stepper = "the module steps its optimizers itself" if not automatic else "LBFGS steps with every batch"
+            raise UsageError(
+                f"{name}={flags[name]!r}, and {stepper}, so no node does that",
+                "do it in `training_step`, or let automatic_optimization be True",
+            )
+    kept = {name: value for name, value in flags.items() if not (base == "lbfgs" and name.startswith("gradient_clip"))}
+    graph = planned if base == "fit" else with_flags(Graph.load(base), kept, batches)
+    if base == "lbfgs":
+        graph = graph.replace("step", nodes.ModuleClosureStep, reads=_BATCH)
+    return graph
 
 
 def _optimizers(trainer: ModuleTrainer) -> list[Any]:
@@ -355,36 +360,27 @@ def _optimizers(trainer: ModuleTrainer) -> list[Any]:
 def _hook(graph: Graph, name: str, place: str = "", stage: str = "train", reads: Any = None) -> Graph:
     """A graph with a node that calls a hook at a place of the same name, or at another."""
     inputs = {**_COUNTS, **({"batch_index": "next_batch.batch_index"} if "_batch_" in name else {}), **(reads or {})}
-    if name == "on_train_batch_start":
-        return graph.hook(name, nodes.BatchStart, name=name, reads=inputs)
     return graph.hook(place or name, nodes.ModuleHook, name=name, hook=name, stage=stage, reads=inputs)
 
 
 def _training(graph: Graph, trainer: ModuleTrainer) -> Graph:
     """A graph with a node for each hook of training that is overridden."""
     module, automatic = trainer.model, "train_batch" in graph.nodes
-    places = {
-        "on_fit_start": "on_train_start",
-        "on_train_start": "",
-        "on_train_epoch_start": "",
-        "on_train_batch_start": "",
-    }
-    places |= {"on_train_end": "", "on_fit_end": "on_train_end", "teardown": "on_train_end"}
-    of_steps = {"on_after_backward": "", "on_before_optimizer_step": "", "on_before_zero_grad": ""}
-    places |= of_steps if automatic else {}
-    for name, place in places.items():
-        if trainer.calls(name):
-            reads = {"epoch": "begin_epoch.runs - 1"} if name == "on_train_epoch_start" else None
-            graph = _hook(graph, name, place, reads=reads)
+    names = ["on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_batch_start"]
+    names += ["on_train_end", "on_fit_end", "teardown"]
+    names += ["on_after_backward", "on_before_optimizer_step", "on_before_zero_grad"] if automatic else []
+    places = {"on_fit_start": "on_train_start", "on_fit_end": "on_train_end", "teardown": "on_train_end"}
+    for name in filter(trainer.calls, names):
+        reads = {"epoch": "begin_epoch.runs - 1"} if name == "on_train_epoch_start" else None
+        graph = _hook(graph, name, places.get(name, ""), reads=reads)
     if automatic:
         graph = graph.set("train_batch", skip_none=True)
         if overridden(module, "backward"):
             graph = graph.replace("train_batch", nodes.ModuleBatch, reads={"window": "accumulate.window"})
-        counts = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
         if overridden(module, "optimizer_step"):
-            graph = graph.replace("step", nodes.ModuleStep, reads=counts)
+            graph = graph.replace("step", nodes.ModuleStep, reads=_BATCH)
         if overridden(module, "optimizer_zero_grad"):
-            graph = graph.replace("zero_grad", nodes.zero_grad, reads=counts)
+            graph = graph.replace("zero_grad", nodes.zero_grad, reads=_BATCH)
         if overridden(module, "configure_gradient_clipping"):
             graph = graph.replace("clip", nodes.clip)
     return graph
@@ -434,18 +430,11 @@ def _evaluation(graph: Graph, trainer: ModuleTrainer, stage: str, end: str) -> G
     zero = {"epoch": "0", "step": "0"}
     if overridden(trainer.model, f"on_{word}_model_eval"):
         graph = graph.hook(f"on_{word}_start", nodes.model_eval, name=f"on_{word}_model_eval", stage=stage)
-    chain = {
-        f"on_{word}_start": f"on_{word}_start",
-        f"on_{word}_epoch_start": f"on_{word}_start",
-        f"on_{word}_batch_start": f"on_{word}_batch_start",
-        f"on_{word}_batch_end": f"on_{word}_batch_end",
-        f"on_{word}_epoch_end": f"on_{word}_epoch_end",
-        f"on_{word}_end": f"on_{word}_epoch_end",
-    }
-    for name, place in chain.items():
-        if trainer.calls(name):
+    for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end"):
+        if trainer.calls(name := f"on_{word}_{moment}"):
+            place = {"epoch_start": "start", "end": "epoch_end"}.get(moment, moment)
             loader = {"loader": "next_batch.loader"} if "_batch_" in name else {}
-            graph = _hook(graph, name, place, stage, {**zero, **loader})
+            graph = _hook(graph, name, f"on_{word}_{place}", stage, {**zero, **loader})
     graph = graph.replace(end, nodes.end_evaluation, stage=stage) if stage != "predict" else graph
     if stage != "validate" and trainer.calls("teardown"):
         graph = graph.insert("teardown", nodes.ModuleHook, after=end, hook="teardown", stage=stage, reads=zero)

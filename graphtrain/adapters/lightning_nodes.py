@@ -19,10 +19,20 @@ class ModuleHook:
 
     Reads:
         waiting: how many batches of a window have no step yet, where it is not called then. Default: none.
+
+    Guard fields:
+        skips: True if `on_train_batch_start` of the model has returned -1: the batch and the rest of its epoch are
+            passed.
     """
 
     hook: str = ""
     stage: str = "train"
+    skips: bool = progress(False)
+    asking: str = progress("", in_digest=False)
+
+    def setup(self, asks: Any = None) -> None:
+        """Take the call by which the end of an epoch is asked for."""
+        self._asks = asks
 
     def __call__(
         self,
@@ -36,25 +46,10 @@ class ModuleHook:
         optimizer: Any = None,
         waiting: int = 0,
     ) -> None:
-        if not waiting:
-            self.called(model, epoch, step, recorder, batch, batch_index, loader, optimizer)
-
-    def called(
-        self,
-        model: Any,
-        epoch: int,
-        step: int,
-        recorder: Any,
-        batch: Any = None,
-        batch_index: int = 0,
-        loader: str = "",
-        optimizer: Any = None,
-    ) -> Any:
-        """Call it; returns what the model's returns."""
         trainer, is_of_batch = model.trainer, "_batch_" in self.hook
         args: tuple[Any, ...] = ()
-        if is_of_batch and batch is None:
-            return None
+        if waiting or (is_of_batch and batch is None):
+            return
         trainer.epoch_ends = self.hook.endswith("_end") and not is_of_batch
         trainer.at(self.stage, epoch, step, batch_index, is_last=trainer.is_last_batch)
         trainer.batch, trainer.recorder = batch if is_of_batch else None, recorder
@@ -67,32 +62,11 @@ class ModuleHook:
         elif self.hook == "teardown":
             args = ({"train": "fit"}.get(self.stage, self.stage),)
         with torch.set_grad_enabled(self.stage == "train"):
-            answer = trainer.call(self.hook, *args)
-        trainer.loader = trainer.recorder = None
-        trainer.epoch_ends = False
-        return answer
-
-
-@node(name="lightning_batch_start")
-class BatchStart(ModuleHook):
-    """Call `on_train_batch_start`; where the model's returns -1, this batch and the rest of the epoch are passed.
-
-    Guard fields:
-        skips: True if it did with this batch.
-    """
-
-    hook: str = "on_train_batch_start"
-    skips: bool = progress(False)
-    asking: str = progress("", in_digest=False)
-
-    def setup(self, asks: Any = None) -> None:
-        """Take the call by which the end of the epoch is asked for."""
-        self._asks = asks
-
-    def __call__(self, model: Any, epoch: int, step: int, recorder: Any, batch: Any, batch_index: int) -> None:
-        self.skips = self.called(model, epoch, step, recorder, batch, batch_index) == -1
+            self.skips = trainer.call(self.hook, *args) == -1 and self.hook == "on_train_batch_start"
         if self.skips:
             self._asks(END_EPOCH)
+        trainer.loader = trainer.recorder = None
+        trainer.epoch_ends = False
 
 
 @node(name="lightning_log", observer=True, synchronises=True)
@@ -108,7 +82,7 @@ class ModuleLog:
     def __call__(self, model: Any, recorder: Any, optimizer: Any = None, checkpoint_hooks: Any = None) -> None:
         groups = [group for each in model.trainer.optimizers for group in each.param_groups]
         rates = {"lr" if number == 0 else f"lr/{number}": float(group["lr"]) for number, group in enumerate(groups)}
-        row = {**recorder.means("train").take("log"), **rates, **model.trainer.step_row()}
+        row = {**recorder.means("train").take("log"), **rates, **model.trainer.row("train", on_step=True)}
         recorder.row(row)
 
 
@@ -126,7 +100,7 @@ def epoch_end(model: Any, recorder: Any, epoch: int) -> None:
             f"`training_step` returned None for each of the {batches} batches of an epoch, so nothing was trained",
             "return the loss; a step that runs backward itself needs automatic_optimization = False",
         )
-    trainer.step_row()
+    trainer.row("train", on_step=True)
     if row := trainer.end_epoch("train", recorder):
         recorder.row(row)
     trainer.losses = [0, 0]
@@ -287,8 +261,7 @@ class CheckpointHooks:
         trainer = self._trainer
         known = {"epoch": trainer.current_epoch, "global_step": trainer.global_step, "state_dict": {}}
         added = dict(known)
-        owners = [*trainer.callbacks, *filter(None, [trainer.datamodule])]
-        states = {str(number): owner.state_dict() for number, owner in enumerate(owners)}
+        states = {str(number): owner.state_dict() for number, owner in enumerate(trainer.owners)}
         for callback in trainer.callbacks:
             callback.on_save_checkpoint(trainer, trainer.model, added)
         trainer.model.on_save_checkpoint(added)
@@ -298,8 +271,7 @@ class CheckpointHooks:
         """Call the hooks of loading."""
         trainer = self._trainer
         checkpoint = {"state_dict": trainer.model.state_dict(), **state["added"]}
-        owners = [*trainer.callbacks, *filter(None, [trainer.datamodule])]
-        for owner, own in zip(owners, state["states"].values(), strict=True):
+        for owner, own in zip(trainer.owners, state["states"].values(), strict=True):
             owner.load_state_dict(own)
         for callback in trainer.callbacks:
             callback.on_load_checkpoint(trainer, trainer.model, checkpoint)

@@ -74,11 +74,7 @@ class Logged:
     ) -> None:
         """Add a value: a tensor, or a metric of torchmetrics, of which `metric` of `how` is the name."""
         entry = self.entries.setdefault(key, {**how, "now": None, "total": None, "samples": 0})
-        if (
-            entry["reduce"] != how["reduce"]
-            or entry["on_step"] != how["on_step"]
-            or entry["on_epoch"] != how["on_epoch"]
-        ):
+        if any(entry[name] != how[name] for name in ("reduce", "on_step", "on_epoch")):
             raise UsageError(f"`self.log({key[1]!r}, ...)` was called with different arguments in `{key[0]}`")
         if isinstance(value, Metric):
             entry["now"] = value._forward_cache
@@ -96,12 +92,11 @@ class Logged:
             entry["total"] = torch.tensor(first, device=value.device)
         entry["total"] = _REDUCTIONS[reduction](entry["total"], value)
 
-    def values(
-        self, module: LightningModule, loader: int | None, *, on_step: bool
-    ) -> Iterator[tuple[str, str, Any, bool]]:
+    def values(self, module: LightningModule, *, on_step: bool) -> Iterator[tuple[str, str, Any, bool]]:
         """The name, the name in rows, the value and whether loggers get it: the last ones, or those of the epoch."""
-        for (_, name, of_loader), entry in self.entries.items():
-            if of_loader != loader or not entry["on_step" if on_step else "on_epoch"]:
+        loaders = [*dict.fromkeys(loader for _, _, loader in self.entries)]
+        for (_, name, loader), entry in sorted(self.entries.items(), key=lambda item: loaders.index(item[0][2])):
+            if not entry["on_step" if on_step else "on_epoch"]:
                 continue
             value = entry["now"] if on_step else _reduced(module, entry)
             if value is None:
@@ -130,6 +125,15 @@ def _without_graph(output: Any) -> Any:
     return output.detach() if isinstance(output, torch.Tensor) else output
 
 
+def _shows(made: Callable[[Any], Any], argument: str) -> Any:
+    """A method that shows what is made of its argument, which has a name."""
+
+    def show(self: Experiment, tag: str, value: Any = None, global_step: Any = None, **named: Any) -> None:
+        self._recorder().show({tag: made(named.get(argument, value))})
+
+    return show
+
+
 class Experiment:
     """What `self.logger.experiment` is: the calls of TensorBoard's writer that rows and texts of a run can hold."""
 
@@ -144,17 +148,9 @@ class Experiment:
         """Record values, each under `main_tag` and its name."""
         self._recorder().row({f"{main_tag}/{name}": float(value) for name, value in tag_scalar_dict.items()})
 
-    def add_text(self, tag: str, text_string: str, global_step: Any = None, **_: Any) -> None:
-        """Show a text."""
-        self._recorder().show({tag: Text(text_string)})
-
-    def add_image(self, tag: str, img_tensor: Any, global_step: Any = None, **_: Any) -> None:
-        """Show an image."""
-        self._recorder().show({tag: Image(torch.as_tensor(img_tensor))})
-
-    def add_histogram(self, tag: str, values: Any, global_step: Any = None, **_: Any) -> None:
-        """Show a histogram."""
-        self._recorder().show({tag: Histogram(torch.as_tensor(values))})
+    add_text = _shows(Text, "text_string")
+    add_image = _shows(lambda image: Image(torch.as_tensor(image)), "img_tensor")
+    add_histogram = _shows(lambda values: Histogram(torch.as_tensor(values)), "values")
 
     def _recorder(self) -> Any:
         if self._trainer.recorder is None:
@@ -204,9 +200,9 @@ class ModuleTrainer:
         arguments = inspect.signature(Trainer).parameters
         given = {name: flags.get(name, arguments[name].default) for name in _FLAGS}
         vars(self).update({name: _FLAGS[name] if value is None else value for name, value in given.items()})
-        epochs = -1 if self.max_steps != -1 else 1000
-        self.max_epochs = self.max_epochs if self.max_epochs is not None else epochs
-        algorithm = self.gradient_clip_algorithm
+        epochs = -1 if given["max_steps"] != -1 else 1000
+        self.max_epochs = given["max_epochs"] if given["max_epochs"] is not None else epochs
+        algorithm = given["gradient_clip_algorithm"]
         self.gradient_clip_algorithm = GradClipAlgorithmType(algorithm) if algorithm else None
         self.log_dir = self.default_root_dir
         self.callbacks: list[Any] = []
@@ -253,6 +249,7 @@ class ModuleTrainer:
     evaluating = property(lambda self: self.stage in ("validate", "test"))
     enable_validation = property(lambda self: self.val_dataloaders is not None)
     state = property(lambda self: TrainerState(TrainerStatus.RUNNING, self.runs, RunningStage(self.stage)))
+    owners = property(lambda self: [*self.callbacks, *filter(None, [self.datamodule])])  # of hooks, beside the module
     progress_bar_metrics = property(lambda self: self.logged_metrics)
     logger = property(lambda self: self.loggers[0] if self.loggers else None)
     root_device = property(lambda self: self.model.device)
@@ -260,10 +257,8 @@ class ModuleTrainer:
     @property
     def callback_metrics(self) -> dict[str, Any]:
         """What was logged, with the values of this batch, or of the epoch where that ends."""
-        if self.epoch_ends:
-            self.epoch_row(self.stage)
-        elif self.training:
-            self.step_row()
+        if self.epoch_ends or self.training:
+            self.row(self.stage, on_step=not self.epoch_ends)
         return self.known_metrics
 
     def __getattr__(self, name: str) -> Any:
@@ -310,27 +305,13 @@ class ModuleTrainer:
             return given or 1
         return int(extract_batch_size(self.batch))
 
-    def step_row(self, stage: str = "train") -> dict[str, float]:
-        """The last values of what is logged `on_step`, which become callback metrics."""
+    def row(self, stage: str, *, on_step: bool) -> dict[str, float]:
+        """The last values of what is logged `on_step`, or what an epoch comes to; they become callback metrics."""
         row = {}
-        loaders = dict.fromkeys(loader for _, _, loader in self.results[stage].entries)
-        for loader in loaders:
-            for name, own, value, is_logged in self.results[stage].values(self.model, loader, on_step=True):
-                if stage == "train":
-                    self.known_metrics |= {name: value.clone(), own: value.clone()}  # each may be changed in place
-                if is_logged:
-                    row[own], self.logged_metrics[own] = value, value.clone()
-        return {name: float(value) for name, value in row.items()}
-
-    def epoch_row(self, stage: str) -> dict[str, float]:
-        """What an epoch of a stage comes to, which becomes callback metrics."""
-        row = {}
-        results = self.results[stage]
-        for loader in dict.fromkeys(loader for _, _, loader in results.entries):
-            for name, own, value, is_logged in results.values(self.model, loader, on_step=False):
-                self.known_metrics |= {name: value.clone(), own: value.clone()}
-                if is_logged:
-                    row[own], self.logged_metrics[own] = value, value.clone()
+        for name, own, value, is_logged in self.results[stage].values(self.model, on_step=on_step):
+            self.known_metrics |= {name: value.clone(), own: value.clone()}  # each may be changed in place
+            if is_logged:
+                row[own], self.logged_metrics[own] = value, value.clone()
         return {name: float(value) for name, value in row.items()}
 
     # ---- optimizers
@@ -386,8 +367,8 @@ class ModuleTrainer:
 
     def calls(self, hook: str) -> bool:
         """True if the module or a callback has a hook of its own, or the datamodule its `teardown`."""
-        data = [self.datamodule] if self.datamodule is not None and hook == "teardown" else []
-        return any(overridden(owner, hook) for owner in (*data, *self.callbacks, self.model))
+        owners = self.owners if hook == "teardown" else self.callbacks
+        return any(overridden(owner, hook) for owner in (*owners, self.model))
 
     def call(self, hook: str, *args: Any) -> Any:
         """Call a hook of callbacks, then that of the module; returns what that returns."""
@@ -431,6 +412,6 @@ class ModuleTrainer:
             end(self.outputs[stage])
             self.outputs[stage] = []
             self.recorder = self.model._current_fx_name = None
-        row = self.epoch_row(stage)
+        row = self.row(stage, on_step=False)
         self.results[stage].reset(self.model)
         return row
