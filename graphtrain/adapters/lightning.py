@@ -360,7 +360,8 @@ def _optimizers(trainer: ModuleTrainer) -> list[Any]:
 def _hook(graph: Graph, name: str, place: str = "", stage: str = "train", reads: Any = None) -> Graph:
     """A graph with a node that calls a hook at a place of the same name, or at another."""
     inputs = {**_COUNTS, **({"batch_index": "next_batch.batch_index"} if "_batch_" in name else {}), **(reads or {})}
-    return graph.hook(place or name, nodes.ModuleHook, name=name, hook=name, stage=stage, reads=inputs)
+    use = nodes.BatchStart if name == "on_train_batch_start" else nodes.ModuleHook
+    return graph.hook(place or name, use, name=name, hook=name, stage=stage, reads=inputs)
 
 
 def _training(graph: Graph, trainer: ModuleTrainer) -> Graph:

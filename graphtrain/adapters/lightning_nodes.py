@@ -19,33 +19,15 @@ class ModuleHook:
 
     Reads:
         waiting: how many batches of a window have no step yet, where it is not called then. Default: none.
-
-    Guard fields:
-        skips: True if `on_train_batch_start` of the model has returned -1: the batch and the rest of its epoch are
-            passed.
     """
 
     hook: str = ""
     stage: str = "train"
-    skips: bool = progress(False)
-    asking: str = progress("", in_digest=False)
-
-    def setup(self, asks: Any = None) -> None:
-        """Take the call by which the end of an epoch is asked for."""
-        self._asks = asks
 
     def __call__(
-        self,
-        model: Any,
-        epoch: int,
-        step: int,
-        recorder: Any,
-        batch: Any = None,
-        batch_index: int = 0,
-        loader: str = "",
-        optimizer: Any = None,
-        waiting: int = 0,
-    ) -> None:
+        self, model: Any, epoch: int, step: int, recorder: Any, batch: Any = None, batch_index: int = 0,
+        loader: str = "", optimizer: Any = None, waiting: int = 0,
+    ) -> None:  # fmt: skip
         trainer, is_of_batch = model.trainer, "_batch_" in self.hook
         args: tuple[Any, ...] = ()
         if waiting or (is_of_batch and batch is None):
@@ -62,11 +44,32 @@ class ModuleHook:
         elif self.hook == "teardown":
             args = ({"train": "fit"}.get(self.stage, self.stage),)
         with torch.set_grad_enabled(self.stage == "train"):
-            self.skips = trainer.call(self.hook, *args) == -1 and self.hook == "on_train_batch_start"
-        if self.skips:
-            self._asks(END_EPOCH)
+            trainer.answer = trainer.call(self.hook, *args)
         trainer.loader = trainer.recorder = None
         trainer.epoch_ends = False
+
+
+@node(name="lightning_batch_start")
+class BatchStart(ModuleHook):
+    """Call `on_train_batch_start`; where the model's returns -1, this batch and the rest of the epoch are passed.
+
+    Guard fields:
+        skips: True if it did with this batch.
+    """
+
+    hook: str = "on_train_batch_start"
+    skips: bool = progress(False)
+    asking: str = progress("", in_digest=False)
+
+    def setup(self, asks: Any) -> None:
+        """Take the call by which the end of the epoch is asked for."""
+        self._asks = asks
+
+    def __call__(self, model: Any, epoch: int, step: int, recorder: Any, batch: Any, batch_index: int) -> None:  # type: ignore[override]
+        super().__call__(model, epoch, step, recorder, batch, batch_index)
+        self.skips = batch is not None and model.trainer.answer == -1
+        if self.skips:
+            self._asks(END_EPOCH)
 
 
 @node(name="lightning_log", observer=True, synchronises=True)
@@ -164,16 +167,9 @@ class ModuleClosureStep(CallsTrainingStep):
     steps: int = progress(0, adds=1)
 
     def __call__(
-        self,
-        model: Any,
-        batch: Any,
-        training_step: StepFunction,
-        samples: int,
-        optimizer: Any,
-        epoch: int,
-        batch_index: int,
-        recorder: Any,
-    ) -> Any:
+        self, model: Any, batch: Any, training_step: StepFunction, samples: int, optimizer: Any, epoch: int,
+        batch_index: int, recorder: Any,
+    ) -> Any:  # fmt: skip
         trainer, losses = model.trainer, []
 
         def evaluate() -> Any:

@@ -206,34 +206,27 @@ class ModuleTrainer:
         self.gradient_clip_algorithm = GradClipAlgorithmType(algorithm) if algorithm else None
         self.log_dir = self.default_root_dir
         self.callbacks: list[Any] = []
-        self.datamodule: Any = None
-        self.train_dataloader: Any = None
-        self.val_dataloaders: Any = None
-        self.test_dataloaders: Any = None
-        self.predict_dataloaders: Any = None
-        self.num_training_batches: Any = 0
-        self.num_val_batches: list[Any] = []
-        self.num_test_batches: list[Any] = []
-        self.num_predict_batches: list[Any] = []
-        self.estimated_stepping_batches: Any = 0
+        nothing: Any = None
+        self.datamodule = self.train_dataloader = self.val_dataloaders = self.test_dataloaders = nothing
+        self.predict_dataloaders = nothing
+        self.num_training_batches = self.estimated_stepping_batches = nothing
+        self.num_val_batches, self.num_test_batches, self.num_predict_batches = nothing, nothing, nothing
         self.optimizers: list[Any] = []
         self.lr_scheduler_configs: list[Any] = []
         logger = flags.get("logger", True)
         own = [*logger] if isinstance(logger, list | tuple) else [logger]
         self.loggers = [] if not logger else [ModuleLogger(self) if each is True else each for each in own]
         self.current_epoch = self.global_step = self.batch_index = 0
-        self.is_last_batch = self.should_stop = False
+        self.is_last_batch = self.should_stop = self.epoch_ends = False
         self.closes = False  # while an optimizer evaluates its closure itself
         self.stage, self.runs = "train", TrainerFn.FITTING
-        self.loader: int | None = None
-        self.batch: Any = None
+        self.loader = self.batch = nothing
         self.results = {stage: Logged() for stage in STAGES}
         self.known_metrics: dict[str, Any] = {}  # of Lightning's callbacks
-        self.epoch_ends = False
         self.logged_metrics: dict[str, Any] = {}
         # Of the epoch, for a module that has `*_epoch_end` of Lightning 1.
         self.outputs: dict[str, list[Any]] = {stage: [] for stage in STAGES}
-        self.output: Any = None
+        self.output = self.answer = nothing  # of the step, and of the hook, that was called last
         self.losses: list[int] = [0, 0]  # batches of the epoch, and those with a loss
         self.recorder: Any = None  # while a step or a hook runs
 
