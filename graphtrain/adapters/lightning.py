@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 from graphtrain import STOP, Graph, PlannedRun, UsageError, checkpoint_folder, described
 from graphtrain.adapters import lightning_nodes as nodes
 from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_done, check_flags, with_flags
-from graphtrain.adapters.lightning_trainer import ModuleTrainer, overridden
+from graphtrain.adapters.lightning_trainer import ModuleTrainer, base_of, overridden
 
 _COUNTS = {"epoch": "next_batch.epoch", "step": "step.steps"}
 _BATCH = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
@@ -84,10 +84,10 @@ def setup(
     """
     check_flags(trainer_flags)
     check_done(trainer_flags)
-    for value, expected in ((module, LightningModule), (datamodule, LightningDataModule)):
-        if value is not None and not isinstance(value, expected):
+    for value, expected in ((module, "LightningModule"), (datamodule, "LightningDataModule")):
+        if value is not None and base_of(value, expected) is None:
             hint = f"make one: {value.__name__}(...)" if isinstance(value, type) else ""
-            raise UsageError(f"lightning.setup takes a {expected.__name__}; got {described(value)}", hint)
+            raise UsageError(f"lightning.setup takes a {expected}; got {described(value)}", hint)
     for name, here in _OF_LIGHTNING_1.items():
         if name in inspect.signature(module.training_step).parameters:
             raise UsageError(f"`training_step` takes `{name}`, which Lightning 2 does not give", f"here it is {here}")

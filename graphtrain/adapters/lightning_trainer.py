@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from lightning.pytorch.utilities.data import extract_batch_size
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torchmetrics import Metric
 
@@ -54,10 +54,18 @@ _FLAGS: dict[str, Any] = {
 }
 
 
+def base_of(owner: Any, *names: str) -> type | None:
+    """The class of Lightning that an object extends, which the package pytorch_lightning has too; None if none."""
+    bases = (base for base in type(owner).__mro__ if base.__name__ in names)
+    return next((base for base in bases if base.__module__.startswith(("lightning.", "pytorch_lightning."))), None)
+
+
 def overridden(owner: Any, name: str) -> bool:
     """True if a module, a datamodule or a callback has its own method of a name."""
-    parent = Callback if isinstance(owner, Callback) else None
-    return callable(getattr(owner, name, None)) and is_overridden(name, owner, parent)
+    own = inspect.unwrap(getattr(owner, name, None))  # type: ignore[arg-type]
+    theirs = getattr(base_of(owner, "LightningModule", "LightningDataModule", "Callback"), name, None)
+    own = own.func if isinstance(own, functools.partial) else own
+    return callable(own) and getattr(own, "__code__", own) is not getattr(theirs, "__code__", None)
 
 
 class Logged:
