@@ -74,7 +74,12 @@ WITHOUT = {
         ("TensorBoard", "tensorboard", "--tensorboard"),
     ),
     "lightning": Removal(
-        ("graphtrain/adapters/lightning*.py", "graphtrain/command/from_lightning.py", "tests/adapters/*.py"),
+        (
+            "graphtrain/adapters/lightning*.py",
+            "graphtrain/command/from_lightning.py",
+            *(f"tests/adapters/{name}.py" for name in ("modules", "peer", "rows", "test_lightning", "test_rows")),
+            *(f"tests/adapters/test_{name}.py" for name in ("command", "flags", "packages")),
+        ),
         ("--lightning", "from-lightning", "graphtrain.adapters.lightning", "lightning=", "lightning_flags"),
     ),
     "transformers": Removal(

@@ -32,13 +32,18 @@ from graphtrain.adapters.lightning_trainer import ModuleTrainer, base_of, overri
 _COUNTS = {"epoch": "next_batch.epoch", "step": "step.steps"}
 _BATCH = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+_MOMENTS = ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")
 _STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
 _LOADERS = {"train": "train_dataloader", "validate": "val_dataloader", "test": "test_dataloader"}
 
 _NEVER = {
     "on_exception": "an exception is raised from `graphtrain.Trainer.run` as it is, so catch it there",
-    "on_sanity_check_start": "there is no sanity check; the overlay `sanity` is one",
-    "on_sanity_check_end": "there is no sanity check; the overlay `sanity` is one",
+    **dict.fromkeys(
+        ("on_sanity_check_start", "on_sanity_check_end"), "the overlay `sanity` is a check before training"
+    ),
+    **{f"on_{name}": f"since Lightning 2 it is `on_train_{name}`" for name in _MOMENTS[1:5]},
+    **dict.fromkeys(("on_pretrain_routine_start", "on_pretrain_routine_end"), "since Lightning 2 it is `on_fit_start`"),
+    "tbptt_split_batch": "the overlay `tbptt` splits batches",
 }
 _OF_LIGHTNING_1 = {
     "optimizer_idx": "a node for each optimizer, as in the graphs `gan` and `yielding`",
@@ -84,6 +89,8 @@ def setup(
     """
     check_flags(trainer_flags)
     check_done(trainer_flags)
+    if stage not in ("fit", "test", "predict"):
+        raise UsageError(f"stage={stage!r} is no graph of a module", 'use "fit", "test" or "predict"')
     for value, expected in ((module, "LightningModule"), (datamodule, "LightningDataModule")):
         if value is not None and base_of(value, expected) is None:
             hint = f"make one: {value.__name__}(...)" if isinstance(value, type) else ""
@@ -117,7 +124,7 @@ def setup(
 
 
 def _warn_of_what_is_never_called(trainer: ModuleTrainer) -> None:
-    for owner in trainer.owners:
+    for owner in (*trainer.owners, trainer.model):
         for hook, here in _NEVER.items():
             if overridden(owner, hook):
                 warnings.warn(f"`{hook}` of {type(owner).__name__} is never called: {here}", stacklevel=3)
@@ -431,7 +438,7 @@ def _evaluation(graph: Graph, trainer: ModuleTrainer, stage: str, end: str) -> G
     zero = {"epoch": "0", "step": "0"}
     if overridden(trainer.model, f"on_{word}_model_eval"):
         graph = graph.hook(f"on_{word}_start", nodes.model_eval, name=f"on_{word}_model_eval", stage=stage)
-    for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end"):
+    for moment in _MOMENTS:
         if trainer.calls(name := f"on_{word}_{moment}"):
             place = {"epoch_start": "start", "end": "epoch_end"}.get(moment, moment)
             loader = {"loader": "next_batch.loader"} if "_batch_" in name else {}

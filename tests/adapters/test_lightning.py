@@ -160,6 +160,7 @@ BAD = {
     "no such flag": (Base, {"max_epoch": 3}, "no argument `max_epoch`.*did you mean `max_epochs`"),
     "a class": (lambda: Base, {}, "takes a LightningModule; got .*: make one: Base\\(...\\)"),
     "no LightningModule": (lambda: torch.nn.Linear(1, 1), {}, "takes a LightningModule; got .*Linear"),
+    "no such stage": (Base, {"stage": "tset"}, "stage='tset' is no graph.*use"),
     "no data": (Base, {"train_dataloaders": None}, "there is no training data.*give train_dataloaders"),
     "no optimizer": (Unoptimized, {}, "`configure_optimizers` returned None.*return an optimizer"),
     "several optimizers": (Several, {}, "returned 2 optimizers.*automatic_optimization = False"),
