@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -254,21 +255,41 @@ class CheckpointHooks:
 
     def state_dict(self) -> dict[str, Any]:
         """What `on_save_checkpoint` adds, and what `state_dict` of callbacks and of the datamodule returns."""
-        trainer = self._trainer
-        known = {"epoch": trainer.current_epoch, "global_step": trainer.global_step, "state_dict": {}}
-        added = dict(known)
-        states = {str(number): owner.state_dict() for number, owner in enumerate(trainer.owners)}
-        for callback in trainer.callbacks:
-            callback.on_save_checkpoint(trainer, trainer.model, added)
-        trainer.model.on_save_checkpoint(added)
-        return {"states": states, "added": {name: value for name, value in added.items() if name not in known}}
+        added = self._added()
+        if others := [name for name, value in added.items() if not _is_plain(value)]:
+            warnings.warn(
+                f"on_save_checkpoint adds {', '.join(others)}, which is no plain data and is not saved: a resume gives "
+                "the hook of loading what the module that is set up then would add",
+                stacklevel=2,
+            )
+        states = {str(number): owner.state_dict() for number, owner in enumerate(self._trainer.owners)}
+        return {"states": states, "added": {name: value for name, value in added.items() if name not in others}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Call the hooks of loading."""
         trainer = self._trainer
-        checkpoint = {"state_dict": trainer.model.state_dict(), **state["added"]}
+        checkpoint = {"state_dict": trainer.model.state_dict(), **self._added(), **state["added"]}
         for owner, own in zip(trainer.owners, state["states"].values(), strict=True):
             owner.load_state_dict(own)
         for callback in trainer.callbacks:
             callback.on_load_checkpoint(trainer, trainer.model, checkpoint)
         trainer.model.on_load_checkpoint(checkpoint)
+
+    def _added(self) -> dict[str, Any]:
+        """What the hooks of saving add to what Lightning has in a checkpoint."""
+        trainer, model = self._trainer, self._trainer.model
+        given = {"epoch": trainer.current_epoch, "global_step": trainer.global_step, "state_dict": model.state_dict()}
+        given[model.CHECKPOINT_HYPER_PARAMS_KEY] = dict(model.hparams)
+        checkpoint = dict(given)
+        for callback in trainer.callbacks:
+            callback.on_save_checkpoint(trainer, model, checkpoint)
+        model.on_save_checkpoint(checkpoint)
+        return {name: value for name, value in checkpoint.items() if name not in given}
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is dict:
+        return all(type(key) in (str, int) and _is_plain(each) for key, each in value.items())
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, torch.Tensor) or type(value) in (bool, int, float, str)
