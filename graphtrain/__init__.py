@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from graphtrain.graph.elements import Node as Node
     from graphtrain.graph.elements import Problem as Problem
     from graphtrain.graph.fit import fit as fit
+    from graphtrain.names import suggestion as suggestion
     from graphtrain.nodes._optimizers import optimizers_of as optimizers_of
     from graphtrain.nodes._optimizers import parameters_of as parameters_of
     from graphtrain.nodes._training_step import CallsTrainingStep as CallsTrainingStep
     from graphtrain.nodes._training_step import loss_and_metrics as loss_and_metrics
+    from graphtrain.nodes.end_evaluation import put_back as put_back
     from graphtrain.nodes.train_batch import TrainBatch as TrainBatch
     from graphtrain.program.factories import Factory as Factory
     from graphtrain.program.whole_run import PlannedRun as PlannedRun
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from graphtrain.report.values import Min as Min
     from graphtrain.report.values import Sum as Sum
     from graphtrain.report.values import described as described
+    from graphtrain.storage.named import checkpoint_folder as checkpoint_folder
     from graphtrain.trainer.trainer import Trainer as Trainer
 
 # Imported on first use: some need torch, whose import takes about a second, one the command line, some read TOML.
@@ -80,6 +83,7 @@ _LATE = {
     "Text": "graphtrain.report.logger",
     "TrainBatch": "graphtrain.nodes.train_batch",
     "Trainer": "graphtrain.trainer.trainer",
+    "checkpoint_folder": "graphtrain.storage.named",
     "described": "graphtrain.report.values",
     "fit": "graphtrain.graph.fit",
     "joined": "graphtrain.report.rows",
@@ -87,7 +91,9 @@ _LATE = {
     "main": "graphtrain.command.program",
     "optimizers_of": "graphtrain.nodes._optimizers",
     "parameters_of": "graphtrain.nodes._optimizers",
+    "put_back": "graphtrain.nodes.end_evaluation",
     "rank_local": "graphtrain.data.loaders",
+    "suggestion": "graphtrain.names",
 }
 
 

@@ -71,7 +71,22 @@ def end_evaluation(
 
 
 def put_back(model: Module, training_state: Mapping[str, Any], data: Any = None) -> None:
-    """Put back what `begin_evaluation` has set aside: modes, buffers, random numbers, and the generators of data."""
+    """Put back what `begin_evaluation` has set aside: modes, buffers, random numbers, and the generators of data.
+
+    It is for a kind of your own in place of `end_evaluation`.
+
+    Arguments:
+        training_state: what `begin_evaluation` has written.
+        data: what holds the generators, as `fixed_data` does. Default: none are put back.
+
+    >>> from graphtrain import Graph
+    >>> @node(writes="metrics", effects="train", synchronises=True)
+    ... def end_quietly(model, training_state):
+    ...     put_back(model, training_state)
+    ...     return {}
+    >>> Graph.load("evaluate").replace("end_evaluation", end_quietly).check()
+    []
+    """
     own = training_state.get("buffers", {})
     for name, buffer in model.named_buffers():
         if name in own and own[name].shape == buffer.shape:  # a cache may have grown

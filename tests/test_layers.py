@@ -73,6 +73,15 @@ WITHOUT = {
         ("graphtrain/report/tensorboard.py", "tests/report/test_tensorboard.py"),
         ("TensorBoard", "tensorboard", "--tensorboard"),
     ),
+    "lightning": Removal(
+        (
+            "graphtrain/adapters/lightning*.py",
+            "graphtrain/command/from_lightning.py",
+            *(f"tests/adapters/{name}.py" for name in ("modules", "peer", "rows", "test_lightning", "test_rows")),
+            *(f"tests/adapters/test_{name}.py" for name in ("command", "flags", "packages")),
+        ),
+        ("--lightning", "from-lightning", "graphtrain.adapters.lightning", "lightning=", "lightning_flags"),
+    ),
     "transformers": Removal(
         ("graphtrain/adapters/transformers.py", "graphtrain/adapters/_training_arguments.py", "tests/adapters/*.py"),
         ("hugging-face",),
@@ -286,15 +295,6 @@ def test_imports_point_one_way(package: str) -> None:
     assert [pair for pair in against_the_order(MODULES) if package_of(pair[0]) == package] == []
 
 
-# What an adapter needs and the public API lacks: a hint for a misspelt name, the folder that a name of a checkpoint
-# stands for, and the modes of layers after an evaluation.
-NOT_PUBLIC_YET = {
-    "adapters.lightning_flags": {"suggestion"},
-    "adapters.lightning": {"checkpoint_folder"},
-    "adapters.lightning_nodes": {"put_back"},
-}
-
-
 @pytest.mark.parametrize(
     "module", sorted(name for name in MODULES if within(name, GALLERY) or name.startswith(f"{ADAPTERS}."))
 )
@@ -302,7 +302,7 @@ def test_a_procedure_and_an_adapter_import_what_users_can_import(module: str) ->
     folder = f"graphtrain.{module.rpartition('.')[0]}"
     for statement in ast.walk(MODULES[module]):
         if isinstance(statement, ast.ImportFrom) and within(statement.module or "", "graphtrain"):
-            names = {alias.name for alias in statement.names} - NOT_PUBLIC_YET.get(module, set())
+            names = {alias.name for alias in statement.names}
             if not within(statement.module or "", folder) and names:
                 assert statement.module == "graphtrain"
                 assert names <= {*dir(graphtrain)}

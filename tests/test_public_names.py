@@ -38,6 +38,7 @@ NAMES = (
     "Trainer",
     "Trigger",
     "UsageError",
+    "checkpoint_folder",
     "copy_of",
     "derived_clock",
     "described",
@@ -49,6 +50,8 @@ NAMES = (
     "optimizers_of",
     "parameters_of",
     "progress",
+    "put_back",
+    "suggestion",
 )
 
 

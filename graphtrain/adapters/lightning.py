@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,19 +21,30 @@ from lightning.pytorch.core.optimizer import (
     _configure_schedulers_automatic_opt,
     _configure_schedulers_manual_opt,
 )
+from lightning.pytorch.trainer.states import TrainerFn
 from safetensors.torch import load_file
 
-from graphtrain import STOP, Graph, PlannedRun, UsageError, described
+from graphtrain import STOP, Graph, PlannedRun, UsageError, checkpoint_folder, described
 from graphtrain.adapters import lightning_nodes as nodes
-from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_flags, with_flags
-from graphtrain.adapters.lightning_trainer import ModuleTrainer, overridden
-from graphtrain.storage.named import checkpoint_folder
+from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_done, check_flags, with_flags
+from graphtrain.adapters.lightning_trainer import ModuleTrainer, base_of, overridden
 
 _COUNTS = {"epoch": "next_batch.epoch", "step": "step.steps"}
+_BATCH = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+_MOMENTS = ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")
 _STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
 _LOADERS = {"train": "train_dataloader", "validate": "val_dataloader", "test": "test_dataloader"}
 
+_NEVER = {
+    "on_exception": "an exception is raised from `graphtrain.Trainer.run` as it is, so catch it there",
+    **dict.fromkeys(
+        ("on_sanity_check_start", "on_sanity_check_end"), "the overlay `sanity` is a check before training"
+    ),
+    **{f"on_{name}": f"since Lightning 2 it is `on_train_{name}`" for name in _MOMENTS[1:5]},
+    **dict.fromkeys(("on_pretrain_routine_start", "on_pretrain_routine_end"), "since Lightning 2 it is `on_fit_start`"),
+    "tbptt_split_batch": "the overlay `tbptt` splits batches",
+}
 _OF_LIGHTNING_1 = {
     "optimizer_idx": "a node for each optimizer, as in the graphs `gan` and `yielding`",
     "hiddens": "a slot that the step writes, with the overlay `split_batch`",
@@ -76,15 +88,18 @@ def setup(
     ([], <Node finish: after = "2 epochs">)
     """
     check_flags(trainer_flags)
-    for value, expected in ((module, LightningModule), (datamodule, LightningDataModule)):
-        if value is not None and not isinstance(value, expected):
+    check_done(trainer_flags)
+    if stage not in ("fit", "test", "predict"):
+        raise UsageError(f"stage={stage!r} is no graph of a module", 'use "fit", "test" or "predict"')
+    for value, expected in ((module, "LightningModule"), (datamodule, "LightningDataModule")):
+        if value is not None and base_of(value, expected) is None:
             hint = f"make one: {value.__name__}(...)" if isinstance(value, type) else ""
-            raise UsageError(f"lightning.setup takes a {expected.__name__}; got {described(value)}", hint)
+            raise UsageError(f"lightning.setup takes a {expected}; got {described(value)}", hint)
     for name, here in _OF_LIGHTNING_1.items():
         if name in inspect.signature(module.training_step).parameters:
             raise UsageError(f"`training_step` takes `{name}`, which Lightning 2 does not give", f"here it is {here}")
     trainer = ModuleTrainer(module, trainer_flags)
-    trainer.datamodule = datamodule
+    trainer.datamodule, trainer.runs = datamodule, TrainerFn(stage)
     pairs = _callbacks(trainer, trainer_flags.get("callbacks"))
     flags: dict[str, Any] = {**trainer_flags, "callbacks": pairs}
     owners: list[Any] = [owner for owner in (datamodule, module) if owner is not None]
@@ -92,15 +107,27 @@ def setup(
         owner.trainer = trainer
     for owner in owners:
         owner.prepare_data()
-        owner.setup(stage)
+    _warn_of_what_is_never_called(trainer)
+    if datamodule is not None:
+        datamodule.setup(stage)
     for callback in trainer.callbacks:
         callback.setup(trainer, module, stage)
+    module.setup(stage)
+    if overridden(module, "configure_sharded_model"):
+        module.configure_sharded_model()
     module.configure_model()
     if ckpt_path is not None:
         _load_weights(module, ckpt_path)
     if stage in ("test", "predict"):
         return _alone(trainer, stage)
     return _fitting(trainer, flags, train_dataloaders, val_dataloaders)
+
+
+def _warn_of_what_is_never_called(trainer: ModuleTrainer) -> None:
+    for owner in (*trainer.owners, trainer.model):
+        for hook, here in _NEVER.items():
+            if overridden(owner, hook):
+                warnings.warn(f"`{hook}` of {type(owner).__name__} is never called: {here}", stacklevel=3)
 
 
 def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -213,11 +240,11 @@ def training_step(model: Any, batch: Any, batch_index: int, epoch: int, step: in
     trainer.losses = [trainer.losses[0] + 1, trainer.losses[1] + (loss is not None)]
     more = {name: value for name, value in output.items() if name != "loss"} if isinstance(output, Mapping) else {}
     trainer.output = {} if loss is None else {"loss": loss.detach() / share if share > 1 else loss.detach(), **more}
-    if loss is not None and automatic:
+    if loss is not None and automatic and not trainer.closes:
         trainer.recorder = recorder
         trainer.call("on_before_backward", loss / share if share > 1 else loss)
         trainer.recorder = None
-    elif loss is not None:
+    elif loss is not None and not automatic:
         loss = {"loss": loss.detach()}
     return (loss, STOP) if trainer.should_stop else loss
 
@@ -269,28 +296,47 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     resources |= {"not_state": ["model._metric_attributes"]}
     if (move := transfer(trainer)) is not None:
         resources["transfer"] = move
-    for name in ("accumulate_grad_batches", "gradient_clip_val"):
-        if not automatic and flags.get(name) not in (None, 1 if name.startswith("acc") else None):
-            raise UsageError(
-                f"{name}={flags[name]!r}, and the module steps its optimizers itself, so no node does that",
-                "do it in `training_step`, or let automatic_optimization be True",
-            )
-    base = "manual" if not automatic else "lbfgs" if isinstance(optimizers[0], torch.optim.LBFGS) else "fit"
-    graph = planned if base == "fit" else with_flags(Graph.load(base), flags, batches)
+    graph = _based(trainer, planned, flags, batches)
     if len(names) > 1:
         graph = graph.set("step", reads={"optimizer": names})
     # Where the module steps, Lightning counts batches.
     every = graph.nodes["log"].parameters["every"] if automatic else f"{trainer.log_every_n_steps} batches"
     graph = graph.replace("log", nodes.ModuleLog, every=every)
-    if overridden(module, "on_save_checkpoint") or overridden(module, "on_load_checkpoint"):
-        resources["checkpoint_hooks"] = nodes.CheckpointHooks(module)
+    own_states = any(overridden(owner, name) for owner in trainer.owners for name in ("state_dict", "load_state_dict"))
+    if own_states or trainer.calls("on_save_checkpoint") or trainer.calls("on_load_checkpoint"):
+        resources["checkpoint_hooks"] = nodes.CheckpointHooks(trainer)
     graph = _schedules(_training(graph, trainer), trainer, resources)
     if val is not None:
         resources |= {"val_data": val, "validation_step": evaluation_step}
         body = graph.nodes["validate"].body
         assert body is not None, "it is that of `fit`"
-        graph = graph.set("validate", graph=_evaluation(body, trainer, "validate", "eval_batch", "end_evaluation"))
+        graph = graph.set("validate", graph=_evaluation(body, trainer, "validate", "end_evaluation"))
+        if automatic and overridden(module, "on_validation_model_zero_grad"):
+            name = "on_validation_model_zero_grad"
+            reads = {**_COUNTS, **({"waiting": "accumulate.count"} if "accumulate" in graph.nodes else {})}
+            graph = graph.insert(name, nodes.ModuleHook, before="validate", hook=name, reads=reads)
+    if "on_train_batch_start" in graph.nodes:  # after everything that is on the way of a batch
+        graph = graph.guard("epoch_skipped", "on_train_batch_start.skips")
+        graph = graph.connect("on_train_batch_start", "decide", when="epoch_skipped")
     return graph, resources
+
+
+def _based(trainer: ModuleTrainer, planned: Graph, flags: dict[str, Any], batches: int | None) -> Graph:
+    """The graph of the trainer's flags: `fit`, or one in which the module or the optimizer steps itself."""
+    automatic = trainer.model.automatic_optimization
+    base = "manual" if not automatic else "lbfgs" if isinstance(trainer.optimizers[0], torch.optim.LBFGS) else "fit"
+    for name in ("accumulate_grad_batches", *(["gradient_clip_val"] if not automatic else [])):
+        if base != "fit" and flags.get(name) not in (None, 1 if name.startswith("acc") else None):
+            stepper = "the module steps its optimizers itself" if not automatic else "LBFGS steps with every batch"
+            raise UsageError(
+                f"{name}={flags[name]!r}, and {stepper}, so no node does that",
+                "do it in `training_step`, or let automatic_optimization be True",
+            )
+    kept = {name: value for name, value in flags.items() if not (base == "lbfgs" and name.startswith("gradient_clip"))}
+    graph = planned if base == "fit" else with_flags(Graph.load(base), kept, batches)
+    if base == "lbfgs":
+        graph = graph.replace("step", nodes.ModuleClosureStep, reads=_BATCH)
+    return graph
 
 
 def _optimizers(trainer: ModuleTrainer) -> list[Any]:
@@ -321,34 +367,28 @@ def _optimizers(trainer: ModuleTrainer) -> list[Any]:
 def _hook(graph: Graph, name: str, place: str = "", stage: str = "train", reads: Any = None) -> Graph:
     """A graph with a node that calls a hook at a place of the same name, or at another."""
     inputs = {**_COUNTS, **({"batch_index": "next_batch.batch_index"} if "_batch_" in name else {}), **(reads or {})}
-    return graph.hook(place or name, nodes.ModuleHook, name=name, hook=name, stage=stage, reads=inputs)
+    use = nodes.BatchStart if name == "on_train_batch_start" else nodes.ModuleHook
+    return graph.hook(place or name, use, name=name, hook=name, stage=stage, reads=inputs)
 
 
 def _training(graph: Graph, trainer: ModuleTrainer) -> Graph:
     """A graph with a node for each hook of training that is overridden."""
     module, automatic = trainer.model, "train_batch" in graph.nodes
-    places = {
-        "on_fit_start": "on_train_start",
-        "on_train_start": "",
-        "on_train_epoch_start": "",
-        "on_train_batch_start": "",
-    }
-    places |= {"on_train_end": "", "on_fit_end": "on_train_end"}
-    of_steps = {"on_after_backward": "", "on_before_optimizer_step": "", "on_before_zero_grad": ""}
-    places |= of_steps if automatic else {}
-    for name, place in places.items():
-        if trainer.calls(name):
-            reads = {"epoch": "begin_epoch.runs - 1"} if name == "on_train_epoch_start" else None
-            graph = _hook(graph, name, place, reads=reads)
+    names = ["on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_batch_start"]
+    names += ["on_train_end", "on_fit_end", "teardown"]
+    names += ["on_after_backward", "on_before_optimizer_step", "on_before_zero_grad"] if automatic else []
+    places = {"on_fit_start": "on_train_start", "on_fit_end": "on_train_end", "teardown": "on_train_end"}
+    for name in filter(trainer.calls, names):
+        reads = {"epoch": "begin_epoch.runs - 1"} if name == "on_train_epoch_start" else None
+        graph = _hook(graph, name, places.get(name, ""), reads=reads)
     if automatic:
         graph = graph.set("train_batch", skip_none=True)
         if overridden(module, "backward"):
             graph = graph.replace("train_batch", nodes.ModuleBatch, reads={"window": "accumulate.window"})
-        counts = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
         if overridden(module, "optimizer_step"):
-            graph = graph.replace("step", nodes.ModuleStep, reads=counts)
+            graph = graph.replace("step", nodes.ModuleStep, reads=_BATCH)
         if overridden(module, "optimizer_zero_grad"):
-            graph = graph.replace("zero_grad", nodes.zero_grad, reads=counts)
+            graph = graph.replace("zero_grad", nodes.zero_grad, reads=_BATCH)
         if overridden(module, "configure_gradient_clipping"):
             graph = graph.replace("clip", nodes.clip)
     return graph
@@ -392,23 +432,21 @@ def _schedules(graph: Graph, trainer: ModuleTrainer, resources: dict[str, Any]) 
     return graph
 
 
-def _evaluation(graph: Graph, trainer: ModuleTrainer, stage: str, batch: str, end: str) -> Graph:
+def _evaluation(graph: Graph, trainer: ModuleTrainer, stage: str, end: str) -> Graph:
     """A graph that evaluates, or predicts, with a node for each hook of the stage, and the row of the module."""
-    word = {"validate": "validation"}.get(stage, stage)
+    word = nodes.STAGES[stage]
     zero = {"epoch": "0", "step": "0"}
-    chain = {
-        f"on_{word}_start": f"on_{word}_start",
-        f"on_{word}_epoch_start": f"on_{word}_start",
-        f"on_{word}_batch_start": f"on_{word}_batch_start",
-        f"on_{word}_batch_end": f"on_{word}_batch_end",
-        f"on_{word}_epoch_end": f"on_{word}_epoch_end",
-        f"on_{word}_end": f"on_{word}_epoch_end",
-    }
-    for name, place in chain.items():
-        if trainer.calls(name):
+    if overridden(trainer.model, f"on_{word}_model_eval"):
+        graph = graph.hook(f"on_{word}_start", nodes.model_eval, name=f"on_{word}_model_eval", stage=stage)
+    for moment in _MOMENTS:
+        if trainer.calls(name := f"on_{word}_{moment}"):
+            place = {"epoch_start": "start", "end": "epoch_end"}.get(moment, moment)
             loader = {"loader": "next_batch.loader"} if "_batch_" in name else {}
-            graph = _hook(graph, name, place, stage, {**zero, **loader})
-    return graph.replace(end, nodes.end_evaluation, stage=stage) if stage != "predict" else graph
+            graph = _hook(graph, name, f"on_{word}_{place}", stage, {**zero, **loader})
+    graph = graph.replace(end, nodes.end_evaluation, stage=stage) if stage != "predict" else graph
+    if stage != "validate" and trainer.calls("teardown"):
+        graph = graph.insert("teardown", nodes.ModuleHook, after=end, hook="teardown", stage=stage, reads=zero)
+    return graph
 
 
 def _alone(trainer: ModuleTrainer, stage: str) -> tuple[Graph, dict[str, Any]]:
@@ -420,5 +458,10 @@ def _alone(trainer: ModuleTrainer, stage: str) -> tuple[Graph, dict[str, Any]]:
     resources = {"model": trainer.model, f"{stage}_data": data, f"{stage}_step": function}
     if (move := transfer(trainer)) is not None:
         resources["transfer"] = move
-    names = ("eval_batch", "end_evaluation") if stage == "test" else ("predict_batch", "end_prediction")
-    return _evaluation(Graph.load(stage), trainer, stage, *names), resources
+    loaders = [*data.values()] if isinstance(data, Mapping) else [data]
+    limit = trainer.limit_test_batches if stage == "test" else trainer.limit_predict_batches
+    batches = [min(_length(each), limit if isinstance(limit, int) else math.inf) for each in loaders]
+    setattr(trainer, f"num_{stage}_batches", batches)
+    setattr(trainer, f"{stage}_dataloaders", data)
+    graph = _evaluation(Graph.load(stage), trainer, stage, "end_evaluation" if stage == "test" else "end_prediction")
+    return (graph if limit == 1.0 and isinstance(limit, float) else graph.set("next_batch", limit=limit)), resources

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphtrain import Graph, UsageError
-from graphtrain.names import suggestion
+from graphtrain import Graph, UsageError, suggestion
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def _set(node: str, **parameters: Any) -> list[GraphEdit]:
     return [GraphEdit("set", (node,), parameters)]
 
 
-def _ending(_: Any, given: Given) -> Edits:
+def _ending(_: Any, given: Given) -> list[GraphEdit]:
     epochs, steps, time = (given.get(name) for name in ("max_epochs", "max_steps", "max_time"))
     after = [f"{epochs} epochs"] if epochs not in (None, -1) else []
     after += [f"{steps} steps"] if steps not in (None, -1) else []
@@ -80,14 +79,6 @@ def _limit(node: str, value: Any, batches: int | None) -> Edits:
     # Lightning rounds a share down as it is in binary: 0.29 of 100 batches are 28.
     share = int(value * batches) if isinstance(value, float) and batches else value
     return _set(node, limit=share)
-
-
-def _limit_train(value: Any, given: Given) -> Edits:
-    return _limit("next_batch", value, given.get("batches"))
-
-
-def _limit_val(value: Any, given: Given) -> Edits:
-    return _set("validate", every="never") if value == 0 else _limit("validate/next_batch", value, None)
 
 
 def _validations(_: Any, given: Given) -> Edits:
@@ -175,10 +166,6 @@ def _early_stopping(arguments: Given, given: Given) -> list[GraphEdit]:
     return edits
 
 
-def _learning_rates(arguments: Given, given: Given) -> list[GraphEdit]:
-    return []  # every row of `log` has `lr`
-
-
 def _accumulation(arguments: Given, given: Given) -> list[GraphEdit]:
     scheduling: dict[int, int] = dict(sorted((arguments.get("scheduling") or {}).items()))
     text = str(scheduling.pop(0, 1))
@@ -194,19 +181,13 @@ def _weight_averaging(arguments: Given, given: Given) -> list[GraphEdit]:
     return [*added, *_set("swa", from_=f"{first} epochs")]
 
 
-def _timer(arguments: Given, given: Given) -> list[GraphEdit]:
-    edits = _ending(None, {**given, "max_time": arguments.get("duration")})
-    assert isinstance(edits, list), "an ending is an edit"
-    return edits
-
-
 CALLBACKS: Mapping[str, Callable[[Given, Given], list[GraphEdit]]] = {
     "ModelCheckpoint": _model_checkpoint,
     "EarlyStopping": _early_stopping,
-    "LearningRateMonitor": _learning_rates,
+    "LearningRateMonitor": lambda arguments, given: [],  # every row of `log` has `lr`
     "GradientAccumulationScheduler": _accumulation,
     "StochasticWeightAveraging": _weight_averaging,
-    "Timer": _timer,
+    "Timer": lambda arguments, given: _ending(None, {**given, "max_time": arguments.get("duration")}),
 }
 """The callbacks that are edits, by the names of their classes."""
 
@@ -244,10 +225,24 @@ ELSEWHERE: Mapping[str, str] = {
 }
 """Arguments of the Trainer that no edit of a graph is, with where it is done."""
 
+# Of those that would change the run, the values with which there is nothing to do.
+_DONE: Mapping[str, tuple[Any, ...]] = {
+    "devices": ("auto", 1, "1", [0]),
+    "num_nodes": (1,),
+    "strategy": ("auto", "single_device"),
+    "sync_batchnorm": (False,),
+    "plugins": (None, []),
+    "deterministic": (None, False),
+    "detect_anomaly": (False,),
+    "reload_dataloaders_every_n_epochs": (0,),
+}
+
 FLAGS: Mapping[str, Callable[[Any, Given], Edits]] = {
     **dict.fromkeys(("max_epochs", "max_steps", "max_time"), _ending),
-    "limit_train_batches": _limit_train,
-    "limit_val_batches": _limit_val,
+    "limit_train_batches": lambda value, given: _limit("next_batch", value, given.get("batches")),
+    "limit_val_batches": lambda value, given: (
+        _limit("validate/next_batch", value, None) if value != 0 else _set("validate", every="never")
+    ),
     "overfit_batches": lambda value, given: _set("next_batch", overfit=value) if value else [],
     "fast_dev_run": _dry,
     **dict.fromkeys(("val_check_interval", "check_val_every_n_epoch"), _validations),
@@ -271,6 +266,17 @@ def check_flags(names: Iterable[str]) -> None:
     for name in names:
         if name not in FLAGS:
             raise UsageError(f"Lightning's Trainer has no argument `{name}`", suggestion(name, FLAGS))
+
+
+def check_done(flags: Given) -> None:
+    """Refuse a value that asks for what no edit of a graph is and would change the run.
+
+    Raises:
+        UsageError: there is one, with where it is done.
+    """
+    for name, done in _DONE.items():
+        if name in flags and flags[name] not in done:
+            raise UsageError(f"{name}={flags[name]!r} is nothing that the graph does", ELSEWHERE[name])
 
 
 def edits_of(flags: Given, batches: int | None = None) -> dict[str, Edits]:

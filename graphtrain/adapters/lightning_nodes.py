@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 
-from graphtrain import CallsTrainingStep, StepFunction, Trigger, UsageError, node, progress
-from graphtrain.nodes.end_evaluation import put_back
+from graphtrain import END_EPOCH, CallsTrainingStep, StepFunction, Trigger, UsageError, node, progress, put_back
 
 
 @node(name="lightning_hook")
@@ -17,25 +17,21 @@ class ModuleHook:
     Arguments:
         hook: its name.
         stage: "train", "validate", "test" or "predict". Default: "train".
+
+    Reads:
+        waiting: how many batches of a window have no step yet, where it is not called then. Default: none.
     """
 
     hook: str = ""
     stage: str = "train"
 
     def __call__(
-        self,
-        model: Any,
-        epoch: int,
-        step: int,
-        recorder: Any,
-        batch: Any = None,
-        batch_index: int = 0,
-        loader: str = "",
-        optimizer: Any = None,
-    ) -> None:
+        self, model: Any, epoch: int, step: int, recorder: Any, batch: Any = None, batch_index: int = 0,
+        loader: str = "", optimizer: Any = None, waiting: int = 0,
+    ) -> None:  # fmt: skip
         trainer, is_of_batch = model.trainer, "_batch_" in self.hook
         args: tuple[Any, ...] = ()
-        if is_of_batch and batch is None:
+        if waiting or (is_of_batch and batch is None):
             return
         trainer.epoch_ends = self.hook.endswith("_end") and not is_of_batch
         trainer.at(self.stage, epoch, step, batch_index, is_last=trainer.is_last_batch)
@@ -46,14 +42,35 @@ class ModuleHook:
             args = (*ended, batch, batch_index, *([trainer.loader] if trainer.loader is not None else []))
         elif self.hook in ("on_before_optimizer_step", "on_before_zero_grad"):
             args = (optimizer,)
+        elif self.hook == "teardown":
+            args = ({"train": "fit"}.get(self.stage, self.stage),)
         with torch.set_grad_enabled(self.stage == "train"):
-            if trainer.call(self.hook, *args) == -1 and self.hook == "on_train_batch_start":
-                raise UsageError(
-                    "`on_train_batch_start` returned -1, which ended the epoch in Lightning",
-                    "return (loss, graphtrain.END_EPOCH) from the step function that ends it",
-                )
+            trainer.answer = trainer.call(self.hook, *args)
         trainer.loader = trainer.recorder = None
         trainer.epoch_ends = False
+
+
+@node(name="lightning_batch_start")
+class BatchStart(ModuleHook):
+    """Call `on_train_batch_start`; where the model's returns -1, this batch and the rest of the epoch are passed.
+
+    Guard fields:
+        skips: True if it did with this batch.
+    """
+
+    hook: str = "on_train_batch_start"
+    skips: bool = progress(False)
+    asking: str = progress("", in_digest=False)
+
+    def setup(self, asks: Any) -> None:
+        """Take the call by which the end of the epoch is asked for."""
+        self._asks = asks
+
+    def __call__(self, model: Any, epoch: int, step: int, recorder: Any, batch: Any, batch_index: int) -> None:  # type: ignore[override]
+        super().__call__(model, epoch, step, recorder, batch, batch_index)
+        self.skips = batch is not None and model.trainer.answer == -1
+        if self.skips:
+            self._asks(END_EPOCH)
 
 
 @node(name="lightning_log", observer=True, synchronises=True)
@@ -69,7 +86,7 @@ class ModuleLog:
     def __call__(self, model: Any, recorder: Any, optimizer: Any = None, checkpoint_hooks: Any = None) -> None:
         groups = [group for each in model.trainer.optimizers for group in each.param_groups]
         rates = {"lr" if number == 0 else f"lr/{number}": float(group["lr"]) for number, group in enumerate(groups)}
-        row = {**recorder.means("train").take("log"), **rates, **model.trainer.step_row()}
+        row = {**recorder.means("train").take("log"), **rates, **model.trainer.row("train", on_step=True)}
         recorder.row(row)
 
 
@@ -87,10 +104,23 @@ def epoch_end(model: Any, recorder: Any, epoch: int) -> None:
             f"`training_step` returned None for each of the {batches} batches of an epoch, so nothing was trained",
             "return the loss; a step that runs backward itself needs automatic_optimization = False",
         )
-    trainer.step_row()
+    trainer.row("train", on_step=True)
     if row := trainer.end_epoch("train", recorder):
         recorder.row(row)
     trainer.losses = [0, 0]
+
+
+def _set_modes(modes: dict[torch.nn.Module, bool]) -> None:
+    for module, training in modes.items():
+        module.training = training
+
+
+@node(name="lightning_model_eval", effects="eval")
+def model_eval(model: Any, training_state: dict[str, Any], *, stage: str = "validate") -> None:
+    """Call `on_validation_model_eval` of the model, or that of another stage, in place of `eval`."""
+    _set_modes({module: training_state["modes"].get(name, True) for name, module in model.named_modules()})
+    model.trainer.stage = stage
+    model.trainer.call(f"on_{STAGES[stage]}_model_eval")
 
 
 @node(name="lightning_end_evaluation", writes="metrics", effects="train", synchronises=True)
@@ -102,7 +132,12 @@ def end_evaluation(
     with torch.no_grad():
         row: dict[str, float] = trainer.end_epoch(stage, recorder)
     recorder.means({"validate": "val"}.get(stage, stage)).take("whole")
+    evaluating = {module: module.training for module in model.modules()}
     put_back(model, training_state, fixed_data)
+    hook = f"on_{STAGES[stage]}_model_train"
+    if trainer.calls(hook):  # the modes are those that it sets
+        _set_modes(evaluating)
+        trainer.call(hook)
     trainer.stage = "train"
     if row:
         recorder.row(row)
@@ -120,6 +155,41 @@ class ModuleBatch(CallsTrainingStep):
         model.backward(result if window == 1 else result / window)
         self._means.add(result.detach(), samples)
         return result.detach()
+
+
+@node(name="lightning_closure_step", writes="loss", effects=("zero_grad", "backward", "clip", "step"))
+class ModuleClosureStep(CallsTrainingStep):
+    """Let the optimizer step with a closure that does, each time, what Lightning does, with every hook of the model.
+
+    Guard fields:
+        steps: steps taken since the start.
+    """
+
+    steps: int = progress(0, adds=1)
+
+    def __call__(
+        self, model: Any, batch: Any, training_step: StepFunction, samples: int, optimizer: Any, epoch: int,
+        batch_index: int, recorder: Any,
+    ) -> Any:  # fmt: skip
+        trainer, losses = model.trainer, []
+
+        def evaluate() -> Any:
+            loss = self.result_of(training_step, model, batch)
+            trainer.recorder = recorder
+            trainer.call("on_before_zero_grad", optimizer)
+            model.optimizer_zero_grad(epoch, batch_index, optimizer)
+            trainer.call("on_before_backward", loss)
+            model.backward(loss)
+            trainer.call("on_after_backward")
+            losses.append(loss.detach())
+            return loss
+
+        trainer.closes = True
+        model.optimizer_step(epoch, batch_index, trainer._lightning_optimizers[0], evaluate)
+        trainer.closes, trainer.recorder = False, None
+        self._means.add(losses[0], samples)
+        self.steps += 1
+        return losses[0]
 
 
 @node(name="lightning_step", effects="step")
@@ -142,8 +212,7 @@ class ModuleStep:
 @node(name="lightning_clip", effects="clip")
 def clip(model: Any, optimizer: Any) -> None:
     """Call `configure_gradient_clipping` of the model."""
-    value, algorithm = model.trainer.gradient_clip_val, model.trainer.gradient_clip_algorithm
-    model.configure_gradient_clipping(optimizer, gradient_clip_val=value, gradient_clip_algorithm=algorithm)
+    model.trainer.clip(optimizer)
 
 
 @node(name="lightning_zero_grad", effects="zero_grad")
@@ -175,20 +244,52 @@ def schedule(
     model.lr_scheduler_step(scheduler, metrics[monitor] if monitor is not None else None)
 
 
-class CheckpointHooks:
-    """A resource whose state is what `on_save_checkpoint` of the module adds; `on_load_checkpoint` gets it back."""
+STAGES = {"validate": "validation", "test": "test", "predict": "predict"}  # in the names of hooks
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
+
+class CheckpointHooks:
+    """A resource whose state is what the hooks of saving add to a checkpoint; those of loading get it back."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
 
     def state_dict(self) -> dict[str, Any]:
-        """What the hook adds to a checkpoint."""
-        trainer = self._module.trainer
-        known = {"epoch": trainer.current_epoch, "global_step": trainer.global_step, "state_dict": {}}
-        added = dict(known)
-        self._module.on_save_checkpoint(added)
-        return {name: value for name, value in added.items() if name not in known}
+        """What `on_save_checkpoint` adds, and what `state_dict` of callbacks and of the datamodule returns."""
+        added = self._added()
+        if others := [name for name, value in added.items() if not _is_plain(value)]:
+            warnings.warn(
+                f"on_save_checkpoint adds {', '.join(others)}, which is no plain data and is not saved: a resume gives "
+                "the hook of loading what the module that is set up then would add",
+                stacklevel=2,
+            )
+        states = {str(number): owner.state_dict() for number, owner in enumerate(self._trainer.owners)}
+        return {"states": states, "added": {name: value for name, value in added.items() if name not in others}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Call the hook of loading."""
-        self._module.on_load_checkpoint({"state_dict": self._module.state_dict(), **state})
+        """Call the hooks of loading."""
+        trainer = self._trainer
+        checkpoint = {"state_dict": trainer.model.state_dict(), **self._added(), **state["added"]}
+        for owner, own in zip(trainer.owners, state["states"].values(), strict=True):
+            owner.load_state_dict(own)
+        for callback in trainer.callbacks:
+            callback.on_load_checkpoint(trainer, trainer.model, checkpoint)
+        trainer.model.on_load_checkpoint(checkpoint)
+
+    def _added(self) -> dict[str, Any]:
+        """What the hooks of saving add to what Lightning has in a checkpoint."""
+        trainer, model = self._trainer, self._trainer.model
+        given = {"epoch": trainer.current_epoch, "global_step": trainer.global_step, "state_dict": model.state_dict()}
+        given[model.CHECKPOINT_HYPER_PARAMS_KEY] = dict(model.hparams)
+        checkpoint = dict(given)
+        for callback in trainer.callbacks:
+            callback.on_save_checkpoint(trainer, model, checkpoint)
+        model.on_save_checkpoint(checkpoint)
+        return {name: value for name, value in checkpoint.items() if name not in given}
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is dict:
+        return all(type(key) in (str, int) and _is_plain(each) for key, each in value.items())
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, torch.Tensor) or type(value) in (bool, int, float, str)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn, TrainerState, TrainerStatus
 from lightning.pytorch.utilities import GradClipAlgorithmType
 from lightning.pytorch.utilities.data import extract_batch_size
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torchmetrics import Metric
 
@@ -33,13 +35,37 @@ _HERE = {
     "early_stopping_callbacks": "the node `early_stop`",
     "profiler": "`--time-nodes`",
     "scaler": "the node `unscale` of the overlay `fp16`",
+    "val_check_batch": "the guard `val_check_batch`",
+    "num_sanity_val_batches": "the overlay `sanity`",
+    "distributed_sampler_kwargs": "`graphtrain.Loader`, whose batches are divided among processes",
+    "init_module": '`with torch.device("cuda"):`, around what makes the module',
+    **dict.fromkeys(("validate_loop", "test_loop", "predict_loop"), "the graphs `evaluate`, `test` and `predict`"),
+    **dict.fromkeys(("accelerator", "device_ids"), "`graphtrain.Trainer(..., device=...)`"),
 }
+
+# What Lightning's Trainer has as attributes of the names of its arguments, with what None stands for.
+_FLAGS: dict[str, Any] = {
+    **dict.fromkeys(("max_epochs", "max_steps", "min_epochs", "min_steps", "accumulate_grad_batches", "fast_dev_run")),
+    **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm", "check_val_every_n_epoch", "overfit_batches")),
+    **dict.fromkeys(("reload_dataloaders_every_n_epochs", "barebones", "enable_autolog_hparams")),
+    **dict.fromkeys((f"limit_{stage}_batches" for stage in ("train", "val", "test", "predict")), 1.0),
+    **{"log_every_n_steps": 50, "precision": "32-true", "val_check_interval": 1.0, "default_root_dir": "."},
+    "num_sanity_val_steps": 0,
+}
+
+
+def base_of(owner: Any, *names: str) -> type | None:
+    """The class of Lightning that an object extends, which the package pytorch_lightning has too; None if none."""
+    bases = (base for base in type(owner).__mro__ if base.__name__ in names)
+    return next((base for base in bases if base.__module__.startswith(("lightning.", "pytorch_lightning."))), None)
 
 
 def overridden(owner: Any, name: str) -> bool:
     """True if a module, a datamodule or a callback has its own method of a name."""
-    parent = Callback if isinstance(owner, Callback) else None
-    return callable(getattr(owner, name, None)) and is_overridden(name, owner, parent)
+    own = inspect.unwrap(getattr(owner, name, None))  # type: ignore[arg-type]
+    theirs = getattr(base_of(owner, "LightningModule", "LightningDataModule", "Callback"), name, None)
+    own = own.func if isinstance(own, functools.partial) else own
+    return callable(own) and getattr(own, "__code__", own) is not getattr(theirs, "__code__", None)
 
 
 class Logged:
@@ -56,11 +82,7 @@ class Logged:
     ) -> None:
         """Add a value: a tensor, or a metric of torchmetrics, of which `metric` of `how` is the name."""
         entry = self.entries.setdefault(key, {**how, "now": None, "total": None, "samples": 0})
-        if (
-            entry["reduce"] != how["reduce"]
-            or entry["on_step"] != how["on_step"]
-            or entry["on_epoch"] != how["on_epoch"]
-        ):
+        if any(entry[name] != how[name] for name in ("reduce", "on_step", "on_epoch")):
             raise UsageError(f"`self.log({key[1]!r}, ...)` was called with different arguments in `{key[0]}`")
         if isinstance(value, Metric):
             entry["now"] = value._forward_cache
@@ -78,12 +100,11 @@ class Logged:
             entry["total"] = torch.tensor(first, device=value.device)
         entry["total"] = _REDUCTIONS[reduction](entry["total"], value)
 
-    def values(
-        self, module: LightningModule, loader: int | None, *, on_step: bool
-    ) -> Iterator[tuple[str, str, Any, bool]]:
+    def values(self, module: LightningModule, *, on_step: bool) -> Iterator[tuple[str, str, Any, bool]]:
         """The name, the name in rows, the value and whether loggers get it: the last ones, or those of the epoch."""
-        for (_, name, of_loader), entry in self.entries.items():
-            if of_loader != loader or not entry["on_step" if on_step else "on_epoch"]:
+        loaders = [*dict.fromkeys(loader for _, _, loader in self.entries)]
+        for (_, name, loader), entry in sorted(self.entries.items(), key=lambda item: loaders.index(item[0][2])):
+            if not entry["on_step" if on_step else "on_epoch"]:
                 continue
             value = entry["now"] if on_step else _reduced(module, entry)
             if value is None:
@@ -112,6 +133,15 @@ def _without_graph(output: Any) -> Any:
     return output.detach() if isinstance(output, torch.Tensor) else output
 
 
+def _shows(made: Callable[[Any], Any], argument: str) -> Any:
+    """A method that shows what is made of its argument, which has a name."""
+
+    def show(self: Experiment, tag: str, value: Any = None, global_step: Any = None, **named: Any) -> None:
+        self._recorder().show({tag: made(named.get(argument, value))})
+
+    return show
+
+
 class Experiment:
     """What `self.logger.experiment` is: the calls of TensorBoard's writer that rows and texts of a run can hold."""
 
@@ -126,17 +156,9 @@ class Experiment:
         """Record values, each under `main_tag` and its name."""
         self._recorder().row({f"{main_tag}/{name}": float(value) for name, value in tag_scalar_dict.items()})
 
-    def add_text(self, tag: str, text_string: str, global_step: Any = None, **_: Any) -> None:
-        """Show a text."""
-        self._recorder().show({tag: Text(text_string)})
-
-    def add_image(self, tag: str, img_tensor: Any, global_step: Any = None, **_: Any) -> None:
-        """Show an image."""
-        self._recorder().show({tag: Image(torch.as_tensor(img_tensor))})
-
-    def add_histogram(self, tag: str, values: Any, global_step: Any = None, **_: Any) -> None:
-        """Show a histogram."""
-        self._recorder().show({tag: Histogram(torch.as_tensor(values))})
+    add_text = _shows(Text, "text_string")
+    add_image = _shows(lambda image: Image(torch.as_tensor(image)), "img_tensor")
+    add_histogram = _shows(lambda values: Histogram(torch.as_tensor(values)), "values")
 
     def _recorder(self) -> Any:
         if self._trainer.recorder is None:
@@ -176,54 +198,43 @@ class ModuleTrainer:
         flags: the arguments of Lightning's Trainer.
     """
 
-    barebones, is_global_zero, world_size, num_nodes, num_devices = False, True, 1, 1, 1
+    is_global_zero, world_size, num_nodes, num_devices, max_time = True, 1, 1, 1, None
     global_rank = local_rank = node_rank = 0
     sanity_checking = is_distributed = interrupted = received_sigterm = False
     progress_bar_callback = ckpt_path = None
 
     def __init__(self, module: LightningModule, flags: Mapping[str, Any]) -> None:
         self.model = self.lightning_module = module
-        self.max_steps, epochs = flags.get("max_steps", -1), flags.get("max_epochs")
-        self.max_epochs = epochs if epochs is not None else -1 if self.max_steps != -1 else 1000
-        self.min_epochs, self.min_steps = flags.get("min_epochs"), flags.get("min_steps")
-        self.accumulate_grad_batches = flags.get("accumulate_grad_batches", 1)
-        self.gradient_clip_val = flags.get("gradient_clip_val")
-        algorithm = flags.get("gradient_clip_algorithm")
+        arguments = inspect.signature(Trainer).parameters
+        given = {name: flags.get(name, arguments[name].default) for name in _FLAGS}
+        vars(self).update({name: _FLAGS[name] if value is None else value for name, value in given.items()})
+        epochs = -1 if given["max_steps"] != -1 else 1000
+        self.max_epochs = given["max_epochs"] if given["max_epochs"] is not None else epochs
+        algorithm = given["gradient_clip_algorithm"]
         self.gradient_clip_algorithm = GradClipAlgorithmType(algorithm) if algorithm else None
-        self.log_every_n_steps, self.precision = flags.get("log_every_n_steps", 50), flags.get("precision", "32-true")
-        self.check_val_every_n_epoch = flags.get("check_val_every_n_epoch", 1)
-        self.val_check_interval, self.fast_dev_run = (
-            flags.get("val_check_interval", 1.0),
-            flags.get("fast_dev_run", False),
-        )
-        self.default_root_dir = str(flags.get("default_root_dir") or ".")
         self.log_dir = self.default_root_dir
         self.callbacks: list[Any] = []
-        self.datamodule: Any = None
-        self.train_dataloader: Any = None
-        self.val_dataloaders: Any = None
-        self.test_dataloaders: Any = None
-        self.predict_dataloaders: Any = None
-        self.num_training_batches: Any = 0
-        self.num_val_batches: list[Any] = []
-        self.estimated_stepping_batches: Any = 0
+        nothing: Any = None
+        self.datamodule = self.train_dataloader = self.val_dataloaders = self.test_dataloaders = nothing
+        self.predict_dataloaders = nothing
+        self.num_training_batches = self.estimated_stepping_batches = nothing
+        self.num_val_batches, self.num_test_batches, self.num_predict_batches = nothing, nothing, nothing
         self.optimizers: list[Any] = []
         self.lr_scheduler_configs: list[Any] = []
-        given = flags.get("logger", True)
-        own = [*given] if isinstance(given, list | tuple) else [given]
-        self.loggers = [] if not given else [ModuleLogger(self) if logger is True else logger for logger in own]
+        logger = flags.get("logger", True)
+        own = [*logger] if isinstance(logger, list | tuple) else [logger]
+        self.loggers = [] if not logger else [ModuleLogger(self) if each is True else each for each in own]
         self.current_epoch = self.global_step = self.batch_index = 0
-        self.is_last_batch = self.should_stop = False
-        self.stage = "train"
-        self.loader: int | None = None
-        self.batch: Any = None
+        self.is_last_batch = self.should_stop = self.epoch_ends = False
+        self.closes = False  # while an optimizer evaluates its closure itself
+        self.stage, self.runs = "train", TrainerFn.FITTING
+        self.loader = self.batch = nothing
         self.results = {stage: Logged() for stage in STAGES}
         self.known_metrics: dict[str, Any] = {}  # of Lightning's callbacks
-        self.epoch_ends = False
         self.logged_metrics: dict[str, Any] = {}
         # Of the epoch, for a module that has `*_epoch_end` of Lightning 1.
         self.outputs: dict[str, list[Any]] = {stage: [] for stage in STAGES}
-        self.output: Any = None
+        self.output = self.answer = nothing  # of the step, and of the hook, that was called last
         self.losses: list[int] = [0, 0]  # batches of the epoch, and those with a loss
         self.recorder: Any = None  # while a step or a hook runs
 
@@ -237,6 +248,9 @@ class ModuleTrainer:
     testing = property(lambda self: self.stage == "test")
     predicting = property(lambda self: self.stage == "predict")
     evaluating = property(lambda self: self.stage in ("validate", "test"))
+    enable_validation = property(lambda self: self.val_dataloaders is not None)
+    state = property(lambda self: TrainerState(TrainerStatus.RUNNING, self.runs, RunningStage(self.stage)))
+    owners = property(lambda self: [*self.callbacks, *filter(None, [self.datamodule])])  # of hooks, beside the module
     progress_bar_metrics = property(lambda self: self.logged_metrics)
     logger = property(lambda self: self.loggers[0] if self.loggers else None)
     root_device = property(lambda self: self.model.device)
@@ -244,10 +258,8 @@ class ModuleTrainer:
     @property
     def callback_metrics(self) -> dict[str, Any]:
         """What was logged, with the values of this batch, or of the epoch where that ends."""
-        if self.epoch_ends:
-            self.epoch_row(self.stage)
-        elif self.training:
-            self.step_row()
+        if self.epoch_ends or self.training:
+            self.row(self.stage, on_step=not self.epoch_ends)
         return self.known_metrics
 
     def __getattr__(self, name: str) -> Any:
@@ -267,6 +279,7 @@ class ModuleTrainer:
         return value
 
     all_gather = broadcast = barrier = reduce
+    print = staticmethod(print)
 
     def log(self, fx: str, name: str, value: Any, **options: Any) -> None:
         """What `self.log` of a module ends in, with every option of it.
@@ -293,27 +306,13 @@ class ModuleTrainer:
             return given or 1
         return int(extract_batch_size(self.batch))
 
-    def step_row(self, stage: str = "train") -> dict[str, float]:
-        """The last values of what is logged `on_step`, which become callback metrics."""
+    def row(self, stage: str, *, on_step: bool) -> dict[str, float]:
+        """The last values of what is logged `on_step`, or what an epoch comes to; they become callback metrics."""
         row = {}
-        loaders = dict.fromkeys(loader for _, _, loader in self.results[stage].entries)
-        for loader in loaders:
-            for name, own, value, is_logged in self.results[stage].values(self.model, loader, on_step=True):
-                if stage == "train":
-                    self.known_metrics |= {name: value.clone(), own: value.clone()}  # each may be changed in place
-                if is_logged:
-                    row[own], self.logged_metrics[own] = value, value.clone()
-        return {name: float(value) for name, value in row.items()}
-
-    def epoch_row(self, stage: str) -> dict[str, float]:
-        """What an epoch of a stage comes to, which becomes callback metrics."""
-        row = {}
-        results = self.results[stage]
-        for loader in dict.fromkeys(loader for _, _, loader in results.entries):
-            for name, own, value, is_logged in results.values(self.model, loader, on_step=False):
-                self.known_metrics |= {name: value.clone(), own: value.clone()}
-                if is_logged:
-                    row[own], self.logged_metrics[own] = value, value.clone()
+        for name, own, value, is_logged in self.results[stage].values(self.model, on_step=on_step):
+            self.known_metrics |= {name: value.clone(), own: value.clone()}  # each may be changed in place
+            if is_logged:
+                row[own], self.logged_metrics[own] = value, value.clone()
         return {name: float(value) for name, value in row.items()}
 
     # ---- optimizers
@@ -331,8 +330,10 @@ class ModuleTrainer:
 
         def stepping() -> Any:
             loss = closure()
-            if manual:
+            if manual or self.closes:
                 self.call("on_before_optimizer_step", optimizer)
+            if self.closes:
+                self.clip(optimizer)
             return loss
 
         result = optimizer.step(closure=stepping, **kwargs)
@@ -344,6 +345,11 @@ class ModuleTrainer:
         self.call("on_before_backward", loss)
         self.model.backward(loss, *args, **kwargs)
         self.call("on_after_backward")
+
+    def clip(self, optimizer: Any) -> None:
+        """Call `configure_gradient_clipping` of the module."""
+        value, algorithm = self.gradient_clip_val, self.gradient_clip_algorithm
+        self.model.configure_gradient_clipping(optimizer, gradient_clip_val=value, gradient_clip_algorithm=algorithm)
 
     def clip_gradients(self, optimizer: Any, value: float = 0.0, algorithm: Any = GradClipAlgorithmType.NORM) -> None:
         """What `clip_gradients` of a module ends in."""
@@ -361,13 +367,16 @@ class ModuleTrainer:
         self.batch_index, self.is_last_batch = batch_index, is_last
 
     def calls(self, hook: str) -> bool:
-        """True if the module or a callback has a hook of its own."""
-        return any(overridden(owner, hook) for owner in (*self.callbacks, self.model))
+        """True if the module or a callback has a hook of its own, or the datamodule its `teardown`."""
+        owners = self.owners if hook == "teardown" else self.callbacks
+        return any(overridden(owner, hook) for owner in (*owners, self.model))
 
     def call(self, hook: str, *args: Any) -> Any:
         """Call a hook of callbacks, then that of the module; returns what that returns."""
         before, self.model._current_fx_name = self.model._current_fx_name, hook
         try:
+            if hook == "teardown" and self.datamodule is not None:
+                self.datamodule.teardown(*args)
             for callback in self.callbacks:
                 if overridden(callback, hook):
                     getattr(callback, hook)(self, self.model, *args)
@@ -404,6 +413,6 @@ class ModuleTrainer:
             end(self.outputs[stage])
             self.outputs[stage] = []
             self.recorder = self.model._current_fx_name = None
-        row = self.epoch_row(stage)
+        row = self.row(stage, on_step=False)
         self.results[stage].reset(self.model)
         return row

@@ -182,6 +182,7 @@ def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], s
     "graphtrain show fit",
     "graphtrain show my_fit.toml --save-points --script train.py",
     "graphtrain show --lightning train.py:Net max_epochs=5",
+    "graphtrain show --lightning train.py:Net -o net.svg",
     shared=ON_GRAPHS,
 )
 def show(
@@ -193,6 +194,7 @@ def show(
     adapter: str | None = None,
     save_points: bool = False,
     hooks: bool = False,
+    output: Path | None = None,
     script: str | None = None,
     overlay: Sequence[str] = (),
     contained: bool = False,
@@ -211,6 +213,7 @@ def show(
         save_points: Show for every node whether a checkpoint can be made before it runs, and which slots it would hold.
             Imports the kinds.
         hooks: List the places at which `hook` inserts a node, in Python and in TOML, and nothing else.
+        output (FILE): Draw it to this file instead, as `graphtrain render` does.
     """
     _import_kinds(script)
     words = [*filter(None, [graph]), *settings]
@@ -228,6 +231,9 @@ def show(
         )
     else:
         shown = load_graph(graph, overlays=overlay, contained=contained)
+    if output is not None:
+        click.echo(f"wrote {part('viz').render(shown, output)}")
+        return
     if hooks:
         places = [[name, path[:-1], place.when] for name, path, place in hooks_of(shown)]
         console().print(table(["hook", "in", "when"], places) if places else f"{shown.name}: no places for hooks")

@@ -57,6 +57,9 @@ def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Call
 
     Raises:
         UsageError: the run has no best or newest checkpoint.
+
+    >>> print(checkpoint_folder("runs/net/checkpoints/000003-step-9"))
+    runs/net/checkpoints/000003-step-9
     """
     path = Path(name)
     if path.is_dir():

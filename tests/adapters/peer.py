@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from lightning.pytorch.loggers.logger import Logger
 
 from graphtrain import Trainer
 from graphtrain.adapters.lightning import setup
+from graphtrain.adapters.lightning_trainer import base_of
 from graphtrain.state.random import capture_random, restore_random
 from tests.adapters.modules import Case
 
@@ -83,7 +85,8 @@ def by_lightning(case: Case) -> Trained:
     module, rows = case.module(), Rows()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer = pl.Trainer(
+        package = base_of(module, "LightningModule").__module__.partition(".core")[0]
+        trainer = importlib.import_module(package).Trainer(
             accelerator="cpu",
             devices=1,
             logger=rows,

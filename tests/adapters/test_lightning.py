@@ -117,11 +117,6 @@ class Unoptimized(Base):
         return None
 
 
-class Skipping(Base):
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int:
-        return -1
-
-
 class OfTwoOptimizers(Base):
     def training_step(self, batch: Any, batch_idx: int, optimizer_idx: int) -> Any:
         return self.loss(batch)
@@ -167,11 +162,11 @@ BAD = {
     "no such flag": (Base, {"max_epoch": 3}, "no argument `max_epoch`.*did you mean `max_epochs`"),
     "a class": (lambda: Base, {}, "takes a LightningModule; got .*: make one: Base\\(...\\)"),
     "no LightningModule": (lambda: torch.nn.Linear(1, 1), {}, "takes a LightningModule; got .*Linear"),
+    "no such stage": (Base, {"stage": "tset"}, "stage='tset' is no graph.*use"),
     "no data": (Base, {"train_dataloaders": None}, "there is no training data.*give train_dataloaders"),
     "no optimizer": (Unoptimized, {}, "`configure_optimizers` returned None.*return an optimizer"),
     "several optimizers": (Several, {}, "returned 2 optimizers.*automatic_optimization = False"),
     "an optimizer by its number": (OfTwoOptimizers, {}, "takes `optimizer_idx`.*`gan` and `yielding`"),
-    "an epoch is left": (Skipping, {}, "returned -1.*END_EPOCH"),
     "a loop": (AsksForLoops, {}, "`trainer.fit_loop` is not here: what does it is the graph"),
     "a callback that saves": (Base, {"callbacks": Saves()}, "`trainer.save_checkpoint` .* the node `checkpoint`"),
     "a metric that is not logged": (WithoutMonitor, {}, "follows `val_los`, which is not logged.*train_loss"),

@@ -1,0 +1,303 @@
+"""Every public name of Lightning's module and Trainer does what it does there, or says what does it here."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("lightning")
+
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
+from lightning.pytorch import Trainer as LightningTrainer
+
+from graphtrain import Trainer, UsageError
+from graphtrain.adapters.lightning import setup
+from graphtrain.adapters.lightning_flags import edits_of
+from graphtrain.adapters.lightning_trainer import Experiment
+from tests.adapters.modules import CASES, Base, Validated, data, val
+from tests.adapters.rows import COUNTED, FLAGS, MODULE, TRAINER, TRIED
+from tests.adapters.test_lightning import OfLightning1
+from tests.shipped import ROOT
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def public(of: type, base: type) -> set[str]:
+    return {name for name in dir(of) if not name.startswith("_") and name not in dir(base)}
+
+
+def test_every_name_of_a_module_has_a_row() -> None:
+    assert public(LightningModule, torch.nn.Module) == set(MODULE)
+
+
+def test_every_name_of_the_trainer_has_a_row() -> None:
+    made = LightningTrainer(logger=False, enable_checkpointing=False, enable_progress_bar=False, accelerator="cpu")
+    attributes = {name for name in vars(made) if not name.startswith("_")}
+    assert public(LightningTrainer, object) | attributes == set(TRAINER)
+    assert set(inspect.signature(LightningTrainer).parameters) == set(FLAGS)
+
+
+def trained(graph: Any, resources: Any, until: str | None = None, **more: Any) -> Trainer:
+    trainer = Trainer(graph, device="cpu", display=None, notify=lambda line: None, **more, **resources)
+    trainer.run(until=until)
+    return trainer
+
+
+# ---- what is called
+
+
+PREFIX = "called:"  # it is printed, since whatever counts is restored with the run
+
+
+class Noted(Validated):
+    """Has every method that a trainer calls, each of which does what it did before."""
+
+    def configure_optimizers(self) -> Any:
+        print(PREFIX, "configure_optimizers")
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        print(PREFIX, "test_step")
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:
+        print(PREFIX, "predict_step")
+        return self(batch[0])
+
+    def train_dataloader(self) -> Any:
+        print(PREFIX, "train_dataloader")
+        return data(3)
+
+    def val_dataloader(self) -> Any:
+        print(PREFIX, "val_dataloader")
+        return val()
+
+    def test_dataloader(self) -> Any:
+        print(PREFIX, "test_dataloader")
+        return val()
+
+    def predict_dataloader(self) -> Any:
+        print(PREFIX, "predict_dataloader")
+        return val()
+
+    def configure_callbacks(self) -> Any:
+        print(PREFIX, "configure_callbacks")
+        return []
+
+
+def noting(name: str) -> Any:
+    inner = getattr(Noted, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        print(PREFIX, name)
+        return inner(self, *args, **kwargs)
+
+    method.__signature__ = inspect.signature(inner)  # type: ignore[attr-defined]
+    return method
+
+
+for _name, _answer in MODULE.items():
+    if _answer == "called" and _name not in (*vars(Noted), "configure_sharded_model"):
+        setattr(Noted, _name, noting(_name))
+
+
+class Sharded(Base):
+    def configure_sharded_model(self) -> None:  # not beside `configure_model`
+        print(PREFIX, "configure_sharded_model")
+
+
+def calls(printed: str) -> Counter[str]:
+    return Counter(line.removeprefix(PREFIX).strip() for line in printed.splitlines() if line.startswith(PREFIX))
+
+
+def test_everything_that_a_module_overrides_is_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = Noted()
+    for until in ("1 epochs", None):
+        graph, resources = setup(module, max_epochs=2)
+        trained(graph, resources, until, run_dir=tmp_path)
+    setup(Sharded(), train_dataloaders=data(1))
+    for stage in ("test", "predict"):
+        graph, resources = setup(module, stage=stage)
+        more = {"predictions_file": str(tmp_path / "predicted.jsonl")} if stage == "predict" else {}
+        trained(graph, resources, **more)
+    assert {name for name, answer in MODULE.items() if answer == "called"} == set(calls(capsys.readouterr().out))
+
+
+# Where a checkpoint is due, and that is not where Lightning saves one.
+OTHERWISE = {"on_save_checkpoint", "on_load_checkpoint"}
+
+
+@pytest.mark.full
+def test_hooks_are_called_as_often_as_by_lightning(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = LightningTrainer(
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, num_sanity_val_steps=0, max_epochs=2,
+    )  # fmt: skip
+    trainer.fit(Noted())
+    there = calls(capsys.readouterr().out)
+    graph, resources = setup(Noted(), max_epochs=2)
+    trained(graph, resources)
+    here = calls(capsys.readouterr().out)
+    names = (here.keys() | there.keys()) - OTHERWISE
+    assert {name: here[name] for name in names} == {name: there[name] for name in names}
+
+
+# ---- what works in a step, and what says where it is done
+
+
+class Trying(Base):
+    automatic_optimization = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcomes: dict[str, str] = {}
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        for owner, rows in ((self, MODULE), (self.trainer, TRAINER)):
+            for name, answer in rows.items():
+                if answer == "works" or answer.startswith("["):
+                    with torch.enable_grad():
+                        self.outcomes[f"{type(owner).__name__}.{name}"] = self.outcome(owner, name, answer)
+
+    def outcome(self, owner: Any, name: str, answer: str) -> str:
+        try:
+            TRIED[name](owner) if owner is self and name in TRIED else getattr(owner, name)
+        except AttributeError as error:
+            return "" if answer.startswith("[") and answer.strip("[]") in str(error) else f"raises {error}"
+        return "" if answer == "works" else "raises nothing"
+
+
+def test_every_name_works_in_a_step_or_says_what_does_it_here() -> None:
+    module = Trying()
+    graph, resources = setup(module, train_dataloaders=data(1), max_epochs=1)
+    trained(graph, resources)
+    assert len(module.outcomes) > 100
+    assert {name: outcome for name, outcome in module.outcomes.items() if outcome} == {}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_every_argument_of_the_trainer_is_an_edit_or_says_where_it_is_done(name: str) -> None:
+    answer, value = FLAGS[name]
+    given = {"train_dataloaders": data(), "val_dataloaders": val(), name: value}
+    if answer.startswith("["):
+        with pytest.raises(UsageError, match=re.escape(answer.strip("[]"))):
+            setup(Validated(), **given)
+        return
+    graph, _ = setup(Validated(), **given)
+    assert graph.check() == []
+    plain, _ = setup(Validated(), train_dataloaders=data(), val_dataloaders=val())
+    assert (graph != plain) == (answer == "edit")
+    assert bool(isinstance(edits_of({name: value})[name], list)) or answer == "works"
+
+
+# ---- callbacks and datamodules
+
+
+class Remembers(Callback):
+    def state_dict(self) -> dict[str, Any]:
+        return {"kept": 3}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        print("loaded", state_dict)
+
+
+class Closes(LightningDataModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed: list[str] = []
+
+    def train_dataloader(self) -> Any:
+        return data(1)
+
+    def teardown(self, stage: str) -> None:
+        self.closed.append(stage)
+
+    def on_exception(self, exception: BaseException) -> None: ...
+
+
+class OfOldNames(Base):
+    def on_epoch_end(self) -> None: ...
+
+
+def test_states_of_callbacks_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for until in ("1 batches", None):
+        graph, resources = setup(Base(), train_dataloaders=data(2), max_epochs=1, callbacks=[Remembers()])
+        trained(graph, resources, until, run_dir=tmp_path)
+    assert "loaded {'kept': 3}\n" in capsys.readouterr().out
+
+
+class Adds(Base):
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["hyper_parameters"].update(lr=len(checkpoint["state_dict"]))
+        checkpoint |= {"kept": 3, "loss": torch.nn.MSELoss()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        print("loaded", checkpoint["kept"], checkpoint["loss"])
+
+
+def test_what_is_no_plain_data_is_that_of_the_new_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for until in ("1 steps", None):
+            graph, resources = setup(Adds(), train_dataloaders=data(2), max_epochs=1)
+            trained(graph, resources, until, run_dir=tmp_path)
+    assert "loaded 3 MSELoss()\n" in capsys.readouterr().out
+    assert any("adds loss, which is no plain data and is not saved" in str(each.message) for each in caught)
+
+
+def test_a_datamodule_is_torn_down_and_what_is_never_called_is_said() -> None:
+    datamodule = Closes()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        graph, resources = setup(OfOldNames(), datamodule, max_epochs=1)
+    said = [str(each.message) for each in caught if "is never called" in str(each.message)]
+    assert said == [
+        "`on_exception` of Closes is never called: an exception is raised from `graphtrain.Trainer.run` as it is, so "
+        "catch it there",
+        "`on_epoch_end` of OfOldNames is never called: since Lightning 2 it is `on_train_epoch_end`",
+    ]
+    trained(graph, resources)
+    assert datamodule.closed == ["fit"]
+
+
+# ---- the share of what is used
+
+
+def is_done(name: str) -> bool:
+    owner, _, own = name.rpartition(".")
+    if owner == "tested":
+        return hasattr(OfLightning1, own) or own in CASES
+    if owner == "experiment":
+        return callable(getattr(Experiment, own, None))
+    return {"trainer": TRAINER, "": MODULE}[owner][own] in ("called", "works")
+
+
+def shares(is_done: Callable[[str], bool]) -> tuple[int, int]:
+    """How many of the modules use nothing but what is done, and that with every repository weighted alike."""
+    covered = (0, 0)
+    for names, *share in COUNTED:
+        if not all(map(is_done, names.split())):
+            break
+        covered = (share[0], share[1])
+    return covered
+
+
+def test_the_share_of_modules_that_are_covered_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "lightning.md").read_text(encoding="utf-8")
+    of_modules, weighted = shares(is_done)
+    assert min(of_modules, weighted) >= 95
+    figure = f"{of_modules} % use nothing that the adapter does not do ({weighted} % with every repository"
+    assert figure in page
+
+
+def test_a_name_that_is_not_done_is_counted() -> None:
+    assert shares(lambda name: name != "optimizers") == (86, 70)
+    assert shares(lambda name: name != "log") == (0, 0)
