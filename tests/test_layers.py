@@ -74,7 +74,7 @@ WITHOUT = {
         ("TensorBoard", "tensorboard", "--tensorboard"),
     ),
     "transformers": Removal(
-        ("graphtrain/adapters/transformers.py", "graphtrain/adapters/_training_arguments.py", "tests/adapters/*.py"),
+        ("graphtrain/adapters/transformers.py", "graphtrain/adapters/_train*.py", "tests/adapters/*.py"),
         ("hugging-face",),
     ),
     "ranks": Removal(

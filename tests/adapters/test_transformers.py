@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphtrain import Outcome, UsageError
-from graphtrain.adapters._training_arguments import INSTEAD, SILENT, meanings
+from graphtrain.adapters._training_arguments import INSTEAD, NO_EFFECT, meanings
 from graphtrain.adapters.transformers import explain_arguments, setup
 from tests.adapters.hugging_face import (
     arguments,
