@@ -264,4 +264,5 @@ def refuse(args: Any) -> None:
 def _is_default(name: str, value: Any, default: Any) -> bool:
     if name == "accelerator_config" and value is not None:
         return bool(value == type(value)())
-    return (not value and default is not True) or plain(value) == default or (name, value) == ("torch_compile_backend", "inductor")
+    is_unset = (not value and default is not True) or (name, value) == ("torch_compile_backend", "inductor")
+    return is_unset or plain(value) == default
