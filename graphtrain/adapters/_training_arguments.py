@@ -35,6 +35,7 @@ class ClipModel:
 # What to use instead of arguments that have no meaning here.
 INSTEAD = {
     "TrainingArguments' own default": ("accelerator_config",),
+    "True: batches in the order in which workers finish are others each time": ("dataloader_in_order",),
     "a forward hook of the embedding": ("neftune_noise_alpha",),
     "a node that counts them (docs/rewiring.md)": ("include_num_input_tokens_seen",),
     "a node that calls torch.cuda.empty_cache (docs/rewiring.md)": ("torch_empty_cache_steps",),
@@ -155,7 +156,7 @@ def meanings(args: Any, steps: int | None = None, window: str = "tokens", *, sli
         mode = (args.lr_scheduler_kwargs or {}).get("mode", "min")
         plateau = (_Edit("overlay", "plateau"), *_set("plateau", monitor=best_metric(args), mode=mode))
     loading = ("drop_last", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-    of_loading = [f"dataloader_{name}" for name in (*loading, "multiprocessing_context", "in_order")]
+    of_loading = [f"dataloader_{name}" for name in (*loading, "multiprocessing_context")]
     adam = ("adam_beta1", "adam_beta2", "adam_epsilon")
     groups = "`optimizer`, of a group with weight decay and one without"
     return [

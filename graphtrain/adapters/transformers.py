@@ -105,7 +105,7 @@ def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool,
     elif args.remove_unused_columns:
         collator = trainer_utils.RemoveColumnsCollator(collator, columns)
     size = args.per_device_train_batch_size if trains else args.per_device_eval_batch_size
-    names = ("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "drop_last", "in_order")
+    names = ("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "drop_last")
     options = {name: getattr(args, f"dataloader_{name}") for name in names} | {"collate_fn": collator}
     options["pin_memory"] = args.dataloader_pin_memory and torch.cuda.is_available()
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
