@@ -42,9 +42,11 @@ FLAGS = {
 REQUESTS: dict[str, tuple[tuple[str, ...], str]] = {
     "on_step_end": (("should_log", "should_evaluate", "should_save"), "steps"),
     "on_log": (("should_evaluate", "should_save"), "logging_strategy"),
-    "on_epoch_end": (("should_log", "should_evaluate", "should_save"), "epoch"),
+    "on_epoch_end": (("should_log", "should_evaluate", "should_save"), "epoch"),  # a row is recorded before it
     "on_evaluate": (("should_save",), "eval_strategy"),
 }
+# Inside of a step, where the state is that of the last step.
+_INSIDE = ("on_step_begin", "on_substep_end", "on_pre_optimizer_step", "on_optimizer_step")
 _DISPLAYS = ("DefaultFlowCallback", "NotebookProgressCallback", "PrinterCallback", "ProgressCallback")
 
 
@@ -118,8 +120,9 @@ class Callbacks:
         """Keep the best value, once the callbacks have seen it, as `Trainer` does."""
         value, best = metrics.get((best_metric(self.args) or "").replace("val/", "eval_")), self.state.best_metric
         if value is not None and (best is None or (value > best if self.args.greater_is_better else value < best)):
-            self.state.best_metric, self.state.best_global_step = value, self.state.global_step
-            self.state.best_model_checkpoint = self.best_folder
+            self.state.best_metric, self.state.best_model_checkpoint = value, self.best_folder
+            if plain(self.args.save_strategy) != "no":
+                self.state.best_global_step = self.state.global_step
 
     def show(self, event: str, due: Mapping[str, bool]) -> dict[str, bool]:
         """Set the flags of `control` to what is due at that event anyway."""
@@ -212,7 +215,8 @@ class CallbackEvent:
             return
         state = callbacks.state
         epochs = float(epochs)  # a fraction, exactly
-        state.global_step, state.epoch = steps - (self.event == "on_optimizer_step"), epochs
+        if self.event not in _INSIDE:
+            state.global_step, state.epoch = steps, epochs
         due = {"should_log": log_is_due, "should_evaluate": evaluate_is_due, "should_save": save_is_due}
         shown = callbacks.show(self.event, due)
         if self.event == "on_log":
@@ -301,8 +305,9 @@ def with_callbacks(graph: Graph, callbacks: Callbacks) -> Graph:
     """The graph with a node for each event at which a callback does something."""
     asked: dict[str, list[str]] = {flag: [] for flag in FLAGS}
     predicts = callbacks.has("on_prediction_step")
-    # `on_evaluate` notes the best value, and `on_step_end` the step that `on_prediction_step` is told.
-    also = {"on_train_begin": callbacks.has("on_train_end"), "on_evaluate": True, "on_step_end": predicts}
+    # `on_evaluate` notes the best value, and `on_step_end` the step that events without a step of their own are told.
+    told = predicts or any(map(callbacks.has, _INSIDE))
+    also = {"on_train_begin": callbacks.has("on_train_end"), "on_evaluate": True, "on_step_end": told}
     for event, place in EVENTS.items():
         if not callbacks.has(event) and not also.get(event, False):
             continue
