@@ -83,7 +83,7 @@ WITHOUT = {
         ("--lightning", "from-lightning", "graphtrain.adapters.lightning", "lightning=", "lightning_flags"),
     ),
     "transformers": Removal(
-        ("graphtrain/adapters/transformers.py", "graphtrain/adapters/_training_arguments.py", "tests/adapters/*.py"),
+        ("graphtrain/adapters/transformers.py", "graphtrain/adapters/_train*.py", "tests/adapters/*.py"),
         ("hugging-face",),
     ),
     "ranks": Removal(

@@ -35,10 +35,10 @@ class ClipModel:
 # What to use instead of arguments that have no meaning here.
 INSTEAD = {
     "TrainingArguments' own default": ("accelerator_config",),
+    "True: batches in the order in which workers finish are others each time": ("dataloader_in_order",),
     "a forward hook of the embedding": ("neftune_noise_alpha",),
     "a node that counts them (docs/rewiring.md)": ("include_num_input_tokens_seen",),
     "a node that calls torch.cuda.empty_cache (docs/rewiring.md)": ("torch_empty_cache_steps",),
-    "compute_loss_func=..., with cross_entropy(..., label_smoothing=...)": ("label_smoothing_factor",),
     "compute_metrics over all predictions": ("batch_eval_metrics",),
     "graphtrain export, which writes the weights of a checkpoint": ("save_only_model",),
     "graphtrain run --processes N, with the edits that explain_arguments prints": (
@@ -50,21 +50,40 @@ INSTEAD = {
     "model.push_to_hub(...) after the run": ("push_to_hub", "hub_model_id", "hub_token"),
     "optimizers=(optimizer, None)": ("optim_target_modules",),
     "preprocess_logits_for_metrics": ("include_for_metrics",),
-    "resources['validation_step'] = ..., which calls model.generate": ("predict_with_generate",),
+    "torch.cuda.max_memory_allocated() after the run": ("skip_memory_metrics",),
     "the functions of liger_kernel, before the model is made": ("use_liger_kernel", "liger_kernel_config"),
     "torch_compile=True": ("torch_compile_backend", "torch_compile_mode"),
+    'train_sampling_strategy="group_by_length"': ("sortish_sampler",),
     "Trainer(graph, loggers=[graphtrain.TensorBoard(...)])": ("report_to",),
     "Trainer(graph, run_dir=...), which resumes by itself, and is saved when SIGTERM arrives": (
         *("resume_from_checkpoint", "ignore_data_skip", "enable_jit_checkpoint"),
     ),
 }
 
-# How the names of the others begin: about what is shown, or of no effect while one process trains.
-SILENT = (
-    *("average_tokens", "bf16_full_eval", "ddp_", "disable_tqdm", "do_", "eval_use_gather", "fp16_full_eval"),
-    *("generation_", "gradient_checkpointing", "hub_", "local_rank", "log_level", "log_on", "logging_nan", "project"),
-    *("restore_callback", "run_name", "save_on_each_node", "skip_memory", "tf32", "trackio_"),
-)
+# Why arguments may have any value, and change nothing.
+NO_EFFECT = {
+    "one process trains": (
+        *("average_tokens_across_devices", "ddp_broadcast_buffers", "ddp_bucket_cap_mb", "ddp_find_unused_parameters"),
+        *("ddp_static_graph", "ddp_timeout", "eval_use_gather_object", "local_rank", "log_level_replica"),
+        *("log_on_each_node", "save_on_each_node"),
+    ),
+    "scripts read it, and no Trainer does": ("do_eval", "do_predict", "do_train"),
+    "it is about what is shown; the display and graphtrain ls show a run": (
+        *("disable_tqdm", "log_level", "project", "run_name"),
+    ),
+    "it is about a service that report_to names, which is refused": (
+        *("trackio_bucket_id", "trackio_space_id", "trackio_static_space_id"),
+    ),
+    "it is about push_to_hub, which is refused": (
+        *("hub_always_push", "hub_private_repo", "hub_revision", "hub_strategy"),
+    ),
+    "Trainer reads it where it evaluates outside of a training": ("bf16_full_eval", "fp16_full_eval"),
+    "TrainingArguments have told torch, or are it under the name of activation_checkpointing": (
+        *("gradient_checkpointing", "gradient_checkpointing_kwargs", "tf32"),
+    ),
+    "a loss that is no number is in its row, as with False": ("logging_nan_inf_filter",),
+    "callbacks are restored in any case": ("restore_callback_states_from_checkpoint",),
+}
 
 
 class _Edit(NamedTuple):
@@ -137,7 +156,7 @@ def meanings(args: Any, steps: int | None = None, window: str = "tokens", *, sli
         mode = (args.lr_scheduler_kwargs or {}).get("mode", "min")
         plateau = (_Edit("overlay", "plateau"), *_set("plateau", monitor=best_metric(args), mode=mode))
     loading = ("drop_last", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-    of_loading = [f"dataloader_{name}" for name in (*loading, "multiprocessing_context", "in_order")]
+    of_loading = [f"dataloader_{name}" for name in (*loading, "multiprocessing_context")]
     adam = ("adam_beta1", "adam_beta2", "adam_epsilon")
     groups = "`optimizer`, of a group with weight decay and one without"
     return [
@@ -154,14 +173,23 @@ def meanings(args: Any, steps: int | None = None, window: str = "tokens", *, sli
         Meaning(("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"), plateau, "`scheduler`"),
         Meaning(("optim", "optim_args", "learning_rate", "weight_decay", *adam), (), groups),
         Meaning(("per_device_train_batch_size", "train_sampling_strategy", "seed", "data_seed"), (), "`train_data`"),
+        Meaning(("label_smoothing_factor",), (), "the loss" * bool(args.label_smoothing_factor)),
         Meaning(("per_device_eval_batch_size",), (), "`val_data`"),
         Meaning(("remove_unused_columns", "length_column_name", *of_loading), (), "`train_data`, `val_data`"),
         Meaning(("label_names", "prediction_loss_only", "eval_accumulation_steps"), (), "`validation_step`"),
+        *_of_generation(args),
         Meaning(("eval_do_concat_batches",), (), "`compute_metrics`"),
         Meaning(("activation_checkpointing", "activation_checkpointing_kwargs", "use_cache"), (), "`model`"),
         Meaning(("full_determinism",), (), "`setup` asks torch for it"),
         Meaning(("output_dir", "use_cpu"), (), 'Trainer(graph, run_dir=..., device="cpu")'),
     ]
+
+
+def _of_generation(args: Any) -> Iterator[Meaning]:
+    """What `Seq2SeqTrainingArguments` have in addition."""
+    if hasattr(args, "predict_with_generate"):
+        names = ("predict_with_generate", "generation_max_length", "generation_num_beams")
+        yield Meaning(names, (), "`validation_step`, which calls model.generate" * args.predict_with_generate)
 
 
 def _every(amount: float, steps: int | None) -> str:
@@ -214,15 +242,16 @@ def refuse(args: Any) -> None:
         raise UsageError("these TrainingArguments are of an older transformers", "install transformers 5.20 or newer")
     known = {name for meaning in meanings(args) for name in meaning.arguments}
     instead = {name: text for text, names in INSTEAD.items() for name in names}
+    free = {name for names in NO_EFFECT.values() for name in names}
     wrong = {
         f"{field.name}={plain(getattr(args, field.name))!r}": instead.get(field.name, "its default")
         for field in dataclasses.fields(args)
-        if field.name not in known and (field.name in instead or not field.name.startswith(SILENT))
+        if field.name not in known | free
         if not _is_default(field.name, getattr(args, field.name), field.default)
     }
     if args.eval_on_start and args.eval_delay:
         wrong["eval_on_start=True with eval_delay"] = "one of them"
-    if (strategy := plain(args.train_sampling_strategy)) not in ("random", "sequential"):
+    if (strategy := plain(args.train_sampling_strategy)) not in ("random", "sequential", "group_by_length"):
         wrong[f"train_sampling_strategy={strategy!r}"] = "resources['train_data'] = Loader(data, batch_sampler=...)"
     if plain(args.lr_scheduler_type) == "greedy":
         wrong["lr_scheduler_type='greedy'"] = '"reduce_lr_on_plateau"'
@@ -236,4 +265,5 @@ def refuse(args: Any) -> None:
 def _is_default(name: str, value: Any, default: Any) -> bool:
     if name == "accelerator_config" and value is not None:
         return bool(value == type(value)())
-    return not value or plain(value) == default or (name, value) == ("torch_compile_backend", "inductor")
+    is_unset = (not value and default is not True) or (name, value) == ("torch_compile_backend", "inductor")
+    return is_unset or plain(value) == default

@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 from graphtrain import STOP, Graph, PlannedRun, UsageError, checkpoint_folder, described
 from graphtrain.adapters import lightning_nodes as nodes
 from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_done, check_flags, with_flags
-from graphtrain.adapters.lightning_trainer import ModuleTrainer, base_of, overridden
+from graphtrain.adapters.lightning_trainer import ModuleLogger, ModuleTrainer, RowsFor, base_of, overridden
 
 _COUNTS = {"epoch": "next_batch.epoch", "step": "step.steps"}
 _BATCH = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
@@ -119,8 +119,12 @@ def setup(
     if ckpt_path is not None:
         _load_weights(module, ckpt_path)
     if stage in ("test", "predict"):
-        return _alone(trainer, stage)
-    return _fitting(trainer, flags, train_dataloaders, val_dataloaders)
+        graph, resources = _alone(trainer, stage)
+    else:
+        graph, resources = _fitting(trainer, flags, train_dataloaders, val_dataloaders)
+    if given := [RowsFor(logger) for logger in trainer.loggers if not isinstance(logger, ModuleLogger)]:
+        resources["loggers"] = given
+    return graph, resources
 
 
 def _warn_of_what_is_never_called(trainer: ModuleTrainer) -> None:

@@ -206,7 +206,7 @@ ELSEWHERE: Mapping[str, str] = {
     "limit_test_batches": "`next_batch.limit` of the graph `test`",
     "limit_predict_batches": "`next_batch.limit` of the graph `predict`",
     "num_sanity_val_steps": "`--overlay sanity`; `--dry-run` tries everything once",
-    "logger": "`metrics.jsonl` is always written; `--tensorboard`, `--csv`, or `Trainer(..., loggers=[...])`",
+    "logger": "`metrics.jsonl` is always written, and a logger that is given gets every row",
     **dict.fromkeys(("accelerator", "devices", "num_nodes", "strategy", "use_distributed_sampler"), _DEVICE),
     "sync_batchnorm": "not yet: every process normalizes by its own batches",
     "default_root_dir": _RUN_DIR,

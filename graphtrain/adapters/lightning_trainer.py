@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.data import extract_batch_size
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torchmetrics import Metric
 
-from graphtrain import Histogram, Image, Text, UsageError
+from graphtrain import Histogram, Image, RunLogger, Text, UsageError
 
 STAGES = {"train": "training", "validate": "validating", "test": "testing", "predict": "predicting"}
 _REDUCTIONS: dict[str, Callable[..., Any]] = {"mean": torch.add, "sum": torch.add, "max": torch.max, "min": torch.min}
@@ -188,6 +188,28 @@ class ModuleLogger:
         """Nothing: arguments and parameters are saved with every run."""
 
     log_graph = save = finalize = watch = log_hyperparams
+
+
+class RowsFor(RunLogger):
+    """Passes the rows of a run to a logger of Lightning, or anything that has `log_metrics`, `save` and `finalize`."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def begin(self, beginning: Any) -> None:
+        """Nothing: a logger of Lightning begins by its first row."""
+
+    def __call__(self, metrics: Mapping[str, float], step: int) -> None:
+        self._logger.log_metrics({name: value for name, value in metrics.items() if name != "step"}, step)
+
+    def flush(self) -> None:
+        self._logger.save()
+
+    def ended(self, state: str, error: BaseException | None) -> None:
+        self._logger.finalize("failed" if state == "failed" else "success")
+
+    def close(self) -> None:
+        self._logger.save()
 
 
 class ModuleTrainer:

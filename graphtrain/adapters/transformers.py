@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from graphtrain import END_EPOCH, STOP, Graph, Loader, UsageError, lazy_import, node, progress
+from graphtrain import Graph, Loader, UsageError, lazy_import, node
+from graphtrain.adapters._trainer_callbacks import Callbacks, with_callbacks
 from graphtrain.adapters._training_arguments import best_metric, meanings, plain, refuse
 from graphtrain.adapters._training_arguments import explain_arguments as explain_arguments
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback, TrainingArguments
 
+modeling_auto = lazy_import("transformers.models.auto.modeling_auto")
 losses_of_transformers = lazy_import("transformers.loss.loss_utils")
 trainer_pt_utils = lazy_import("transformers.trainer_pt_utils")
 trainer_utils = lazy_import("transformers.trainer_utils")
@@ -36,14 +39,21 @@ transformers = lazy_import("transformers")
 class Order(Sampler[int]):
     """The order in which `Trainer` shuffles: that of a generator with the seed `seed` + epoch.
 
+    Arguments:
+        length: of the data.
+        seed: see above.
+        lengths: those of the samples, if the ones of a window are to be about equally long. Default: they are not.
+        window: how many samples a window has.
+
     >>> order = Order(5, seed=42)
     >>> order.set_epoch(1)
     >>> list(order) == torch.randperm(5, generator=torch.Generator().manual_seed(43)).tolist()
     True
     """
 
-    def __init__(self, length: int, seed: int) -> None:
+    def __init__(self, length: int, seed: int, lengths: list[int] | None = None, window: int = 1) -> None:
         self.length, self.seed, self.epoch = length, seed, 0
+        self.lengths, self.window = lengths, window
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -53,7 +63,22 @@ class Order(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        if self.lengths is not None:
+            grouped = trainer_pt_utils.get_length_grouped_indices(self.lengths, self.window, generator=generator)
+            return iter(grouped)
         return iter(torch.randperm(self.length, generator=generator).tolist())
+
+
+def _lengths(args: Any, dataset: Any, name: str) -> list[int]:
+    """How long each sample is: a column of the data, or the length of its main input."""
+    if args.length_column_name in (getattr(dataset, "column_names", None) or ()):
+        return [int(length) for length in dataset[args.length_column_name]]
+    if not isinstance(dataset[0], Mapping) or name not in dataset[0]:
+        raise UsageError(
+            f"train_sampling_strategy='group_by_length' finds no lengths: samples have no `{name}`",
+            f"give the data a column `{args.length_column_name}`, or set train_sampling_strategy='random'",
+        )
+    return [len(sample[name]) for sample in dataset]
 
 
 def _base(model: Any) -> Any:
@@ -65,8 +90,9 @@ def _label_names(args: Any, model: Any) -> list[str]:
     return list(transformers.utils.find_labels(type(_base(model))) if args.label_names is None else args.label_names)
 
 
-def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool) -> Any:
+def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool, main_input: str = "input_ids") -> Any:
     """The batches of a data set, without the columns that the model does not take."""
+    whole = dataset
     columns = [*inspect.signature(_base(model).forward).parameters, "label", "label_ids", *_label_names(args, model)]
     if args.remove_unused_columns and getattr(dataset, "column_names", None):
         unused = [name for name in dataset.column_names if name not in columns]
@@ -79,14 +105,16 @@ def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool)
     elif args.remove_unused_columns:
         collator = trainer_utils.RemoveColumnsCollator(collator, columns)
     size = args.per_device_train_batch_size if trains else args.per_device_eval_batch_size
-    names = ("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "drop_last", "in_order")
+    names = ("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "drop_last")
     options = {name: getattr(args, f"dataloader_{name}") for name in names} | {"collate_fn": collator}
     options["pin_memory"] = args.dataloader_pin_memory and torch.cuda.is_available()
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         return DataLoader(dataset, size, **options)
-    shuffles = trains and plain(args.train_sampling_strategy) == "random"
+    strategy = plain(args.train_sampling_strategy) if trains else "sequential"
+    lengths = _lengths(args, whole, main_input) if strategy == "group_by_length" else None
     seed = args.seed if args.data_seed is None else args.data_seed
-    return Loader(dataset, size, sampler=Order(len(dataset), seed) if shuffles else None, **options)
+    order = Order(len(dataset), seed, lengths, size * args.gradient_accumulation_steps)
+    return Loader(dataset, size, sampler=None if strategy == "sequential" else order, **options)
 
 
 @node(family="data")
@@ -102,21 +130,38 @@ def draw_as_loader(*, loaders: int = 1) -> None:
 # ---- losses and predictions
 
 
+def _smoothing(args: Any, model: Any) -> Callable[..., Any] | None:
+    """The loss with smoothed labels, if there is to be one."""
+    base = _base(model)
+    if not args.label_smoothing_factor:
+        return None
+    if getattr(getattr(base, "config", None), "problem_type", None) == "multi_label_classification":
+        raise UsageError(
+            f"label_smoothing_factor={args.label_smoothing_factor} does not apply where a sample has several labels",
+            "set it to 0",
+        )
+    smoother = trainer_pt_utils.LabelSmoother(epsilon=args.label_smoothing_factor)
+    shifts = type(base).__name__ in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return partial(smoother, shift_labels=shifts)
+
+
 class _Losses:
     """The loss that `Trainer` computes, and what it is a mean over."""
 
-    def __init__(self, model: Any, function: Callable[..., Any] | None) -> None:
+    def __init__(self, model: Any, args: Any, function: Callable[..., Any] | None) -> None:
         base = _base(model)
         parameters = inspect.signature(base.forward).parameters.values()
         takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        self.takes_count, self.function = getattr(base, "accepts_loss_kwargs", takes_more), function
+        self.takes_count = getattr(base, "accepts_loss_kwargs", takes_more)
+        self.counts = self.takes_count or function is not None
+        self.function, self.needs_labels = function or _smoothing(args, model), function is None
         encodes = getattr(getattr(base, "config", None), "is_encoder_decoder", False)
         mapping, shifting = losses_of_transformers.LOSS_MAPPING, losses_of_transformers.ForCausalLMLoss
         self.shifts = mapping.get(getattr(base, "loss_type", None)) is shifting and not encodes
 
     def count(self, batch: Mapping[str, Any]) -> torch.Tensor | None:
         """The labels that count, where the loss may be a mean over them."""
-        if "labels" not in batch or not (self.takes_count or self.function is not None):
+        if "labels" not in batch or not self.counts:
             return None
         labels = batch.get("shift_labels", batch["labels"][..., 1:] if self.shifts else batch["labels"])
         return labels.ne(-100).sum() if isinstance(labels, torch.Tensor) else None
@@ -125,7 +170,7 @@ class _Losses:
         inputs = {**batch, "num_items_in_batch": count} if self.takes_count and count is not None else {**batch}
         labels = inputs.pop("labels", None) if self.function is not None else None
         outputs = model(**inputs)
-        if self.function is not None:
+        if self.function is not None and not (self.needs_labels and labels is None):
             return self.function(outputs, labels, num_items_in_batch=count), outputs
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs[0]
         if loss is None:
@@ -137,7 +182,7 @@ class _Losses:
 
     def window(self, model: Any, args: Any, train_data: Any) -> str:
         """What the losses of a window are; see `meanings`."""
-        if args.gradient_accumulation_steps == 1 or not (self.takes_count or self.function is not None):
+        if args.gradient_accumulation_steps == 1 or not self.counts:
             return "mean"
         batch = next(train_data.batches(0) if isinstance(train_data, Loader) else iter(train_data))
         if self.shifts or self.count(batch) is None:
@@ -150,8 +195,36 @@ class _Losses:
         return "sum" if torch.equal(by_one, by_two) else "tokens"
 
 
-def _steps(args: Any, losses: _Losses, window: str, preprocess: Any, gathers: bool) -> tuple[Any, Any]:
+def _padded(tokens: torch.Tensor, model: Any, tokenizer: Any) -> torch.Tensor:
+    """Tokens, or labels, of the length that the generation config asks for, as `Seq2SeqTrainer` pads them."""
+    config, (size, length) = model.generation_config, tokens.shape
+    most = 20 if config.max_length is None else config.max_length  # what `generate` has by default
+    if length >= most:
+        most = length if config.max_new_tokens is None else max(length, config.max_new_tokens + 1)
+    pad = getattr(tokenizer, "pad_token_id", None)
+    pad = getattr(tokenizer, "eos_token_id", None) if pad is None else pad
+    pad = getattr(model.config, "pad_token_id", None) if pad is None else pad
+    if pad is None and length < most:
+        raise UsageError("generated tokens are padded, and there is no pad token", "set model.config.pad_token_id")
+    return torch.cat([tokens, tokens.new_full((size, most - length), pad if length < most else 0)], dim=1)
+
+
+def _generated(model: Any, batch: Mapping[str, Any], args: Any, tokenizer: Any) -> tuple[Any, Any]:
+    """What the model generates for a batch, and the labels, both padded."""
+    options = {"max_length": args.generation_max_length, "num_beams": args.generation_num_beams}
+    inputs, labels = {name: value for name, value in batch.items() if name != "labels"}, batch.get("labels")
+    begun = inputs.get("decoder_input_ids")
+    if begun is not None and labels is not None and begun.shape == labels.shape:  # made of the labels
+        inputs = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
+    tokens = model.generate(**inputs, **{name: value for name, value in options.items() if value is not None})
+    return _padded(tokens, model, tokenizer), None if labels is None else _padded(labels, model, tokenizer)
+
+
+def _steps(
+    args: Any, losses: _Losses, window: str, preprocess: Any, tokenizer: Any, *, gathers: bool
+) -> tuple[Any, Any]:
     """The training step and the validation step."""
+    generates = gathers and getattr(args, "predict_with_generate", False)
     in_tokens = window == "tokens" and args.gradient_accumulation_steps > 1
 
     def training_step(model: Any, batch: Mapping[str, Any]) -> Any:
@@ -163,13 +236,17 @@ def _steps(args: Any, losses: _Losses, window: str, preprocess: Any, gathers: bo
         loss, outputs = losses(model, batch, losses.count(batch))
         if not gathers:
             return {"loss": loss}
+        if generates:
+            logits, labels = _generated(model, batch, args, tokenizer)
+            return {"loss": loss, "prediction": (loader, _on_host(_processed(logits, labels)), _on_host(labels))}
         ignored = [*getattr(model.config, "keys_to_ignore_at_inference", ["past_key_values"]), "loss"]
         values = [value for name, value in outputs.items() if name not in ignored]
         expected = [batch.get(name) for name in _label_names(args, model)]
         logits, labels = (each[0] if len(each) == 1 else tuple(each) for each in (values, expected))
-        if preprocess is not None:
-            logits = preprocess(logits, labels)
-        return {"loss": loss, "prediction": (loader, _on_host(logits), _on_host(labels))}
+        return {"loss": loss, "prediction": (loader, _on_host(_processed(logits, labels)), _on_host(labels))}
+
+    def _processed(logits: Any, labels: Any) -> Any:
+        return logits if preprocess is None else preprocess(logits, labels)
 
     return training_step, validation_step
 
@@ -209,177 +286,7 @@ def evaluate_predictions(
         recorder.means(split).add({start + name.removeprefix("eval_"): value for name, value in metrics.items()}, 1)
 
 
-# ---- callbacks and saving
-
-# What a callback may override -> where its node is in `fit`.
-EVENTS: dict[str, dict[str, Any]] = {
-    "on_train_begin": {"at": "decide", "before": "log"},
-    "on_epoch_begin": {"after": "begin_epoch"},
-    "on_step_begin": {"before": "train_batch"},
-    "on_substep_end": {"between": ("accumulate", "decide")},
-    "on_pre_optimizer_step": {"before": "step"},
-    "on_optimizer_step": {"after": "step"},
-    "on_step_end": {"after": "zero_grad"},
-    "on_log": {"at": "decide", "before": "end_epoch"},
-    "on_epoch_end": {"after": "end_epoch"},
-    "on_evaluate": {"after": "validate"},
-    "on_save": {"after": "checkpoint"},
-}
-# At which of them the flags of `control` are served.
-REQUESTS = {
-    "on_step_end": ("saves", "evaluations", "logs"),
-    "on_log": ("saves", "evaluations"),
-    "on_epoch_end": ("saves", "evaluations", "logs"),
-    "on_evaluate": ("saves",),
-}
-_DISPLAYS = ("DefaultFlowCallback", "NotebookProgressCallback", "PrinterCallback", "ProgressCallback")
-
-
-class Callbacks:
-    """The callbacks of a run, with the state and the control that they are given."""
-
-    def __init__(
-        self, callbacks: Iterable[Any], args: Any, steps: int, made: Mapping[str, Any], tokenizer: Any
-    ) -> None:
-        each_made = [each() if isinstance(each, type) else each for each in callbacks]
-        self.callbacks = [each for each in each_made if type(each).__name__ not in _DISPLAYS]
-        names = {"model": "model", "optimizer": "optimizer", "lr_scheduler": "scheduler"}
-        names |= {"train_dataloader": "train_data", "eval_dataloader": "val_data"}
-        self.given = {name: made.get(resource) for name, resource in names.items()} | {"processing_class": tokenizer}
-        self.args, self.control = args, transformers.TrainerControl()
-        self.state = transformers.TrainerState(max_steps=steps, num_train_epochs=math.ceil(args.num_train_epochs))
-        self.state.compute_steps(args, steps)
-        self.call("on_init_end")
-
-    def has(self, event: str) -> bool:
-        """One of them does something at that event."""
-        return any(
-            getattr(type(each), event) is not getattr(transformers.TrainerCallback, event) for each in self.callbacks
-        )
-
-    def call(self, event: str, **more: Any) -> None:
-        for callback in self.callbacks:
-            control = getattr(callback, event)(self.args, self.state, self.control, **self.given, **more)
-            self.control = self.control if control is None else control
-
-    def note(self, metrics: Mapping[str, float]) -> None:
-        """Keep the best value, once the callbacks have seen it, as `Trainer` does."""
-        value, best = metrics.get((best_metric(self.args) or "").replace("val/", "eval_")), self.state.best_metric
-        if value is not None and (best is None or (value > best if self.args.greater_is_better else value < best)):
-            self.state.best_metric, self.state.best_global_step = value, self.state.global_step
-
-
-def _as_logs(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What `Trainer` would log of a row, under its names; nothing of a row of an epoch."""
-    kept = {name: value for name, value in row.items() if name not in ("step", "epoch") and "lr/" not in name}
-    names = {"lr": "learning_rate"} | {name: name.replace("val/", "eval_", 1) for name in kept if "val/" in name}
-    return {} if all("epoch/" in name for name in kept) else {names.get(name, name): kept[name] for name in kept}
-
-
-@node(name="trainer_callback", family="bookkeeping")
-class CallbackEvent:
-    """Call one method of every `TrainerCallback`, and do what they ask for by `control`.
-
-    Arguments:
-        event: the name of the method. Default: "on_step_end".
-
-    Guard fields:
-        saves, evaluations, logs: how often they set `should_save`, `should_evaluate` and `should_log`. Each is a unit
-            of the clock, by which the node that is asked for is due.
-        waiting: there are rows for ``on_log``.
-        asking: what one of several ranks has asked for.
-    """
-
-    of_batches: ClassVar[bool] = False
-
-    event: str = "on_step_end"
-
-    saves: int = progress(0)
-    evaluations: int = progress(0)
-    logs: int = progress(0)
-    rows: list[Any] = progress([])
-    asking: str = progress("")
-
-    def setup(self, asks: Any = None) -> None:
-        self._asks = asks
-
-    @property
-    def waiting(self) -> bool:
-        return bool(self.rows)
-
-    def on_metrics(self, row: Mapping[str, float], is_evaluation: bool) -> None:
-        if self.event == "on_log" and (logs := _as_logs(row)):
-            self.rows = [*self.rows, logs]
-
-    def __call__(self, callbacks: Callbacks, steps: int, epochs: float, count: int = 0, metrics: Any = None) -> None:
-        if (self.event == "on_step_begin" and count) or (self.event == "on_substep_end" and not count):
-            return
-        state, control = callbacks.state, callbacks.control
-        epochs = float(epochs)  # a fraction, exactly
-        state.global_step, state.epoch = steps - (self.event == "on_optimizer_step"), epochs
-        if self.event == "on_log":
-            waiting, self.rows = [{**row, "epoch": epochs} for row in self.rows], []
-            for row in waiting:
-                state.log_history.append({**row, "step": steps})
-                callbacks.call("on_log", logs=row)
-        elif self.event == "on_evaluate":
-            callbacks.call("on_evaluate", metrics={**_as_logs(metrics), "epoch": epochs})
-            callbacks.note(_as_logs(metrics))
-        else:
-            callbacks.call(self.event)
-        control = callbacks.control
-        self.saves, self.logs = self.saves + control.should_save, self.logs + control.should_log
-        self.evaluations += control.should_evaluate
-        if control.should_training_stop:
-            self._asks(STOP)
-        elif control.should_epoch_stop and self.of_batches:
-            self._asks(END_EPOCH)
-            control.should_epoch_stop = False
-        control.should_save = control.should_evaluate = control.should_log = False
-
-    def at_end(self, callbacks: Callbacks, steps: int, epochs: float, count: int = 0, metrics: Any = None) -> None:
-        if self.event == "on_train_begin":
-            callbacks.call("on_train_end")
-
-
-@node(name="trainer_callback_of_batches", family="bookkeeping")
-class BatchEvent(CallbackEvent):
-    """The same at an event of a batch, which it reads so that `should_epoch_stop` ends the epoch of that."""
-
-    of_batches: ClassVar[bool] = True
-
-    def __call__(  # type: ignore[override]
-        self, callbacks: Callbacks, steps: int, epochs: float, batch: Any, count: int = 0, metrics: Any = None
-    ) -> None:
-        super().__call__(callbacks, steps, epochs, count, metrics)
-
-    def at_end(  # type: ignore[override]
-        self, callbacks: Callbacks, steps: int, epochs: float, batch: Any, count: int = 0, metrics: Any = None
-    ) -> None:
-        """Nothing: the run ends for `on_train_begin` alone."""
-
-
-def _with_callbacks(graph: Graph, callbacks: Callbacks) -> Graph:
-    """The graph with a node for each event at which a callback does something."""
-    asked: dict[str, list[str]] = {"saves": [], "evaluations": [], "logs": []}
-    also = {"on_train_begin": callbacks.has("on_train_end"), "on_evaluate": True}  # which notes the best value
-    for event, place in EVENTS.items():
-        if not callbacks.has(event) and not also.get(event, False):
-            continue
-        reads = {"steps": "step.steps", "epochs": "next_batch.epochs"}
-        reads |= {"count": "accumulate.count"} if event in ("on_step_begin", "on_substep_end") else {}
-        use = BatchEvent if "step" in event else CallbackEvent
-        graph = graph.insert(event, use, event=event, reads=reads, **place)
-        if "at" in place:
-            graph = graph.guard(f"{event}_due", "on_log.waiting" if event == "on_log" else f"{event}.runs == 0")
-        for field in REQUESTS.get(event, ()) if callbacks.has(event) else ():
-            graph = graph.clock(f"{event}_{field}", f"{event}.{field}")
-            asked[field].append(f"1 {event}_{field}")
-    for name, field in {"checkpoint": "saves", "validate": "evaluations", "log": "logs"}.items():
-        every = graph.nodes[name].parameters["every"]
-        every = [every] if isinstance(every, str) else [*every]
-        graph = graph.set(name, every=[each for each in every if each != "never"] + asked[field])
-    return graph
+# ---- saving
 
 
 @node(family="saving")
@@ -473,16 +380,20 @@ def setup(
         raise UsageError("there is no train_dataset", "setup(model, args, train_dataset=...)")
     if plain(args.eval_strategy) != "no" and eval_dataset is None:
         raise UsageError(f"eval_strategy={plain(args.eval_strategy)!r} has no eval_dataset", "pass eval_dataset=...")
-    is_tokenizer = isinstance(processing_class, transformers.PreTrainedTokenizerBase)
+    pads = (transformers.PreTrainedTokenizerBase, transformers.SequenceFeatureExtractor)
+    is_tokenizer = isinstance(processing_class, pads)
     default = transformers.DataCollatorWithPadding(processing_class) if is_tokenizer else None
     collator = data_collator or default or transformers.default_data_collator
     _prepare(model, args)
-    train_data, steps = _loader(args, model, train_dataset, collator, trains=True), args.max_steps
+    main = processing_class.model_input_names[0] if hasattr(processing_class, "model_input_names") else "input_ids"
+    train_data, steps = _loader(args, model, train_dataset, collator, trains=True, main_input=main), args.max_steps
+    has_length = hasattr(train_dataset, "__len__")
+    per_epoch = math.ceil(len(train_data) / args.gradient_accumulation_steps) if has_length else steps
     if steps <= 0:
-        if not hasattr(train_dataset, "__len__"):
+        if not has_length:
             raise UsageError("train_dataset has no length, so its epochs are no number of steps", "set max_steps")
-        steps = math.ceil(args.num_train_epochs * math.ceil(len(train_data) / args.gradient_accumulation_steps))
-    losses = _Losses(model, compute_loss_func)
+        steps = math.ceil(args.num_train_epochs * per_epoch)
+    losses = _Losses(model, args, compute_loss_func)
     window = losses.window(model, args, train_data)
     is_frozen = not all(parameter.requires_grad for parameter in model.parameters())
     graph = Graph.load("fit")
@@ -492,7 +403,9 @@ def setup(
     resources: dict[str, Any] = {"model": model, "train_data": train_data}
     resources |= zip(("optimizer", "scheduler"), _optimizer(args, model, steps, *optimizers), strict=True)
     gathers = compute_metrics is not None and not args.prediction_loss_only
-    training_step, validation_step = _steps(args, losses, window, preprocess_logits_for_metrics, gathers)
+    training_step, validation_step = _steps(
+        args, losses, window, preprocess_logits_for_metrics, processing_class, gathers=gathers
+    )
     resources["training_step"] = training_step
     if eval_dataset is not None:
         several = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
@@ -508,7 +421,8 @@ def setup(
         graph = graph.insert("save_pretrained", save_pretrained, between=("decide", "checkpoint"), **reads)
         resources["pretrained_folder"] = str(Path(str(args.output_dir)) / ("best" if best else "last"))
     if callbacks:
-        bridge = resources["callbacks"] = Callbacks(callbacks, args, steps, resources, processing_class)
-        graph = _with_callbacks(graph, bridge)
+        epochs = math.ceil(steps / per_epoch if args.max_steps > 0 else args.num_train_epochs)
+        bridge = resources["callbacks"] = Callbacks(callbacks, args, steps, epochs, resources, processing_class)
+        graph, resources["training_step"] = with_callbacks(graph, bridge), bridge.counting(training_step)
     (trainer_utils.enable_full_determinism if args.full_determinism else trainer_utils.set_seed)(args.seed)
     return graph, resources

@@ -14,7 +14,7 @@ from typing import Any, final
 
 from graphtrain.errors import GraphtrainError
 from graphtrain.report.logger import Beginning, Histogram, Image, Logger, RunLogger, Shown
-from graphtrain.storage.regular import open_regular, parsed_json, read_regular, replace_file
+from graphtrain.storage.regular import open_regular, read_regular
 
 _CODE_BYTES = 9  # of a row: eight digits and the end of the line
 _MOST_BYTES = 64 << 20
@@ -177,29 +177,6 @@ class InBackground(RunLogger):
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
-
-
-def kept_id(run_dir: Path | None, name: str, make: Callable[[], str]) -> str:
-    """What a service calls a run, which is kept in its directory: the same in every process of the run.
-
-    Arguments:
-        name: of the file, without its suffix.
-        make: gives a new one.
-    """
-    if run_dir is None:
-        return make()
-    file = run_dir / f"{name}.json"
-    try:
-        return str(parsed_json(read_regular(file, _MOST_BYTES))["id"])
-    except (OSError, ValueError, TypeError, KeyError):
-        made = make()
-        replace_file(file, json.dumps({"id": made}).encode())
-        return made
-
-
-def metrics_of(row: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of a row, without its step."""
-    return {name: value for name, value in row.items() if name != "step"}
 
 
 def _code(row: Mapping[str, float]) -> bytes:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from graphtrain.lazy import imported
-from graphtrain.report.guarded import kept_id, metrics_of
 from graphtrain.report.logger import Beginning, RunLogger, Shown, Text
+from graphtrain.report.service import kept_id, metrics_of
 
 _MOST_CHARACTERS = 500  # of a parameter, in every version of the service
 _STATES = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}

@@ -6,14 +6,12 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, final
 
-from graphtrain.lazy import imported
-from graphtrain.plain import json_value
-from graphtrain.report.guarded import kept_id, metrics_of
-from graphtrain.report.logger import Beginning, Histogram, Image, RunLogger, Shown, Text
+from graphtrain.report.logger import Beginning, Histogram, Image, Shown, Text
+from graphtrain.report.service import Service, kept_id, metrics_of
 
 
 @final
-class WandB(RunLogger):
+class WandB(Service):
     """A logger for Weights and Biases, also offline: ``mode="offline"``, or ``WANDB_MODE``; ``wandb sync`` sends later.
 
     A resume continues the run. Every row is sent once; rows that a resume repeats with other values stay beside them,
@@ -30,32 +28,23 @@ class WandB(RunLogger):
     >>> WandB("digits", tags=["small"])  # doctest: +SKIP
     """
 
-    in_background = True
-
     def __init__(self, project: str = "graphtrain", **settings: Any) -> None:
-        self._wandb: Any = imported("wandb")
-        self._given = {"project": project, **settings}
-        self._settings: dict[str, Any] = {}
-        self._run: Any = None
+        super().__init__("wandb", {"project": project, **settings})
 
-    def begin(self, beginning: Beginning) -> None:
-        """Continue the run of this directory, or begin one."""
-        self.close()
-        run_id = kept_id(beginning.run_dir, "wandb", lambda: uuid.uuid4().hex[:16])
-        config = {name: json_value(value) for name, value in beginning.hyper_parameters.items()}
+    def settings_of(self, beginning: Beginning) -> dict[str, Any]:
+        """The id, by which the service continues a run, and where files go."""
         folder = {"dir": str(beginning.run_dir)} if beginning.run_dir is not None else {}
-        self._settings = {"id": run_id, "resume": "allow", "config": config, **folder, **self._given}
-        self._opened()
+        return {"id": kept_id(beginning.run_dir, "wandb", lambda: uuid.uuid4().hex[:16]), **folder}
 
-    def _opened(self) -> Any:
-        if self._run is None:
-            self._run = self._wandb.init(**self._settings)
-            self._run.define_metric("*", step_metric="step")
-        return self._run
+    def open(self, settings: Mapping[str, Any]) -> Any:
+        """Open the run, whose curves are over `step`."""
+        run = self.package.init(**settings)
+        run.define_metric("*", step_metric="step")
+        return run
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> None:
         """Send a row."""
-        self._opened().log({"step": step, **metrics_of(metrics)})
+        self.run.log({"step": step, **metrics_of(metrics)})
 
     def show(self, name: str, value: Shown, step: int) -> None:
         """Send a text, an image or a histogram."""
@@ -63,19 +52,11 @@ class WandB(RunLogger):
             case Text(text):
                 sent = text
             case Image(pixels):
-                sent = self._wandb.Image(pixels)
+                sent = self.package.Image(pixels)
             case Histogram(values):
-                sent = self._wandb.Histogram(values.flatten().tolist())
-        self._opened().log({"step": step, name: sent})
+                sent = self.package.Histogram(values.flatten().tolist())
+        self.run.log({"step": step, name: sent})
 
     def ended(self, state: str, error: BaseException | None) -> None:
         """A run that has failed is shown as such."""
-        if self._run is not None:
-            self._run.finish(exit_code=int(state == "failed"))
-            self._run = None
-
-    def close(self) -> None:
-        """Finish the run; a later row continues it."""
-        if self._run is not None:
-            self._run.finish()
-            self._run = None
+        self.finish(exit_code=int(state == "failed"))

@@ -263,15 +263,16 @@ class Trainer(RunView):
                 return Outcome.STOPPED
             if self._is_resumed or not begins:
                 stopped_at.add(run.session.position)
-            if not run.session.loop.ended:
-                return drive(run, transitions, explainer)
-            if run.is_end_saved:
+            if run.session.loop.ended and run.is_end_saved:
                 environment = run.session.environment
                 if begins and not (environment and "command" in environment.about):  # a command says it at the end
                     run.notices(entry.finished_before(run, self._changes))
                 return Outcome.ALREADY_FINISHED
-            run.save_end()
-            return Outcome.FINISHED
+            if run.session.loop.ended:
+                run.save_end()
+                return Outcome.FINISHED
+            outcome = drive(run, transitions, explainer)
+        return run.late_stop or outcome
 
     def advance(
         self,
@@ -524,7 +525,7 @@ class Trainer(RunView):
         if was_running:
             life.go("finish" if run.session.loop.ended and run.is_end_saved else "stop")
         run.watchers.end(life.state, error)
-        run.requests.take("stop")  # of a signal that arrived while the run was stopping
+        run.end_late()
         if run.writer.take_written() or (was_running and self._has_begun and run.unnoted is None):
             run.status.write()
 

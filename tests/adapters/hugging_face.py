@@ -79,12 +79,18 @@ def labelled(number: int, seed: int = 0) -> list[dict[str, Any]]:
     return [{**row, "labels": row["input_ids"][0] % 3} for row in texts(number, seed)]
 
 
-def arguments(folder: Path, **given: Any) -> Any:
-    common = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 2, "use_cpu": True}
-    common |= {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_steps": 0.1, "logging_steps": 1}
-    return transformers.TrainingArguments(
-        str(folder), **{**common, "save_strategy": "no", "disable_tqdm": True, **given}
-    )
+COMMON = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4, "num_train_epochs": 2, "use_cpu": True}
+COMMON |= {"learning_rate": 1e-3, "weight_decay": 0.1, "warmup_steps": 0.1, "logging_steps": 1}
+COMMON |= {"save_strategy": "no", "disable_tqdm": True}
+
+
+def arguments(folder: Path | str, **given: Any) -> Any:
+    return transformers.TrainingArguments(str(folder), **{**COMMON, **given})
+
+
+def sequence_arguments(folder: Path | str, **given: Any) -> Any:
+    """The arguments of Seq2SeqTrainer, which are more."""
+    return transformers.Seq2SeqTrainingArguments(str(folder), **{**COMMON, **given})
 
 
 def data_for(make: Callable[[], Any]) -> dict[str, Any]:
@@ -92,21 +98,35 @@ def data_for(make: Callable[[], Any]) -> dict[str, Any]:
     return {"train_dataset": rows(30), "eval_dataset": rows(10, seed=1)}
 
 
-def there(make: Callable[[], Any], folder: Path, *, given: dict[str, Any], **more: Any) -> Any:
-    """Trained by `transformers.Trainer`."""
-    model = make()
-    trainer = transformers.Trainer(model, arguments(folder, **given), **{**data_for(make), **more})
+def there(
+    make: Callable[[], Any],
+    folder: Path,
+    *,
+    given: dict[str, Any],
+    make_arguments: Callable[..., Any] = arguments,
+    **more: Any,
+) -> Any:
+    """Trained by `transformers.Trainer`, or by `Seq2SeqTrainer`."""
+    model, args = make(), make_arguments(folder, **given)
+    trainer_class = transformers.Trainer if make_arguments is arguments else transformers.Seq2SeqTrainer
+    trainer = trainer_class(model, args, **{**data_for(make), **more})
     with contextlib.redirect_stdout(io.StringIO()):
         trainer.train()
     return trainer
 
 
 def here(
-    make: Callable[[], Any], folder: Path, run_dir: Path | None = None, *, given: dict[str, Any], **more: Any
+    make: Callable[[], Any],
+    folder: Path,
+    run_dir: Path | None = None,
+    *,
+    given: dict[str, Any],
+    make_arguments: Callable[..., Any] = arguments,
+    **more: Any,
 ) -> Trainer:
     """The run that trains the same, before it begins."""
     model = make()
-    graph, resources = setup(model, arguments(folder, **given), **{**data_for(make), **more})
+    graph, resources = setup(model, make_arguments(folder, **given), **{**data_for(make), **more})
     assert graph.check() == []
     return Trainer(graph, run_dir=run_dir, display=None, notify=lambda line: None, **resources)
 

@@ -1,4 +1,4 @@
-"""A signal that comes while the run is about to stop asks for what is done already: the next run continues."""
+"""A signal that comes while the run is about to stop is the outcome of that run, and does not stop the next one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ class SignalAtTheEnd(Display):
             os.kill(os.getpid(), self.numbers.pop())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
-def test_a_late_signal_does_not_stop_the_next_run(number: signal.Signals) -> None:
+def late(number: signal.Signals) -> tuple[Trainer, SignalAtTheEnd]:
     model = nn.Linear(1, 1)
     display = SignalAtTheEnd(number)
     trainer = Trainer(
@@ -42,8 +41,19 @@ def test_a_late_signal_does_not_stop_the_next_run(number: signal.Signals) -> Non
         train_data=[torch.ones(2, 1)] * 5,
         training_step=lambda model, batch: model(batch).mean(),
     )
-    assert trainer.run(until="3 batches") is Outcome.REACHED
+    return trainer, display
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_late_signal_does_not_stop_the_next_run(number: signal.Signals) -> None:
+    trainer, display = late(number)
+    assert trainer.run(until="3 batches") is Outcome.STOPPED, "or a loop of `run(until=...)` would never know"
     assert display.numbers == [], "the signal came"
     assert (trainer.state, trainer.progress["next_batch"]["batches"]) == ("stopped", 3)
     assert trainer.run() is Outcome.FINISHED
     assert trainer.progress["next_batch"]["batches"] == 10
+
+
+def test_a_run_that_is_over_has_finished_whatever_comes_late() -> None:
+    trainer, display = late(signal.SIGTERM)
+    assert (trainer.run(), display.numbers, trainer.run()) == (Outcome.FINISHED, [], Outcome.ALREADY_FINISHED)
