@@ -171,6 +171,7 @@ class _Training:
             display=None if options.quiet else display_for(report, self._shown or None),
             notify=report,
             not_state=made.not_state,
+            times=not self._options.no_times,
             **made.resources,
         )
         if options.dry_run:
@@ -319,7 +320,6 @@ class _Training:
             from_saved=options.from_saved,
             rename=renamings(options.rename),
             trace=part("explain").TraceLines(trainer.graph, self._trace) if options.trace else None,
-            time_nodes=options.time_nodes,
         )
 
     def _dry_run(self, trainer: Trainer, loaded: list[str]) -> int:
