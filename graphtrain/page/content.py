@@ -143,7 +143,7 @@ def _short(value: float) -> float | None:
 
 
 def _first_difference(first: Sequence[Mapping[str, float]], second: Sequence[Mapping[str, float]]) -> int | None:
-    """The first row in which two runs differ; None where one of them goes on where the other ends, or they are equal."""
+    """The first row in which two runs differ; None where all rows that both have are equal."""
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
         if repr(one) != repr(other):  # a NaN is equal to itself
             return number
@@ -237,7 +237,9 @@ def content_of_graph(
     }
 
 
-def _about(problem: Problem, graph: Graph) -> Iterator[str]:
+def _about(problem: Problem, graph: Graph | None) -> Iterator[str]:
     """The paths of the nodes that a problem names."""
+    if graph is None:
+        return
     names = {*problem.path, *re.findall(r"`([^`]+)`", f"{problem.message} {problem.where}"), *problem.where.split()}
     yield from (path for path in nodes_of(graph) if path in names or path.rpartition("/")[2] in names)

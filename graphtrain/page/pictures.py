@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -73,7 +74,12 @@ def _drawn(name: str, drawn: Picture, graph: Graph) -> dict[str, Any]:
 
 
 def _svg(drawn: Picture) -> str:
-    text = draw(to_dot(drawn, arrow_ids=True), "svg").decode()
+    return _laid_out(to_dot(drawn, arrow_ids=True))
+
+
+@functools.lru_cache(maxsize=32)  # a page that is watched asks for the same pictures again and again: 200 ms each
+def _laid_out(dot_text: str) -> str:
+    text = draw(dot_text, "svg").decode()
     return text[text.index("<svg") :]
 
 
