@@ -90,6 +90,7 @@ class RunOptions:
         show (NAMES): Display only loss,val/loss,...
         tensorboard: Log to TensorBoard too.
         no_times: Do not count and time nodes (nodes.jsonl).
+        report: At the end write a page about the run (report.html).
         csv: Write metrics.csv too, one row for each step.
         wandb: Log to Weights and Biases too.
         mlflow: Log to MLflow too.
@@ -124,6 +125,7 @@ class RunOptions:
     show: str = ""
     tensorboard: bool = False
     no_times: bool = False
+    report: bool = False
     csv: bool = False
     wandb: bool = False
     mlflow: bool = False

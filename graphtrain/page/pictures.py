@@ -130,12 +130,20 @@ def _edges(graph: Graph, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]
 
 
 def _operands(expression: str, graph: Graph, prefix: str) -> Iterator[tuple[str, str | None]]:
-    """What an expression reads: the value where it is a parameter, None where it changes as the run goes on."""
-    for operand in dict.fromkeys(_OPERAND.findall(expression)):
-        name, _, field = operand.rpartition(".")
-        node = nodes_of(graph).get(name)
-        parameter = None if node is None else _parameter(node, field)
-        yield f"{prefix}{operand}", None if parameter is None else value_text(parameter)
+    """What an expression and the guards that it names read: a parameter's value, None for what changes in the run."""
+    waiting, seen = [expression], {expression}
+    nodes = nodes_of(graph)
+    while waiting:
+        text = waiting.pop(0)
+        for operand in _OPERAND.findall(text):
+            name, _, field = operand.rpartition(".")
+            parameter = _parameter(nodes[name], field) if name in nodes else None
+            yield f"{prefix}{operand}", None if parameter is None else value_text(parameter)
+        named = [
+            graph.guards[word] for word in re.findall(r"[A-Za-z_]\w*", _OPERAND.sub("", text)) if word in graph.guards
+        ]
+        waiting += [other for other in named if other not in seen]
+        seen.update(named)
 
 
 def _parameter(node: Node, name: str) -> Any:

@@ -187,4 +187,8 @@ class Run(Recorded):
         return f"<Run {self.path}: {', '.join(filter(None, [one_line(str(status.get('state'))), place]))}>"
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        try:
+            totals = self.counts_at()
+        except UsageError:  # a damaged file
+            totals = None
+        return html_of(self, totals["runs"] if totals is not None else None)

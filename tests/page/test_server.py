@@ -28,8 +28,8 @@ Get = Callable[..., tuple[int, str, dict[str, str]]]
 
 
 @contextlib.contextmanager
-def serving(watched: Watched, hosts: tuple[str, ...] = ()) -> Iterator[tuple[int, Get]]:
-    with listening(0) as opened:
+def serving(watched: Watched, hosts: tuple[str, ...] = (), port: int = 0) -> Iterator[tuple[int, Get]]:
+    with listening(port) as opened:
         port = opened.getsockname()[1]
         config = uvicorn.Config(application(watched, hosts), log_level="error", timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
