@@ -62,7 +62,6 @@ lint: .venv/.installed-dev  ## ruff and mypy
 	$(BIN)/mypy
 
 browser: .venv/.installed-dev  ## the page of runs in a real browser (apt-get install chromium)
-	$(BIN)/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt playwright
 	$(BIN)/python -m pytest -m 'not sweep' tests/page
 
 docs: .venv/.installed-docs  ## the pages as a site, in site/: python -m http.server --directory site
@@ -97,7 +96,6 @@ clean:  ## remove everything that was made here
 	touch $@
 
 .venv/.installed-browser: .venv/.installed-dev  ## the page of runs in a real browser (apt-get install chromium)
-	$(BIN)/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt playwright
 	$(BIN)/python -m pytest -m 'not sweep' tests/page
 
 docs: .venv/.installed-examples

@@ -446,13 +446,14 @@ function switchTheme() {
 function setTheme(name) { document.documentElement.dataset.theme = name; }
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+  const isSlider = event.target.id === "slider"; // which moves by the arrows of itself
+  if (event.ctrlKey || event.metaKey || event.altKey || (/^(INPUT|SELECT)$/.test(event.target.tagName) && !isSlider)) return;
   if (event.key === "t") { switchTheme(); return; }
   if (!content || content.kind === "folder") return;
   if (event.key === "f") { state.fold = !state.fold; build(); }
   if (content.kind !== "runs") return;
-  if (event.key === "ArrowLeft") moveTo(tick() - 1);
-  if (event.key === "ArrowRight") moveTo(tick() + 1);
+  if (event.key === "ArrowLeft" && !isSlider) moveTo(tick() - 1);
+  if (event.key === "ArrowRight" && !isSlider) moveTo(tick() + 1);
   if (event.key === "h") { state.heat = { none: "runs", runs: "seconds", seconds: "none" }[state.heat]; build(); }
 });
 
