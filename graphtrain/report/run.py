@@ -15,6 +15,7 @@ from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
+from graphtrain.storage.regular import open_regular
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
@@ -22,6 +23,7 @@ from graphtrain.storage.run_directory import (
     MetricsFile,
     present_status,
     read_starts,
+    readable_failure,
 )
 
 _VERSIONS = ("graphtrain", "python", "torch", "numpy")
@@ -138,12 +140,20 @@ class Run(Recorded):
                     "name": path.name,
                     "step": manifest.step,
                     "epoch": manifest.epoch,
-                    "rows": len(MetricsFile(self.path / METRICS_FILE).first_rows(manifest.metrics_bytes)),
+                    "rows": self._rows_in(manifest.metrics_bytes),
                     "metrics": dict(manifest.metrics),
                     "best": path.name == name_of_best,
                 }
             )
         return listed
+
+    def _rows_in(self, length: int) -> int:
+        """How many rows the first bytes of the metrics hold."""
+        file = self.path / METRICS_FILE
+        if not length or not file.exists():
+            return 0
+        with readable_failure(file), open(open_regular(file), "rb") as opened:
+            return opened.read(length).count(b"\n")
 
     def _last(self, key: str) -> dict[str, Any]:
         """What the last start has noted under a key; empty if that is no table."""

@@ -49,7 +49,7 @@ function short(value) {
   return value < 1e6 ? `${(value / 1000).toPrecision(3)}k` : `${(value / 1e6).toPrecision(3)}M`;
 }
 
-const share = (part, whole) => (whole > 0 ? `${(100 * part / whole).toPrecision(3)} %` : "–");
+const share = (part, whole) => (whole > 0 ? `${(100 * part / whole).toPrecision(3)}\u00a0%` : "–");
 const clock = (seconds) => new Date(seconds * 1000).toLocaleString();
 
 // ---- the moment that is shown
