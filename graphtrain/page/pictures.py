@@ -101,10 +101,13 @@ def _folded(graph: Graph) -> Picture:
 
 
 def _node(path: str, node: Node) -> dict[str, Any]:
-    kind = kind_of_node(node)
+    kind = kind_of_node(node) if node.body is None else None
+    about = one_line(kind.description.partition("\n")[0]).replace("``", "`") if kind is not None else ""
     return {
         "kind": kind_line(node) or node.use,
-        "about": one_line(kind.description.partition("\n")[0]).replace("``", "`") if kind is not None and node.body is None else "",
+        "about": one_line(kind.description.partition("\n")[0]).replace("``", "`")
+        if kind is not None and node.body is None
+        else "",
         "settings": [one_line(line) for line in settings_of(node)],
     }
 

@@ -71,7 +71,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trainer, list
 
 
 def test_counts_are_those_of_progress_at_every_row(whole: tuple[Path, Trainer, list[dict[str, int]]]) -> None:
-    run_dir, trainer, seen = whole
+    run_dir, _, seen = whole
     run = Run(run_dir)
     assert len(seen) == len(run.metrics) > 5
     for number, progress in enumerate(seen):
@@ -244,7 +244,7 @@ def test_a_cut_line_is_left_out_and_a_link_is_refused(tmp_path: Path) -> None:
     file.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="cannot be read: it is a link"):
         len(Run(tmp_path).activity)
-    with pytest.raises((UsageError, CheckpointError), match="nodes.jsonl"):
+    with pytest.raises((UsageError, CheckpointError), match=r"nodes\.jsonl"):
         trainer_of(tmp_path).run()
 
 
