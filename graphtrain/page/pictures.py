@@ -105,9 +105,7 @@ def _node(path: str, node: Node) -> dict[str, Any]:
     about = one_line(kind.description.partition("\n")[0]).replace("``", "`") if kind is not None else ""
     return {
         "kind": kind_line(node) or node.use,
-        "about": one_line(kind.description.partition("\n")[0]).replace("``", "`")
-        if kind is not None and node.body is None
-        else "",
+        "about": about,
         "settings": [one_line(line) for line in settings_of(node)],
     }
 
