@@ -156,11 +156,9 @@ def _first_difference(first: Sequence[Mapping[str, float]], second: Sequence[Map
 def _ticks(run: Run, rows: Sequence[Mapping[str, float]], drawn: Mapping[str, Any]) -> dict[str, Any]:
     """Moments of the run, oldest first: row, step, epoch and time; totals of nodes and edges where they are known."""
     names = [*drawn["nodes"]], [*drawn["edges"]]
-    activity = run.activity
-    if len(activity):
-        most = max(2, min(MOST_TICKS, MOST_COUNTS // (1 + 2 * len(names[0]) + len(names[1]))))
-        moments = activity.thinned(most)
-    else:
+    most = max(2, min(MOST_TICKS, MOST_COUNTS // (1 + 2 * len(names[0]) + len(names[1]))))
+    moments = run.activity.thinned(most)
+    if not moments:
         stride = max(1, math.ceil(len(rows) / MOST_TICKS))
         moments = [{"rows": number + 1} for number in sorted({*range(0, len(rows), stride), len(rows) - 1} - {-1})]
     places = [rows[min(moment["rows"], len(rows)) - 1] if moment["rows"] and rows else {} for moment in moments]

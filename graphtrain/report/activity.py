@@ -70,7 +70,7 @@ class Activity(Sequence[dict[str, Any]]):
     def starts(self) -> list[dict[str, Any]]:
         """Where the run was started: ``time``, ``rows``, and ``event``, which is begun, resumed or rewired."""
         keys = ("time", "rows", "event")
-        return [{key: line[key] for key in keys} for line in self._file.each_row(_checked) if "event" in line]
+        return [{key: line[key] for key in keys} for line in self._file.each_row(_checked, b'{"event"')]
 
     def at(self, row: int) -> dict[str, Any] | None:
         """The totals when a row of metrics was recorded; None where nothing was counted until then.
@@ -88,15 +88,23 @@ class Activity(Sequence[dict[str, Any]]):
         return self[chosen] if chosen is not None else None
 
     def thinned(self, most: int) -> list[dict[str, Any]]:
-        """At most so many of them, evenly apart, the last among them.
+        """At most so many of them, about evenly apart, the last among them.
 
         Arguments:
             most: at least 1.
         """
-        count = len(self)
-        return self._chosen(
-            [count * (number + 1) // most - 1 for number in range(most)] if count > most else range(count)
-        )
+        kept: list[dict[str, Any]] = []
+        stride, last = 1, None
+        for number, totals in enumerate(self._totals(), 1):
+            last = totals
+            if number % stride == 0:
+                kept.append(totals.plain())
+            if len(kept) > 2 * most:  # one in two: the file is read once, and its length is known at the end
+                kept, stride = kept[1::2], 2 * stride
+        if last is not None and (not kept or kept[-1] != last.plain()):
+            kept.append(last.plain())
+        count = len(kept)
+        return [kept[count * (number + 1) // most - 1] for number in range(most)] if count > most else kept
 
     def _chosen(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Those with these numbers, which rise."""
@@ -204,4 +212,6 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _are_counts(numbers: Any) -> bool:
-    return isinstance(numbers, list) and all(type(number) is int and 0 <= number <= _MOST for number in numbers)
+    if not isinstance(numbers, list) or not numbers:
+        return isinstance(numbers, list)
+    return {*map(type, numbers)} == {int} and min(numbers) >= 0 and max(numbers) <= _MOST

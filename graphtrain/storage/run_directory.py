@@ -253,11 +253,14 @@ class MetricsFile:
         """
         return list(self.each_row())
 
-    def each_row(self, checked: Callable[[dict[str, Any]], T] = lambda row: row) -> Iterator[T]:
+    def each_row(
+        self, checked: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row, beginning: bytes = b""
+    ) -> Iterator[dict[str, Any]]:
         """The rows of `complete_rows`, one by one.
 
         Arguments:
-            checked: makes a row what it stands for; a ValueError says why it cannot. Default: it is taken as it is.
+            checked: returns a row; a ValueError says what is wrong with it. Default: nothing is.
+            beginning: of the lines that are read; the others are left out. Default: all are read.
 
         Raises:
             UsageError: as `complete_rows`.
@@ -267,7 +270,8 @@ class MetricsFile:
             with open(open_regular(self._path), "rb") as file:
                 while (line := file.readline(_MOST_BYTES_OF_A_ROW)).endswith(b"\n"):
                     number += 1
-                    yield checked(self._row(line))
+                    if line.startswith(beginning):
+                        yield checked(self._row(line))
         except FileNotFoundError:
             return
         except OSError as error:

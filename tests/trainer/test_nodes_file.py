@@ -253,7 +253,7 @@ def test_rows_are_chosen_evenly(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text('{"state": "finished", "position": "end"}')
     (tmp_path / "nodes.jsonl").write_text(HEADER + lines)
     activity = Run(tmp_path).activity
-    assert [row["runs"]["a"] for row in activity.thinned(4)] == [2, 5, 7, 10] and len(activity.thinned(99)) == 10
+    assert [row["runs"]["a"] for row in activity.thinned(4)] == [2, 4, 6, 10] and len(activity.thinned(99)) == 10
     assert [row["rows"] for row in activity[::-3]] == [10, 7, 4, 1] and activity[0]["taken"] == {"a -> end": 1}
     with pytest.raises(IndexError):
         activity[10]
