@@ -178,7 +178,7 @@ class _Past:
             return
         if not rows:
             return
-        before = rows[0] if len(rows) > 1 else {"runs": {}, "taken": {}, "rows": 0}
+        before: dict[str, Any] = rows[0] if len(rows) > 1 else {"runs": {}, "taken": {}, "rows": 0}
         since = f"since row {before['rows']} of metrics" if before["rows"] else "since the beginning"
         for title, key in (("ran", "runs"), ("took", "taken")):
             more = {name: count - before[key].get(name, 0) for name, count in rows[-1][key].items()}

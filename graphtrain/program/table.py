@@ -174,7 +174,8 @@ class Compiler:
 
         An edge of a bypassed node is taken whenever the run passes over the node.
         """
-        nodes, edges = self._program.nodes, {}
+        nodes = self._program.nodes
+        edges: dict[str, list[int]] = {}
         leaving: list[list[list[int]]] = []
         for node in nodes:
             keys = [f"{node.path} -> {edge}" for edge in node.scope.graph.edges[node.node.name]]
