@@ -10,7 +10,7 @@ RESULTS := benchmarks/results
 # Else each process of the tests would compile all of the code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-lowest test-newest test-without sweep simulate bugs mutants figures lint docs bench bench-peers clean
+.PHONY: demo browser test test-all test-lowest test-newest test-without sweep simulate bugs mutants figures lint docs bench bench-peers clean
 
 demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new process, compare, draw the loop
 	$(BIN)/python examples/demo.py
@@ -61,6 +61,9 @@ lint: .venv/.installed-dev  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+browser: .venv/.installed-dev  ## the page of runs in a real browser (apt-get install chromium)
+	$(BIN)/python -m pytest -m 'not sweep' tests/page
+
 docs: .venv/.installed-docs  ## the pages as a site, in site/: python -m http.server --directory site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
@@ -89,10 +92,13 @@ clean:  ## remove everything that was made here
 	touch $@
 
 .venv/.installed-dev: .venv/.installed-examples
-	$(INSTALL) --editable '.[dev,examples,lightning,notebook,tensorboard,torchdata,transformers]'
+	$(INSTALL) --editable '.[dev,examples,lightning,notebook,tensorboard,torchdata,transformers,watch]'
 	touch $@
 
-.venv/.installed-docs: .venv/.installed-examples
+.venv/.installed-browser: .venv/.installed-dev  ## the page of runs in a real browser (apt-get install chromium)
+	$(BIN)/python -m pytest -m 'not sweep' tests/page
+
+docs: .venv/.installed-examples
 	$(INSTALL) --editable '.[docs]'
 	touch $@
 
@@ -101,7 +107,7 @@ clean:  ## remove everything that was made here
 	rm -rf *.egg-info
 	.venv-lowest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints-lowest.txt torch==2.13.0
 	.venv-lowest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints-lowest.txt \
-	  --editable '.[dev,examples,lightning,notebook,tensorboard,torchdata,transformers]'
+	  --editable '.[dev,examples,lightning,notebook,tensorboard,torchdata,transformers,watch]'
 	touch $@
 
 .venv-newest/.installed: pyproject.toml constraints.txt
@@ -109,7 +115,7 @@ clean:  ## remove everything that was made here
 	rm -rf *.egg-info
 	.venv-newest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt torch==2.13.0
 	.venv-newest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt \
-	  --editable '.[dev,examples,lightning,notebook,tensorboard,torchdata,transformers]'
+	  --editable '.[dev,examples,lightning,notebook,tensorboard,torchdata,transformers,watch]'
 	touch $@
 
 # The last without constraints: it needs an older setuptools than the tests have.

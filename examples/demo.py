@@ -75,9 +75,12 @@ def main() -> None:
     echo("   bitwise equal, and so are their metrics files")
 
     subprocess.run([sys.executable, "-m", "graphtrain", "render", "fit", "-o", str(FOLDER / "fit.svg")], check=True)
+    report = [sys.executable, "-m", "graphtrain", "report", str(FOLDER / "cut"), "-o", str(FOLDER / "run.html")]
+    subprocess.run(report, check=True)
     accuracy = status(FOLDER / "cut")["metrics"]["val/accuracy"]
     echo(f"""
-Validation accuracy {accuracy:.1%}; the graph of the training loop is drawn in {FOLDER / "fit.svg"}. To try next:
+Validation accuracy {accuracy:.1%}. Open {FOLDER / "run.html"} in a browser: what the run did, node by node, and when;
+the graph alone is drawn in {FOLDER / "fit.svg"}. To try next:
   source .venv/bin/activate
   graphtrain show fit                                  the whole procedure, as text
   graphtrain copy fit my_fit.toml                      a copy to edit

@@ -18,6 +18,7 @@ from graphtrain.errors import UsageError
 PARTS = {
     "explain": "graphtrain.proof.tracing",
     "display": "graphtrain.report.display.choose",
+    "page": "graphtrain.page.document",
     "panel": "graphtrain.report.display.panel",
     "summary": "graphtrain.report.display.summary",
     "tensorboard": "graphtrain.report.tensorboard",

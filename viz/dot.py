@@ -50,12 +50,15 @@ HIDDEN = {"style": "invis", "weight": "0"}
 RETURN = {"shape": "plain", "fontsize": "10", "fontcolor": LIGHT.faint, "style": "", "class": "return"}
 
 
-def to_dot(picture: Picture) -> str:
+def to_dot(picture: Picture, *, arrow_ids: bool = False) -> str:
     """The DOT text of a picture: what ``dot`` lays out, and what other tools read.
 
     Guarded edges are dashed and have the name of their guard, with its expression as tooltip; numbers are priorities.
     An edge that returns to a hub leads to a node of the class ``return`` with the name of the hub.
     Every element has the class of its family (and ``heat0`` to ``heat10``, ``current``), for styles.
+
+    Arguments:
+        arrow_ids: True gives each arrow its number in the picture as its id, as in ``arrow3``. Default: False.
 
     >>> from graphtrain.graph import Graph
     >>> from graphtrain.viz.picture import picture
@@ -78,8 +81,9 @@ def to_dot(picture: Picture) -> str:
     for source in dict.fromkeys(arrow.source for arrow in rows):
         digraph.node(source, ordering="out")
     bodies = {box.key for box in picture.bodies}
-    for arrow, tail, head in picture.ends():
-        digraph.edge(tail, head, **_arrow_attributes(arrow, rows, bodies))
+    for number, (arrow, tail, head) in enumerate(picture.ends()):
+        identity = {"id": f"arrow{number}"} if arrow_ids else {}
+        digraph.edge(tail, head, **identity, **_arrow_attributes(arrow, rows, bodies))
     for upper, lower in _hidden_edges(picture):
         digraph.edge(upper, lower, **HIDDEN)
     return str(digraph.source)

@@ -216,7 +216,7 @@ ELSEWHERE: Mapping[str, str] = {
     "deterministic": "`--deterministic`, or `Trainer(..., deterministic=True)`",
     **dict.fromkeys(("benchmark", "detect_anomaly"), _TORCH),
     "inference_mode": "evaluation runs under `torch.no_grad()`",
-    "profiler": "`--time-nodes`",
+    "profiler": "`graphtrain render --seconds --run-dir RUN`",
     "barebones": "the graph does no hidden work",
     "plugins": "a kind of its own, by `replace`",
     "reload_dataloaders_every_n_epochs": "data is opened again in every epoch",

@@ -33,7 +33,7 @@ _HERE = {
     "checkpoint_callbacks": "the node `checkpoint`",
     "early_stopping_callback": "the node `early_stop`",
     "early_stopping_callbacks": "the node `early_stop`",
-    "profiler": "`--time-nodes`",
+    "profiler": "`graphtrain render --seconds --run-dir RUN`",
     "scaler": "the node `unscale` of the overlay `fp16`",
     "val_check_batch": "the guard `val_check_batch`",
     "num_sanity_val_batches": "the overlay `sanity`",

@@ -32,6 +32,8 @@ COMMANDS = {
     "ls": "runs",
     "status": "runs",
     "explain": "explain",
+    "report": "pages",
+    "watch": "pages",
     "test": "evaluate",
     "predict": "evaluate",
     "verify": "prove",

@@ -23,6 +23,7 @@ from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph.elements import END
 from graphtrain.names import quoted
 from graphtrain.report.remedies import lacks_a_check, replay_of_validation
+from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
@@ -42,6 +43,7 @@ from graphtrain.storage.run_directory import (
 
 _MOST_STARTS = 6
 _MOST_ROWS = 3
+_MOST_EDGES = 12
 
 
 @command("graphtrain explain runs/first")
@@ -69,6 +71,7 @@ def explain(run_dir: Path) -> None:
         "starts": past.begun(),
         "reported": [f"{_moment(at)}  {shown(line, 300)}" for at, line in noted(status)],
         "last rows of metrics": past.rows(),
+        "last transitions": past.transitions(),
         "checkpoints": past.checkpoints(),
         "next": past.following(),
     }
@@ -166,6 +169,23 @@ class _Past:
             [f"{shown(name)} {shown_number(value)}" for name, value in row.items()] for row in rows[-_MOST_ROWS:]
         )
         return [*map("  ".join, shown_rows)]
+
+    def transitions(self) -> Iterator[str]:
+        """What ran last, and which edges were taken: what `nodes.jsonl` has gained from its last line but one."""
+        try:
+            rows = Run(self.path).activity[-2:]
+        except UsageError:  # nothing else depends on it
+            return
+        if not rows:
+            return
+        before: dict[str, Any] = rows[0] if len(rows) > 1 else {"runs": {}, "taken": {}, "rows": 0}
+        since = f"since row {before['rows']} of metrics" if before["rows"] else "since the beginning"
+        for title, key in (("ran", "runs"), ("took", "taken")):
+            more = {name: count - before[key].get(name, 0) for name, count in rows[-1][key].items()}
+            listed = sorted((name for name in more if more[name]), key=lambda name: -more[name])
+            words = [f"{shown(name)} ({more[name]})" for name in listed[:_MOST_EDGES]]
+            words += [f"{len(listed) - _MOST_EDGES} others"] if len(listed) > _MOST_EDGES else []
+            yield f"{since} {title}: {', '.join(words)}"
 
     def checkpoints(self) -> Iterator[str]:
         """The newest and the best one, and how often the run went back to one."""

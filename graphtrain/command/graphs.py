@@ -131,7 +131,7 @@ def render(
     Options:
         output (FILE): The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).
         run_dir: Show how often each node ran in this run, and which is next.
-        seconds: With --run-dir: show how long each node took, of a run with --time-nodes.
+        seconds: With --run-dir: show how long each node took, unless it ran with --no-times.
         guards: Add a table with the expressions of the guards below the picture.
     """
     drawn = load_graph(graph, overlays=overlay, contained=contained)
@@ -155,7 +155,7 @@ def _seconds(run_dir: Path | None) -> dict[str, float]:
     if not isinstance(took, dict) or not all(
         isinstance(value, int | float) and 0 <= value < math.inf for value in took.values()
     ):
-        raise UsageError(f"--seconds: the nodes of the run in `{run_dir}` were not timed", "train with --time-nodes")
+        raise UsageError(f"--seconds: the nodes of the run in `{run_dir}` were not timed", "train without --no-times")
     return took
 
 

@@ -89,7 +89,8 @@ class RunOptions:
         log_every (AMOUNT): Record metrics every 10 (steps) or '1 epochs'.
         show (NAMES): Display only loss,val/loss,...
         tensorboard: Log to TensorBoard too.
-        time_nodes: Measure where time goes, for render --seconds.
+        no_times: Do not count and time nodes (nodes.jsonl).
+        report: At the end write a page about the run (report.html).
         csv: Write metrics.csv too, one row for each step.
         wandb: Log to Weights and Biases too.
         mlflow: Log to MLflow too.
@@ -123,7 +124,8 @@ class RunOptions:
     log_every: str | None = None
     show: str = ""
     tensorboard: bool = False
-    time_nodes: bool = False
+    no_times: bool = False
+    report: bool = False
     csv: bool = False
     wandb: bool = False
     mlflow: bool = False

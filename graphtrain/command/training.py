@@ -31,7 +31,7 @@ from graphtrain.command.settings import (
 )
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
-from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.read_toml import overlay_name
@@ -171,6 +171,7 @@ class _Training:
             display=None if options.quiet else display_for(report, self._shown or None),
             notify=report,
             not_state=made.not_state,
+            times=not self._options.no_times,
             **made.resources,
         )
         if options.dry_run:
@@ -181,7 +182,20 @@ class _Training:
         stem = program.file.stem if program.file is not None and program.file.stem.isidentifier() else "run"
         with named_or_new_directory(options.run_dir, stem, Agreement(self._ranks, Requests()).lead) as run_dir:
             trained = trainer(graph, run_dir=run_dir, loggers=loggers, about=about)
-            return self._train(trained, run_dir, resume, loaded)
+            try:
+                return self._train(trained, run_dir, resume, loaded)
+            finally:
+                if options.report and self._ranks.rank == 0:
+                    self._write_report(run_dir)
+
+    def _write_report(self, run_dir: Path) -> None:
+        """A page about the run, however it has ended; what prevents it is a line."""
+        try:
+            page = part("page").report([run_dir], run_dir / "report.html")
+        except GraphtrainError as error:
+            self._report(f"no report is written: {error.message}")
+        else:
+            self._report(f"wrote {page}")
 
     # ---- the graph and the resources
 
@@ -319,7 +333,6 @@ class _Training:
             from_saved=options.from_saved,
             rename=renamings(options.rename),
             trace=part("explain").TraceLines(trainer.graph, self._trace) if options.trace else None,
-            time_nodes=options.time_nodes,
         )
 
     def _dry_run(self, trainer: Trainer, loaded: list[str]) -> int:

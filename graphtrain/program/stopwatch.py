@@ -1,13 +1,14 @@
 """Where the time goes: host seconds by activity, always on, and the moment at which a display may draw.
 
-The seconds of each node are sampled on request.
+The seconds of each node are sampled.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import final
 
@@ -187,35 +188,100 @@ class NodeTimes:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._visits: dict[str, int] = {}
         self._timed: dict[str, list[float]] = {}  # seconds, and how many visits
+        self._counters: list[tuple[str, list[int]]] = []
+        self._counts: list[int] = []
+        self._earlier: Counter[str] = Counter()  # visits in graphs that were replaced
         self._batches = 0
-        self._is_timing = False
 
     def seconds(self) -> dict[str, float]:
         """Path of a node -> seconds of its visits in this process, the longest first; without those of nodes in it."""
-        estimates = {
-            path: seconds / count * self._visits[path] for path, (seconds, count) in self._timed.items() if count
-        }
+        visits = self._visits()
+        estimates = {path: seconds / count * visits[path] for path, (seconds, count) in self._timed.items() if count}
         return dict(sorted(estimates.items(), key=lambda item: -item[1]))
 
-    def wrap(self, node: ProgramNode, visit: Visit) -> Visit:
-        """The transition of a node, sometimes timed; 0.1 us where it is not."""
-        path, fetches, visits, clock = node.path, is_fetching(node), self._visits, self._clock
-        timed = self._timed.setdefault(path, [0.0, 0])
-        visits.setdefault(path, 0)
+    def _visits(self) -> Counter[str]:
+        visits = self._earlier.copy()
+        for path, counters in self._counters:
+            visits[path] += sum(map(self._counts.__getitem__, counters))
+        return visits
 
-        def sampled() -> int:
-            visits[path] += 1
-            if fetches:
-                self._batches += 1
-                self._is_timing = self._batches % _ONE_IN == 2
-            if not (self._is_timing or visits[path] == 2):
-                return visit()
+    def over(
+        self,
+        nodes: Sequence[ProgramNode],
+        transitions: Sequence[Visit],
+        counters: Sequence[list[int]],
+        counts: list[int],
+    ) -> list[Visit]:
+        """The transitions of nodes, which are sometimes timed; 0.1 us a batch where they are not.
+
+        A list that changes while it runs: a batch is timed by putting timed transitions into it, and the others back.
+
+        Arguments:
+            counters: the counters of the edges of each node.
+            counts: what these count, from the start of this graph on.
+        """
+        if counts is not self._counts:
+            self._earlier = self._visits()
+            self._counters = [(node.path, own) for node, own in zip(nodes, counters, strict=True)]
+            self._counts = counts
+        timed = [self._timing(node.path, visit) for node, visit in zip(nodes, transitions, strict=True)]
+        untimed = [*transitions]
+        table: list[Visit] = []
+        for node in nodes:
+            index = node.index
+            if is_fetching(node):
+                timed[index] = untimed[index] = self._fetching(node.path, transitions[index], timed, untimed, table)
+            elif not self._timed[node.path][1]:
+                untimed[index] = _until_second(index, transitions[index], timed[index], untimed, table)
+        table += untimed
+        return table
+
+    def _timing(self, path: str, visit: Visit) -> Visit:
+        clock, timed = self._clock, self._timed.setdefault(path, [0.0, 0])
+
+        def timed_visit() -> int:
             start = clock()
             position = visit()
             timed[0] += clock() - start
             timed[1] += 1
             return position
 
-        return sampled
+        return timed_visit
+
+    def _fetching(self, path: str, visit: Visit, timed: list[Visit], untimed: list[Visit], table: list[Visit]) -> Visit:
+        """The visit of a node that fetches batches: for some of them, all nodes are timed until the next."""
+        timed_visit, seconds_and_visits, is_first = self._timing(path, visit), self._timed[path], True
+
+        def fetch() -> int:
+            nonlocal is_first
+            self._batches += 1
+            number = self._batches % _ONE_IN
+            if number == 2:
+                table[:] = timed
+            elif number == 3:
+                table[:] = untimed
+            if is_first:
+                is_first = False
+                return visit()
+            return visit() if number != 2 and seconds_and_visits[1] else timed_visit()
+
+        return fetch
+
+
+def _until_second(index: int, visit: Visit, timed_visit: Visit, untimed: list[Visit], table: list[Visit]) -> Visit:
+    """The visit of a node that is timed once, the second time, and is put back into the tables then."""
+
+    def second() -> int:
+        if table[index] is second:
+            table[index] = visit
+        untimed[index] = visit
+        return timed_visit()
+
+    def first() -> int:
+        if table[index] is first:
+            table[index] = second
+        untimed[index] = second
+        return visit()
+
+    return first

@@ -7,7 +7,8 @@ of a node without work costs 0.15 us.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Sequence
 from typing import final
 
 from graphtrain.errors import GuardError
@@ -35,6 +36,9 @@ class Compiler:
     Attributes:
         transitions: position -> run the node, return the next position.
         exits: position -> choose the exit edge, once the node has run.
+        counts: how often each counter was counted by these transitions: an edge, or a node that runs only when due.
+        counters: position -> the counters of the edges of the node, in order.
+        due_counters: position -> the counter of the node, if it runs only when due; all others run once for each edge.
         at_end: called when the run has ended, for nodes of the outermost graph that act then.
     """
 
@@ -45,6 +49,11 @@ class Compiler:
         self._program = program = visits.program
         self._slots = program.slots
         self._ended, self._watch, self._closed = ended, watch, closed
+        numbers = itertools.count()
+        self.counters = [[next(numbers) for _ in node.plan_node.exits] for node in program.nodes]
+        due = [node.index for node in program.nodes if isinstance(node.trigger, Every)]
+        self.due_counters = {index: next(numbers) for index in due}
+        self.counts = [0] * next(numbers)
         self.exits = [self._exit(node) for node in program.nodes]
         self.at_end = visits.at_end(program.main)
         self.transitions = [watch.wrap(node, self._transition(node)) for node in program.nodes]
@@ -68,24 +77,26 @@ class Compiler:
             return leave
         if node.body is not None:
             return self._entering(node, node.body, leave)
-        act, fields, trigger = self.visits.of(node), node.fields, node.trigger
+        act, fields, trigger, counts = self.visits.of(node), node.fields, node.trigger, self.counts
         if isinstance(trigger, Every):
-            is_due = self.cells.due(node)
+            is_due, counter = self.cells.due(node), self.due_counters[node.index]
 
             def visit_if_due() -> int:
                 if is_due():
                     act()
                     trigger.fire()
                     fields["runs"] += 1
+                    counts[counter] += 1
                 return leave()
 
             return visit_if_due
         if (target := self._only_target(node)) is not None:
-            position = self.position(target)
+            position, (counter,) = self.position(target), self.counters[node.index]
 
             def visit_and_go_on() -> int:
                 act()
                 fields["runs"] += 1
+                counts[counter] += 1  # 0.02 us
                 return position
 
             return visit_and_go_on
@@ -133,7 +144,7 @@ class Compiler:
         acts = self.visits.at_end(scope)
         slots, record, trigger, watch = self._slots, outer.instance, outer.trigger, self._watch
         ends_activity = scope.activity is not None and outer.scope.activity is None
-        program = self._program
+        program, counts, counter = self._program, self.counts, self.due_counters.get(outer.index)
         # If no enclosing graph trains, the run uses the clock of this one until another begins.
         around = [graph for graph in outer.scope.around() if graph in program.training]
         resumed = around[-1] if around and scope in program.training else None
@@ -150,19 +161,61 @@ class Compiler:
             if isinstance(trigger, Every):
                 trigger.fire()
             record.runs += 1
+            if counter is not None:
+                counts[counter] += 1
             return self.exits[outer.index]()
 
         return finish
 
     # ---- edges
 
+    def sums(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+        """Path of each node, and each edge, ``"accumulate -> decide"`` -> the counters that add up to its runs.
+
+        An edge of a bypassed node is taken whenever the run passes over the node.
+        """
+        nodes = self._program.nodes
+        edges: dict[str, list[int]] = {}
+        leaving: list[list[list[int]]] = []
+        for node in nodes:
+            keys = [f"{node.path} -> {edge}" for edge in node.scope.graph.edges[node.node.name]]
+            leaving.append([edges.setdefault(key, []) for key in keys])
+            for counters, counter in zip(leaving[-1], self.counters[node.index], strict=True):
+                counters.append(counter)
+        runs = {
+            node.path: [self.due_counters[node.index]] if node.index in self.due_counters else self.counters[node.index]
+            for node in nodes
+            if not node.bypassed
+        }
+        arrivals = [
+            (target, [counter])
+            for node in nodes
+            if not [*self._passed(node)]
+            for target, counter in zip(self._program.targets(node), self.counters[node.index], strict=True)
+        ]
+        arrivals += [
+            (node.body.nodes[node.body.graph.start], runs[node.path])
+            for node in nodes
+            if node.body is not None and not node.bypassed
+        ]
+        for target, counters in arrivals:
+            for passed in self._passed(target) if target is not None else ():
+                leaving[passed.index][0] += counters
+        return runs, edges
+
     def position(self, node: ProgramNode) -> int:
         """The position of a node, or of the next one if it is bypassed and has a single edge."""
-        seen: set[int] = set()
-        while node.bypassed and node.index not in seen:
-            seen.add(node.index)
-            node = self._only_target(node) or node
+        for passed in self._passed(node):
+            node = self._only_target(passed) or passed
         return node.index
+
+    def _passed(self, node: ProgramNode) -> Iterator[ProgramNode]:
+        """The nodes that are passed over on the way to a node: bypassed ones with a single edge."""
+        seen: set[int] = set()
+        while node.bypassed and node.index not in seen and (target := self._only_target(node)) is not None:
+            seen.add(node.index)
+            yield node
+            node = target
 
     def _only_target(self, node: ProgramNode) -> ProgramNode | None:
         """The target of a single edge; None if there are several edges, or it ends the graph."""
@@ -183,30 +236,37 @@ class Compiler:
             if way.when is not None and way.guard is not None
         ]
         *arrivals, (last_position, last_call) = [self._arrival(node, target) for target in self._program.targets(node)]
+        *counters, last_counter = self.counters[node.index]
         choices = [
-            (guard, *arrival) for (_, guard), arrival in zip(guards, arrivals, strict=True) if guard is not never
+            (guard, counter, *arrival)
+            for (_, guard), counter, arrival in zip(guards, counters, arrivals, strict=True)
+            if guard is not never
         ]
-        diagnosed = functools.partial(self._diagnosed, node, guards)
-        if not choices:
-            return last_call or (lambda: last_position)
-        if len(choices) == 1 and choices[0][2] is None and last_call is None:
-            only_guard, only_position, _ = choices[0]
+        diagnosed, counts = functools.partial(self._diagnosed, node, guards), self.counts
+        if len(choices) == 1 and choices[0][3] is None and last_call is None:
+            only_guard, only_counter, only_position, _ = choices[0]
 
             def leave_one_of_two() -> int:
                 try:
-                    return only_position if only_guard() else last_position
+                    if only_guard():
+                        counts[only_counter] += 1
+                        return only_position
                 except Exception as error:
                     raise diagnosed(error) from None
+                counts[last_counter] += 1
+                return last_position
 
             return leave_one_of_two
 
         def leave() -> int:
             try:
-                for guard, position, call in choices:
+                for guard, counter, position, call in choices:
                     if guard():
+                        counts[counter] += 1
                         return position if call is None else call()
             except Exception as error:
                 raise diagnosed(error) from None
+            counts[last_counter] += 1
             return last_position if last_call is None else last_call()
 
         return leave

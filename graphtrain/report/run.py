@@ -10,10 +10,12 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.plain import of_text
 from graphtrain.printable import one_line
+from graphtrain.report.activity import Activity
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
+from graphtrain.storage.regular import open_regular
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
@@ -21,7 +23,10 @@ from graphtrain.storage.run_directory import (
     MetricsFile,
     present_status,
     read_starts,
+    readable_failure,
 )
+
+_VERSIONS = ("graphtrain", "python", "torch", "numpy")
 
 
 @final
@@ -64,7 +69,97 @@ class Run(Recorded):
     @property
     def texts(self) -> list[dict[str, Any]]:
         """The texts that ``recorder.show`` has kept, oldest first, with step and epoch."""
-        return MetricsFile(self.path / TEXTS_FILE, are_texts=True).complete_rows()
+        return MetricsFile(self.path / TEXTS_FILE, holds="texts").complete_rows()
+
+    @property
+    def activity(self) -> Activity:
+        """What nodes and edges ran and took, at each row and every ten seconds; empty where it was not counted."""
+        return Activity(self.path)
+
+    def counts_at(self, row: int = -1) -> dict[str, Any] | None:
+        """The totals of nodes and edges when a row of `metrics` was recorded, as `Activity` describes them.
+
+        Arguments:
+            row: its number; -1 is the last. Default: the last.
+
+        Returns:
+            None where nothing was counted until then.
+        """
+        rows = len(self.metrics)
+        if not -rows <= row < rows:
+            raise UsageError(f"`{self.path}` has no row {row} of metrics: it has {rows}")
+        return self.activity.at(row % rows)
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """When the run was begun and resumed, oldest first.
+
+        Each has its ``time`` in Unix seconds, the ``checkpoint`` that it was resumed from or None, and what else the
+        start has noted: ``about`` (command and arguments), ``environment`` (versions), ``origin`` (code), ``data``.
+        """
+        starts = [start for start in read_starts(self.path) if "run" in start]
+        return [{"checkpoint": None, **start, "time": start.get("started_at_unix_seconds")} for start in starts]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions at the last start: of graphtrain, Python, torch and NumPy."""
+        environment = self._last("environment")
+        return {name: str(environment[name]) for name in _VERSIONS if name in environment}
+
+    @property
+    def revision(self) -> str:
+        """The git revision of the code at the last start; empty if it is not known."""
+        return str(self._last("origin").get("revision") or "")
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """What tells runs apart: ``arguments`` of `setup`, ``parameters`` of the graph, ``hyper_parameters``."""
+        parameters = self.status.get("parameters")
+        checkpoints = own_checkpoint_paths(self.path / CHECKPOINTS_FOLDER)
+        fields = (read_manifest(checkpoints[-1]).in_force or {}) if checkpoints else {}
+        return {
+            "arguments": self.arguments,
+            "parameters": dict(parameters) if isinstance(parameters, dict) else {},
+            "hyper_parameters": {f"{name}.{key}": value for name, own in fields.items() for key, value in own.items()},
+        }
+
+    @property
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """The checkpoints that are there, oldest first: ``name``, ``step``, ``epoch``, ``rows`` of metrics before it,
+        ``metrics`` at that time, and whether it is the ``best``.
+
+        Raises:
+            CheckpointError: one of them cannot be read.
+        """
+        best, listed = self.status.get("best"), []
+        name_of_best = best.get("checkpoint") if isinstance(best, dict) else None
+        for path in own_checkpoint_paths(self.path / CHECKPOINTS_FOLDER):
+            manifest = read_manifest(path)
+            listed.append(
+                {
+                    "name": path.name,
+                    "step": manifest.step,
+                    "epoch": manifest.epoch,
+                    "rows": self._rows_in(manifest.metrics_bytes),
+                    "metrics": dict(manifest.metrics),
+                    "best": path.name == name_of_best,
+                }
+            )
+        return listed
+
+    def _rows_in(self, length: int) -> int:
+        """How many rows the first bytes of the metrics hold."""
+        file = self.path / METRICS_FILE
+        if not length or not file.exists():
+            return 0
+        with readable_failure(file), open(open_regular(file), "rb") as opened:
+            return opened.read(length).count(b"\n")
+
+    def _last(self, key: str) -> dict[str, Any]:
+        """What the last start has noted under a key; empty if that is no table."""
+        starts = read_starts(self.path)
+        noted = starts[-1].get(key) if starts else None
+        return noted if isinstance(noted, dict) else {}
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -102,4 +197,8 @@ class Run(Recorded):
         return f"<Run {self.path}: {', '.join(filter(None, [one_line(str(status.get('state'))), place]))}>"
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        try:
+            totals = self.counts_at()
+        except UsageError:  # a damaged file
+            totals = None
+        return html_of(self, totals["runs"] if totals is not None else None)

@@ -137,7 +137,7 @@ class Manifest:
         position: the path of the next node; of the last node if the run has `ended`.
         digest: of the state; with several ranks, of all their `digests`.
         clock_of: the path of the body that trains, if it is not the main graph; `clocks` are those around it.
-        metrics_bytes, texts_bytes: the lengths of the files of metrics and of texts.
+        metrics_bytes, texts_bytes, nodes_bytes: the lengths of the files of metrics, of texts and of counts.
         about: plain data from the caller; this, `origin`, `data` and `environment` are a `RunEnvironment`.
         seconds: the time that the run has taken so far, by activity.
         metrics: the last recorded values.
@@ -194,6 +194,7 @@ class Manifest:
     saved_by: Mapping[str, str] = _field(_table_of(_is_text), {}, omitted=True)
     returns: int = _field(_is_count, 0, omitted=True)
     texts_bytes: int = _field(_is_count, 0, omitted=True)
+    nodes_bytes: int = _field(_is_count, 0, omitted=True)
 
     @classmethod
     def of(cls, table: Any) -> Manifest:

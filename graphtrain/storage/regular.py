@@ -116,18 +116,23 @@ def parsed_json(data: bytes | str) -> Any:
     {'loss': 'nan', 'lr': 'inf'}
     """
 
-    def number(text: str) -> float | str:
-        value = float(text)
-        return value if math.isfinite(value) else repr(value)
-
+    text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
     try:
-        value = json.loads(data, parse_constant=_NOT_FINITE.__getitem__, parse_float=number)
+        value = _DECODER.decode(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    expect_plain(value)
+    if text.count("[") + text.count("{") > _MAX_DEPTH:  # it can be nested deeply; all else that JSON has is plain
+        expect_plain(value)
     return value
 
 
+def _number(text: str) -> float | str:
+    value = float(text)
+    return value if math.isfinite(value) else repr(value)
+
+
+# One for all: to make it takes as long as to parse a row.
+_DECODER = json.JSONDecoder(parse_constant=_NOT_FINITE.__getitem__, parse_float=_number)
 _TOO_DEEP = f"it is nested more than {_MAX_DEPTH} deep"
 _PLAIN = {type(None), bool, int, float, str, bytes, list, dict}
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from graphtrain.storage.regular import NotAsAgreedError, open_regular, parsed_js
 
 METRICS_FILE = "metrics.jsonl"
 TEXTS_FILE = "texts.jsonl"
+NODES_FILE = "nodes.jsonl"
 STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
 BEST_FILE = "best.json"
@@ -35,6 +36,8 @@ _MOST_BYTES_OF_STARTS = 64 << 20
 _MOST_BYTES_OF_LAST_ROWS = 256 << 10
 _MOST_BYTES_OF_A_ROW = 64 << 20
 _FIRST_OF_A_START = b'{"run"'
+
+T = TypeVar("T")
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
@@ -152,23 +155,26 @@ def are_starts(path: Path) -> bool:
 
 
 class MetricsFile:
-    """Metric rows, or rows of texts, one JSON object per line, without times: equal runs have equal files.
+    """Metric rows, rows of texts, or counts of nodes, one JSON object per line.
 
-    Rows are written immediately. What a full disk did not take is kept, and written first when there is room again.
+    Metrics and texts have no times: equal runs have equal files. Rows are written immediately. What a full disk did not
+    take is kept, and written first when there is room again.
 
     Arguments:
         path: the file; created with the first row.
-        are_texts: True for rows of texts. Default: False.
+        holds: what the values of its rows are: "numbers"; "texts", with numbers among them; or "counts", which are any
+            plain data, written without spaces and checked by their reader. Default: "numbers".
     """
 
-    def __init__(self, path: Path, *, are_texts: bool = False) -> None:
-        self._path, self._are_texts = path, are_texts
+    def __init__(self, path: Path, *, holds: Literal["numbers", "texts", "counts"] = "numbers") -> None:
+        self._path, self._holds = path, holds
         self._descriptor: int | None = None
         self._waiting = b""
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a row. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
-        self._waiting += (json.dumps(json_value(row), separators=(", ", ": ")) + "\n").encode()
+        separators = (",", ":") if self._holds == "counts" else (", ", ": ")
+        self._waiting += (json.dumps(json_value(row), separators=separators) + "\n").encode()
         with suppress(OSError, NotAsAgreedError):  # reported by `length`, where something depends on it
             self._write()
 
@@ -205,7 +211,7 @@ class MetricsFile:
                 os.fsync(self._descriptor)
 
     def cut(self, length: int) -> list[dict[str, Any]]:
-        """Truncate the file to `length` bytes; returns the rows that remain.
+        """Truncate the file to `length` bytes; returns the rows that remain, but no counts, on which nothing depends.
 
         Raises:
             UsageError: the file is shorter, so rows are lost; or they are not those that were written.
@@ -219,7 +225,7 @@ class MetricsFile:
                 f"{self._path} has {size} bytes, but the checkpoint was made when it had {length}",
                 "it was changed since; resume from another checkpoint, or into another run directory",
             )
-        rows = self.first_rows(length)
+        rows = self.first_rows(length) if self._holds != "counts" else []
         if size > length:
             with readable_failure(self._path), open(open_regular(self._path, os.O_WRONLY), "wb", buffering=0) as file:
                 file.truncate(length)
@@ -245,24 +251,42 @@ class MetricsFile:
         Raises:
             UsageError: the file cannot be read, or a line is not a row.
         """
-        rows: list[dict[str, Any]] = []
+        return list(self.each_row())
+
+    def each_row(
+        self, checked: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row, beginning: bytes = b""
+    ) -> Iterator[dict[str, Any]]:
+        """The rows of `complete_rows`, one by one.
+
+        Arguments:
+            checked: returns a row; a ValueError says what is wrong with it. Default: nothing is.
+            beginning: of the lines that are read; the others are left out. Default: all are read.
+
+        Raises:
+            UsageError: as `complete_rows`.
+        """
+        number = 0
         try:
             with open(open_regular(self._path), "rb") as file:
                 while (line := file.readline(_MOST_BYTES_OF_A_ROW)).endswith(b"\n"):
-                    rows.append(self._row(line))
+                    number += 1
+                    if line.startswith(beginning):
+                        yield checked(self._row(line))
         except FileNotFoundError:
-            return []
+            return
         except OSError as error:
             raise UsageError(f"{self._path} cannot be read: {error.strerror or error}") from None
         except NotAsAgreedError as error:
             raise UsageError(f"{self._path} cannot be read: it {error}") from None
         except (ValueError, AttributeError, TypeError) as error:
-            raise UsageError(f"{self._path}:{len(rows) + 1} is not a row that a run has written ({error})") from None
-        return rows
+            raise UsageError(f"{self._path}:{number} is not a row that a run has written ({error})") from None
 
     def _row(self, line: bytes) -> dict[str, Any]:
         values = parsed_json(line).items()
-        return {name: value if self._are_texts and isinstance(value, str) else _number(value) for name, value in values}
+        if self._holds == "counts":
+            return dict(values)
+        is_text = self._holds == "texts"
+        return {name: value if is_text and isinstance(value, str) else _number(value) for name, value in values}
 
     def _size(self) -> int:
         if not os.path.lexists(self._path):
@@ -387,9 +411,6 @@ def _is_finite(value: Any) -> bool:
 
 
 # ---- which checkpoints are kept: the newest ones, and the best
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

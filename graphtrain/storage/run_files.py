@@ -32,6 +32,7 @@ from graphtrain.storage.run_directory import (
     BEST_FILE,
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
+    NODES_FILE,
     STARTS_FILE,
     STATUS_FILE,
     TEXTS_FILE,
@@ -200,6 +201,7 @@ class RunFiles:
         path: the run directory, as given.
         writes: as given.
         folder: the run directory, as an absolute path.
+        count: called when a checkpoint is taken, to append the counts so far. Default: there are none.
         read: reads a checkpoint. Default: as one process does.
     """
 
@@ -219,7 +221,9 @@ class RunFiles:
             ) from None
         self._store = FolderStore(self.folder / CHECKPOINTS_FOLDER, notify)
         self._metrics = MetricsFile(self.folder / METRICS_FILE)
-        self._texts = MetricsFile(self.folder / TEXTS_FILE, are_texts=True)
+        self._texts = MetricsFile(self.folder / TEXTS_FILE, holds="texts")
+        self._nodes = MetricsFile(self.folder / NODES_FILE, holds="counts")
+        self.count: Callable[[], None] = lambda: None
         self._lock = RunLock(self.folder, notify)
         self._notify = notify
         self._run = ""
@@ -264,6 +268,7 @@ class RunFiles:
         finally:
             self._metrics.close()
             self._texts.close()
+            self._nodes.close()
             self._lock.release()
 
     def _acquire(self) -> None:
@@ -378,7 +383,7 @@ class RunFiles:
         return bool(self._lead(is_newest))
 
     def cut_back_to(self, checkpoint: Checkpoint | None, retention: Retention) -> list[dict[str, float]]:
-        """Truncate the metrics, the texts and the ranking to those of a checkpoint, or to nothing.
+        """Truncate the metrics, the texts, the counts and the ranking to those of a checkpoint, or to nothing.
 
         Returns:
             The rows that remain.
@@ -390,11 +395,12 @@ class RunFiles:
 
         def cut_back() -> str:
             if not is_own and not any("run" in start for start in read_starts(self.folder)):
-                for name in (METRICS_FILE, TEXTS_FILE):
+                for name in (METRICS_FILE, TEXTS_FILE, NODES_FILE):
                     self._refuse_foreign(name)
             self._store.resumed_from(checkpoint.path if checkpoint is not None and is_own else None, retention)
             rows.extend(self._metrics.cut(manifest.metrics_bytes))
             self._texts.cut(manifest.texts_bytes)
+            self._nodes.cut(manifest.nodes_bytes)
             return manifest.run or uuid.uuid4().hex
 
         self._run = self._lead(cut_back)
@@ -461,14 +467,20 @@ class RunFiles:
         if self.writes:
             self._texts.append(row)
 
+    def counts(self, row: Mapping[str, Any]) -> None:
+        """Append a row of counts to their file."""
+        if self.writes:
+            self._nodes.append(row)
+
     def noted(self, facts: Manifest) -> Manifest:
         """Add what a checkpoint made now has to know about these files.
 
         Raises:
             CheckpointError: the disk refuses the metrics that were recorded so far.
         """
-        lengths = self._metrics.length(), self._texts.length()
-        return replace(facts, metrics_bytes=lengths[0], texts_bytes=lengths[1], run=self._run)
+        self.count()
+        metrics, texts, nodes = (file.length() for file in (self._metrics, self._texts, self._nodes))
+        return replace(facts, metrics_bytes=metrics, texts_bytes=texts, nodes_bytes=nodes, run=self._run)
 
     def save(
         self,
@@ -489,7 +501,7 @@ class RunFiles:
         Raises:
             CheckpointError: it cannot be written, or was given up.
         """
-        for file in (self._metrics, self._texts):
+        for file in (self._metrics, self._texts, self._nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
         return Written(*self._store.save(state, facts, retention, value, replaced, write))
 

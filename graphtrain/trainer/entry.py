@@ -61,7 +61,7 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     if checkpoint is None:
         session.begin(random)
         if files is not None:
-            session.recorder.load_rows(files.cut_back_to(None, run.requests.policy.retention))
+            run.cut_back_to(None)
         note_start(run, None)
         return None, ()
     is_as_saved, changes = _resume(run, checkpoint, options, status)
@@ -134,7 +134,7 @@ def go_back(run: LiveRun, request: Return) -> None:
     run.entered_again()
     session.watch.load(seconds)  # this time was spent
     session.watch.start(inside=session.compiled.activity(session.position))
-    session.recorder.load_rows(files.cut_back_to(checkpoint, run.requests.policy.retention))
+    run.cut_back_to(checkpoint)
     run_clock = session.compiled.run_clock
     facts = repeated(run_clock.trained(), trained, nested=run_clock.nested())
     run.notices(f"`{request.node}` sends the run back to {name}: {run_clock.describe()}; {facts}")
@@ -161,7 +161,7 @@ def _resume(
     is_ours = in_place or (files is not None and files.owns(checkpoint))
     changes = _report(run, checkpoint, restored, options, status if is_ours else None, in_place=in_place)
     if files is not None:
-        session.recorder.load_rows(files.cut_back_to(checkpoint, run.requests.policy.retention))
+        run.cut_back_to(checkpoint)
     elif in_place:
         session.recorder.load_rows([])
     is_newest = files is not None and files.is_newest(checkpoint)

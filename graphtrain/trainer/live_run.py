@@ -29,7 +29,16 @@ from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer.observer import Observer
-from graphtrain.trainer.watchers import Monitors, OfLosses, OnDisplay, StatusFile, ToLoggers, Watchers
+from graphtrain.trainer.watchers import (
+    Monitors,
+    NodesFile,
+    OfLosses,
+    OnDisplay,
+    StatusFile,
+    ToLoggers,
+    Watcher,
+    Watchers,
+)
 
 Event = Literal["start", "recover", "ask_to_stop", "stop", "finish", "fail"]
 
@@ -59,6 +68,7 @@ class LiveRun:
         given: hyper-parameters that belong to no resource: the arguments of `setup`.
         loggers: called with every row.
         display: shows the run. None: it is not shown.
+        times: False times no node, and writes no counts of nodes and edges. Default: True.
 
     Attributes:
         is_replay: True for a run whose save points are those of the run that it replays.
@@ -82,6 +92,8 @@ class LiveRun:
         given: dict[str, Any],
         loggers: Iterable[Logger],
         display: Display | None,
+        *,
+        times: bool = True,
     ) -> None:
         self.session, self.files, self.given, self.notices = session, files, given, session.notices
         self.requests = session.requests
@@ -89,7 +101,7 @@ class LiveRun:
         self.writer = CheckpointWriter(session, files, self.rank_saves)
         session.requests.saves = self.writer
         self.life = LifeCycle()
-        self.node_times = NodeTimes()
+        self.node_times, self._times = NodeTimes(), times
         self.monitors = Monitors(session)
         self.is_replay, self.is_end_saved = False, True
         self.has_run = self.is_rewired = False
@@ -110,7 +122,10 @@ class LiveRun:
             guarded = [Guarded(logger, self.notices.once) for logger in loggers]
         shown = OnDisplay(display, self.snapshot, self.notices)
         losses = OfLosses(self.notices, lambda: self.session.graph)
-        watchers = [shown, self.status, ToLoggers(guarded), losses, self.monitors]
+        watchers: list[Watcher] = [shown, self.status, ToLoggers(guarded), losses, self.monitors]
+        self._nodes = NodesFile(self, files) if times and files is not None and files.writes else None
+        if self._nodes is not None:
+            watchers.append(self._nodes)
         self.watchers = Watchers(session.watch, watchers)
         rows = session.recorder.loggers
         if files is not None:
@@ -130,12 +145,18 @@ class LiveRun:
             self._explainer.trace = trace
         return self._explainer
 
-    def transitions(self, aspect: Any) -> list[Transition]:
-        """The transitions of the graph, wrapped by the explainer or by `node_times`, or as they are."""
+    def transitions(self, explainer: Any) -> list[Transition]:
+        """The transitions of the graph, wrapped by the explainer, or as they are."""
         compiled = self.session.compiled
-        if aspect is None:
-            return compiled.compiler.transitions
-        return compiled.wrapped(aspect) if aspect is self.node_times else aspect.transitions(compiled)
+        return compiled.compiler.transitions if explainer is None else list(explainer.transitions(compiled))
+
+    def timed(self, transitions: list[Transition]) -> list[Transition]:
+        """The transitions, sometimes timed, unless nodes are not timed."""
+        if not self._times:
+            return transitions
+        compiled = self.session.compiled
+        compiler = compiled.compiler
+        return self.node_times.over(compiled.program.nodes, transitions, compiler.counters, compiler.counts)
 
     def drives(self, tracer: Any = None) -> None:
         """Note that transitions run from now on, traced or not."""
@@ -210,6 +231,14 @@ class LiveRun:
         self.monitors.forget()
         self.is_end_saved = True
         self.drives(self.tracer)
+
+    def cut_back_to(self, checkpoint: Checkpoint | None) -> None:
+        """Truncate rows and counts to those of a checkpoint of the run, or to nothing; the session has entered it."""
+        assert self.files is not None, "there is nothing to truncate"
+        rows = self.files.cut_back_to(checkpoint, self.requests.policy.retention)
+        self.session.recorder.load_rows(rows)
+        if self._nodes is not None:
+            self._nodes.restart("resumed" if checkpoint is not None and self.files.owns(checkpoint) else "begun")
 
     # ---- saving
 

@@ -71,6 +71,7 @@ class Trainer(RunView):
         about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         not_state: paths of values that are not training state, such as ``"task.started_at"``, and are neither saved
             nor restored. Default: none.
+        times: False times no node, and does not write how often nodes and edges ran (`nodes.jsonl`). Default: True.
         model, optimizer, scheduler, train_data, val_data, training_step, validation_step, resources: what nodes read,
             by the slot names of the graph, each an object or a `Factory` that makes it. A model's own `training_step`
             and `validation_step` are used where none is given.
@@ -133,6 +134,7 @@ class Trainer(RunView):
         notify: Callable[[str], None] | None = None,
         about: Mapping[str, Any] | None = None,
         not_state: str | Iterable[str] = (),
+        times: bool = True,
         **resources: Any,
     ) -> None:
         refuse_unnamed(unnamed)
@@ -170,7 +172,7 @@ class Trainer(RunView):
             require_one_folder(session.world, files)
         display = display_for(notices) if display == "auto" else display
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
-        self._run = LiveRun(session, files, arguments, *of_rank_0)
+        self._run = LiveRun(session, files, arguments, *of_rank_0, times=times)
         session.world.run = session
         self._notify_of_graph()
 
@@ -189,7 +191,6 @@ class Trainer(RunView):
         from_saved: bool = False,
         rename: Mapping[str, str] | None = None,
         trace: Callable[[Explanation], Any] | None = None,
-        time_nodes: bool = False,
         **others: Any,
     ) -> Outcome:
         """Run to the end, until an amount is reached, or to a breakpoint; call it again to continue.
@@ -210,8 +211,6 @@ class Trainer(RunView):
                 such as ``{"accumulate": "gather"}``. Nodes inside a renamed node move with it. Default: none.
             trace: called with an `Explanation` after every transition, as in ``trace=print``. Default: none, at no
                 cost.
-            time_nodes: True times the nodes of one batch in 128, for `seconds_by_node`. Default: False; not with
-                `trace`.
 
         In a graph other than the saved one the run continues at the same position. Nodes keep their progress by name,
         that of removed nodes is dropped, and new nodes begin with their own. A new trigger, or one with another unit,
@@ -239,7 +238,6 @@ class Trainer(RunView):
             raise UsageError(f"run: there is no argument `{name}`", hint)
         run = self._run
         explainer = run.tracing(trace) if trace is not None else None
-        aspect = run.node_times if time_nodes and explainer is None else explainer
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
         stopped_at: set[int] = set()  # the position of the run, until the node there runs
 
@@ -251,7 +249,8 @@ class Trainer(RunView):
                 yield before_node(compiled, before, "before", "breakpoint", passing=passing)
 
         def transitions() -> list[Transition]:
-            return with_breakpoints(run.transitions(aspect), breakpoints(), run.requests)
+            table = with_breakpoints(run.transitions(explainer), breakpoints(), run.requests)
+            return table if explainer is not None else run.timed(table)
 
         list(breakpoints())  # refused before anything is done
         begins = not self._has_begun

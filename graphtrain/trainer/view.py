@@ -211,8 +211,8 @@ class RunView(Recorded):
     def seconds_by_node(self) -> Mapping[str, float]:
         """Host seconds of the visits of each node in this process, by path, the longest first.
 
-        Estimated from the visits of one batch in 128, in ``run(time_nodes=True)``; empty without it. Nodes that have
-        not run twice are left out. Time of a device counts for the node that waits for it.
+        Estimated from the visits of one batch in 128; empty with ``Trainer(..., times=False)``. Nodes that have not run
+        twice are left out. Time of a device counts for the node that waits for it.
         """
         return MappingProxyType(self._run.node_times.seconds())
 

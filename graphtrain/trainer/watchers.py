@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, final
 
 from graphtrain.errors import CheckpointError, UnknownMetricError
 from graphtrain.graph.elements import nodes_of
@@ -19,14 +20,19 @@ from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.report.values import loss_that_is_not_finite, not_finite_since
 from graphtrain.resume.session import Session
 from graphtrain.storage.run_directory import STATUS_SECONDS
+from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer.observer import MemoryTrend, memory_bytes
 
 if TYPE_CHECKING:
     from graphtrain.graph import Graph
     from graphtrain.trainer.live_run import LiveRun
 
+T = TypeVar("T")
+
 # A watcher rests at least this many times as long as its last tick took.
 _LEAST_REST = 10
+# What a run waits for -> the activity of the stopwatch that has its time.
+_WAITS = {"data": "data", "saves": "save"}
 _IN_TIME = " (--dry-run, in Python graph.dry_run(), finds this in one batch)"
 
 
@@ -254,6 +260,98 @@ class StatusFile(Watcher):
             run.files.write_status(status)
         except CheckpointError as error:  # the run does not need it
             run.notices.once(f"{error.message}; the run continues")
+
+
+@final
+class NodesFile(Watcher):
+    """Writes how often nodes and edges ran, and what they took, to `nodes.jsonl`: at each row what has changed since.
+
+    Nothing is written before something has run. A header says what is counted, once for each graph; what a run counts
+    before it was interrupted is in the lines that remain.
+    """
+
+    interval_seconds = 10.0
+
+    def __init__(self, run: LiveRun, files: RunFiles) -> None:
+        self._run, self._files = run, files
+        self._event = ""
+        self._layout: Mapping[str, Mapping[str, list[int]]] = {}  # of the graph that is counted
+        self._header: Mapping[str, Any] = {}  # the layout that is written
+        self._counted: list[int] = []  # by the transitions of the graph
+        self._counts: list[int] = []  # of these, what is written
+        self._milliseconds: Mapping[str, int] = {}
+        self._waits: Mapping[str, int] = {}
+        files.count = self.write
+
+    def restart(self, event: str) -> None:
+        """The run has entered its beginning, or the state of a checkpoint, and the file is truncated to that.
+
+        Arguments:
+            event: what the next header says about it: ``"begun"`` or ``"resumed"``.
+        """
+        self._event, self._header = event, {}
+        self._count()
+        self._counts, self._milliseconds, self._waits = [*self._counted], self._times(), self._waited()
+
+    def announce(self, beginning: Beginning) -> None:
+        if self._header and self._counted is not self._run.session.compiled.compiler.counts:
+            self.write()  # what the former graph has counted
+            self._event = "rewired"
+
+    def row(self, row: Mapping[str, float], step: int) -> None:
+        self.write()
+
+    def tick(self) -> None:
+        self.write()
+
+    def end(self, state: str, error: BaseException | None) -> None:
+        self.write()
+
+    def write(self) -> None:
+        """Write what has changed since the line before, if something has run."""
+        self._write_changes()
+        if self._counted is not self._run.session.compiled.compiler.counts:
+            self._count()
+            self._write_changes()
+
+    def _count(self) -> None:
+        """Count what the present graph of the run does from its start on."""
+        compiler = self._run.session.compiled.compiler
+        nodes, edges = compiler.sums()
+        self._counted, self._layout = compiler.counts, {"nodes": nodes, "edges": edges}
+        self._counts = [0] * len(self._counted)
+
+    def _write_changes(self) -> None:
+        counts, times, waits = [*self._counted], self._times(), self._waited()
+        changes = _increases(dict(enumerate(self._counts)), dict(enumerate(counts)))
+        if not changes:
+            return
+        place = {"time": round(time.time(), 3), "rows": len(self._run.session.recorder.rows)}
+        if self._event or self._header != self._layout:
+            self._files.counts({"event": self._event or "rewired", **place, **self._layout})
+            self._event, self._header = "", self._layout
+        numbers = {path: number for number, path in enumerate(self._layout["nodes"])}
+        took = {numbers[path]: more for path, more in _increases(self._milliseconds, times).items() if path in numbers}
+        lists = {"counts": _flat(changes), **({"milliseconds": _flat(took)} if took else {})}
+        self._files.counts({**place, **lists, **_increases(self._waits, waits)})
+        self._counts, self._waits = counts, waits
+        # An estimate may fall; what is written does not.
+        self._milliseconds = {path: max(took, self._milliseconds.get(path, 0)) for path, took in times.items()}
+
+    def _times(self) -> dict[str, int]:
+        return {path: round(1000 * seconds) for path, seconds in self._run.node_times.seconds().items()}
+
+    def _waited(self) -> dict[str, int]:
+        seconds = self._run.session.watch.seconds()
+        return {name: round(1000 * seconds.get(activity, 0.0)) for name, activity in _WAITS.items()}
+
+
+def _increases(before: Mapping[T, int], now: Mapping[T, int]) -> dict[T, int]:
+    return {key: value - before.get(key, 0) for key, value in now.items() if value > before.get(key, 0)}
+
+
+def _flat(numbers: Mapping[int, int]) -> list[int]:
+    return [number for pair in numbers.items() for number in pair]
 
 
 @final

@@ -510,8 +510,8 @@ def test_the_option_csv(tiny: Path, command: Command) -> None:
 @pytest.mark.full
 def test_where_the_time_goes_is_drawn(tiny: Path, command: Command) -> None:
     words = ("finish.after=2 epochs", "--quiet")
-    assert command("run", "tiny.py", "--run-dir", "r", "--time-nodes", *words).code == 0
-    assert command("run", "tiny.py", "--run-dir", "other", *words).code == 0
+    assert command("run", "tiny.py", "--run-dir", "r", *words).code == 0
+    assert command("run", "tiny.py", "--run-dir", "other", "--no-times", *words).code == 0
     result = command("render", "r", "--run-dir", "r", "--seconds", "-o", "heat.mmd")
     assert result.code == 0 and " s" in (tiny / "heat.mmd").read_text(), result.err
     for arguments, message in (

@@ -1,4 +1,4 @@
-"""Seconds by node: estimated from a few visits, and nothing where nobody asks."""
+"""Seconds by node: estimated from a few visits, and nothing with `times=False`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def slow_step(model: torch.nn.Module, batch: Any) -> torch.Tensor:
     return (model(batch) - 1).square().mean()
 
 
-def trainer_of(epochs: int, run_dir: Path | None = None) -> Trainer:
+def trainer_of(epochs: int, run_dir: Path | None = None, *, times: bool = True) -> Trainer:
     model = torch.nn.Linear(2, 1)
     return Trainer(
         Graph.load("fit").set("finish", after=f"{epochs} epochs").set("checkpoint", every="never"),
@@ -33,6 +33,7 @@ def trainer_of(epochs: int, run_dir: Path | None = None) -> Trainer:
         training_step=slow_step,
         validation_step=lambda model, batch: {"loss": 1.0},
         display=None,
+        times=times,
         notify=lambda line: None,
     )
 
@@ -40,7 +41,7 @@ def trainer_of(epochs: int, run_dir: Path | None = None) -> Trainer:
 @pytest.mark.full
 def test_the_estimate_is_near_what_was_spent(tmp_path: Path) -> None:
     trainer = trainer_of(4, tmp_path / "run")
-    trainer.run(time_nodes=True)
+    trainer.run()
     seconds = trainer.seconds_by_node
     assert next(iter(seconds)) == "train_batch" and list(seconds.values()) == sorted(seconds.values(), reverse=True)
     assert seconds["train_batch"] >= 0.8, "400 visits of 2 ms and more"
@@ -59,20 +60,20 @@ def test_one_batch_in_128_is_timed() -> None:
     times = NodeTimes(clock=lambda: float(len(asked.append(0) or asked)))
     trainer = trainer_of(3)
     trainer._run.node_times = times
-    trainer.run(time_nodes=True)
+    trainer.run()
     # Of 300 batches and 9 of validations three are timed, with at most 12 visits each; and of each node its second.
     assert 2 * 3 * 5 < len(asked) <= 2 * (3 * 12 + len(trainer.progress))
 
 
-def test_without_asking_nothing_is_timed_and_the_run_is_the_same() -> None:
+def test_without_times_nothing_is_timed_and_the_run_is_the_same() -> None:
     torch.manual_seed(0)
-    plain = trainer_of(1)
+    plain = trainer_of(1, times=False)
     table = plain._session.compiled.compiler.transitions
     plain.run()
     assert plain.seconds_by_node == {} and plain._session.compiled.compiler.transitions is table
     torch.manual_seed(0)
     timed = trainer_of(1)
-    timed.run(time_nodes=True)
+    timed.run()
     assert timed.digest() == plain.digest() and timed.metrics == plain.metrics
 
 
@@ -80,7 +81,7 @@ def test_ranks_time_their_own() -> None:
     seconds: list[dict[str, float]] = []
 
     def act(trainer: Trainer) -> Any:
-        outcome = trainer.run(time_nodes=True)
+        outcome = trainer.run()
         seconds.append(dict(trainer.seconds_by_node))
         return outcome
 

@@ -1,0 +1,101 @@
+"""`graphtrain report` and `watch`: runs and graphs in a browser."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from graphtrain.command.cli import command
+from graphtrain.command.listing import run_directories
+from graphtrain.errors import UsageError
+from graphtrain.lazy import part
+from graphtrain.printable import printable
+from graphtrain.storage.run_directory import STATUS_FILE
+
+if TYPE_CHECKING:
+    from graphtrain.page.server import Watched
+
+
+@command("graphtrain report runs/first -o first.html", "graphtrain report runs/first runs/second -o both.html")
+def report(run_dir: Sequence[Path], *, output: Path) -> None:
+    """Write a page about runs into one file: for mail, for the appendix of a paper, for an issue.
+
+    It shows the graph with counts and time at its nodes and edges, the metrics as curves, a slider over the past, and
+    of several runs what differs. It makes no request, and needs nothing but a browser.
+
+    Exit codes: 0 written, 2 there is no run.
+
+    Arguments:
+        run_dir: The directories of runs.
+
+    Options:
+        output: The file, as in run.html; one that is there is overwritten.
+    """
+    if not run_dir:
+        raise UsageError("no run is named", "graphtrain report RUN -o run.html")
+    part("page").report([_run(path) for path in run_dir], output)
+    click.echo(printable(f"wrote {output}"))
+
+
+@command("graphtrain watch runs/first", "graphtrain watch runs --port 0", "graphtrain watch my_fit.toml")
+def watch(target: Sequence[str], *, port: int = 8321, host: Sequence[str] = ()) -> None:
+    """Show runs, a folder of runs, or a graph file in a browser, as they change, until an interrupt.
+
+    A graph file is drawn again whenever it is saved, with its problems. Run directories are only read, and the
+    processes that train know nothing of it. It listens on this machine only.
+
+    Exit codes: 0 ended, 2 there is nothing to show, or the port is in use.
+
+    Arguments:
+        target: Run directories, a folder that holds some, or a graph file.
+
+    Options:
+        port: The port; 0 takes one that is free. Default: 8321.
+        host (NAME): Answer requests under this name too: that of a reverse proxy which passes its own on; can be given
+            several times.
+    """
+    if not target:
+        raise UsageError("nothing to show is named", "name run directories, a folder that holds some, or a graph file")
+    try:
+        from graphtrain.page import server
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("graphtrain"):
+            raise
+        why = f"the page is served by {error.name.partition('.')[0]}, which is not installed"
+        raise UsageError(why, "pip install 'graphtrain[watch]'") from error
+    server.serve(_watched(target), port, _announce, host)
+
+
+def _watched(target: Sequence[str]) -> Watched:
+    from graphtrain.page.server import Watched
+
+    paths = [Path(each) for each in target]
+    if len(paths) == 1 and paths[0].is_dir() and not (paths[0] / STATUS_FILE).exists():
+        if not any(True for _ in run_directories(paths[0])):
+            why = f"there is no run in `{paths[0]}`"
+            raise UsageError(why, "name a run directory, a folder that holds some, or a graph file")
+        return Watched(folder=paths[0], runs_in=run_directories)
+    if len(paths) == 1 and paths[0].suffix == ".toml":
+        if not paths[0].is_file():
+            raise UsageError(
+                f"there is no file `{paths[0]}`", "graphtrain copy fit my_fit.toml writes one to begin with"
+            )
+        return Watched(graph=paths[0])
+    return Watched(runs=[_run(path) for path in paths])
+
+
+def _run(path: Path) -> Path:
+    from graphtrain.report.run import Run
+
+    return Run(path).path
+
+
+def _announce(port: int) -> None:
+    user = getpass.getuser()
+    click.echo(f"http://127.0.0.1:{port}/  (an interrupt ends it)")
+    click.echo(printable(f"from another machine: ssh -L {port}:127.0.0.1:{port} {user}@{socket.gethostname()}"))

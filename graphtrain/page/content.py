@@ -1,0 +1,243 @@
+"""What a page shows of runs, as plain data: small, however long the runs are."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from graphtrain.errors import GraphtrainError
+from graphtrain.graph import Graph
+from graphtrain.graph.elements import Problem, nodes_of
+from graphtrain.graph.read_toml import Draft
+from graphtrain.page.pictures import content_of, difference_of
+from graphtrain.printable import printable
+from graphtrain.report.run import Run
+
+MOST_POINTS = 2000  # of a curve: in each part of it, the first, the last, the smallest and the largest value stay
+MOST_TICKS = 400  # of the slider
+MOST_COUNTS = 100_000  # of all ticks, of which a graph of 300 nodes has a thousand each
+_PLACES = ("step", "epoch")
+
+
+def content_of_runs(paths: Sequence[Path]) -> dict[str, Any]:
+    """What a page shows of one run, or of several beside each other.
+
+    Returns:
+        ``runs``, each as `content_of_run` gives it; of several, in ``differences``, for every run but the first: the
+        first row in which it differs from the first one, and the picture of the difference of their graphs.
+
+    Raises:
+        UsageError: there is no run in a folder, or its files cannot be read.
+    """
+    runs = [Run(path) for path in paths]
+    rows = [run.metrics for run in runs]
+    contents = [content_of_run(run, own) for run, own in zip(runs, rows, strict=True)]
+    graphs = [_graph(run)[0] for run in runs]
+    differences = [
+        {
+            "row": _first_difference(rows[0], other),
+            "picture": difference_of(graphs[0], graph) if graphs[0] is not None and graph is not None else "",
+        }
+        for other, graph in zip(rows[1:], graphs[1:], strict=True)
+    ]
+    return {"runs": contents, "differences": differences}
+
+
+def content_of_run(run: Run, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """What a page shows of a run.
+
+    Arguments:
+        rows: its rows of metrics.
+    """
+    status = run.status
+    graph, error = _graph(run)
+    drawn = None if graph is None else content_of(graph)
+    return {
+        "name": printable(run.path.name or str(run.path)),
+        "path": printable(str(run.path)),
+        "status": {key: printable(str(status.get(key) or "")) for key in ("state", "place", "position", "error")},
+        "rows": len(rows),
+        "settings": {
+            f"{printable(name)}": printable(str(value))
+            for table in run.settings.values()
+            for name, value in table.items()
+        },
+        "versions": {**run.versions, **({"revision": run.revision} if run.revision else {})},
+        "curves": [*_curves(rows, run.snapshot().clocks)],
+        "marks": [{"row": mark["rows"], "event": mark["event"], "time": mark["time"]} for mark in run.activity.starts],
+        "checkpoints": [
+            {key: checkpoint[key] for key in ("name", "step", "rows", "best")} for checkpoint in run.checkpoints
+        ],
+        "graph": drawn,
+        "graph_error": error,
+        "ticks": _ticks(run, rows, drawn or {"nodes": {}, "edges": {}}),
+        "lines": [*_lines(run)],
+    }
+
+
+def _graph(run: Run) -> tuple[Graph | None, str]:
+    """The graph of a run, or why there is none."""
+    try:
+        return run.graph, ""
+    except GraphtrainError as error:
+        return None, str(error)
+
+
+# ---- curves
+
+
+def _curves(rows: Sequence[Mapping[str, float]], clocks: Mapping[str, Any] | Sequence[str]) -> Iterator[dict[str, Any]]:
+    columns: dict[str, tuple[list[int], list[float]]] = {}
+    for number, row in enumerate(rows):
+        for name, value in row.items():
+            numbers, values = columns.setdefault(name, ([], []))
+            numbers.append(number)
+            values.append(value)
+    for name, (numbers, values) in columns.items():
+        if name in _PLACES or name in clocks:
+            continue
+        kept = thinned(values)
+        places = [rows[numbers[index]] for index in kept]
+        yield {
+            "name": printable(name),
+            "row": [numbers[index] for index in kept],
+            "step": [place.get("step", 0) for place in places],
+            "epoch": [_short(place.get("epoch", 0)) for place in places],
+            "value": [_short(values[index]) for index in kept],
+        }
+
+
+def thinned(values: Sequence[float], most: int = MOST_POINTS) -> list[int]:
+    """The positions of the values that a curve keeps: of each part of it the first, last, smallest and largest one.
+
+    Values that are not finite stay where the first of them is: they are gaps.
+
+    >>> thinned([0.0, 9.0, 1.0, 2.0, -5.0, 3.0, 4.0, 4.0], most=4)
+    [0, 1, 4, 7]
+    """
+    if len(values) <= most:
+        return [*range(len(values))]
+    array = numpy.asarray(values, dtype=float)
+    kept: set[int] = set()
+    for part in numpy.array_split(numpy.arange(len(array)), max(1, most // 4)):
+        own = array[part]
+        finite = numpy.isfinite(own)
+        kept |= {int(part[0]), int(part[-1])}
+        if not finite.all():
+            kept.add(int(part[int(numpy.argmin(finite))]))
+        if finite.any():
+            kept.add(int(part[int(numpy.argmin(numpy.where(finite, own, numpy.inf)))]))
+            kept.add(int(part[int(numpy.argmax(numpy.where(finite, own, -numpy.inf)))]))
+    return sorted(kept)
+
+
+def _short(value: float) -> float | None:
+    """A number to six digits; None where it is not finite, which JSON does not have."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _first_difference(first: Sequence[Mapping[str, float]], second: Sequence[Mapping[str, float]]) -> int | None:
+    """The first row in which two runs differ; None where all rows that both have are equal."""
+    for number, (one, other) in enumerate(zip(first, second, strict=False)):
+        if repr(one) != repr(other):  # a NaN is equal to itself
+            return number
+    return None
+
+
+# ---- the slider
+
+
+def _ticks(run: Run, rows: Sequence[Mapping[str, float]], drawn: Mapping[str, Any]) -> dict[str, Any]:
+    """Moments of the run, oldest first: row, step, epoch and time; totals of nodes and edges where they are known."""
+    names = [*drawn["nodes"]], [*drawn["edges"]]
+    most = max(2, min(MOST_TICKS, MOST_COUNTS // (1 + 2 * len(names[0]) + len(names[1]))))
+    moments = run.activity.thinned(most)
+    if not moments:
+        stride = max(1, math.ceil(len(rows) / MOST_TICKS))
+        moments = [{"rows": number + 1} for number in sorted({*range(0, len(rows), stride), len(rows) - 1} - {-1})]
+    places = [rows[min(moment["rows"], len(rows)) - 1] if moment["rows"] and rows else {} for moment in moments]
+    return {
+        "nodes": names[0],
+        "edges": names[1],
+        "row": [moment["rows"] - 1 for moment in moments],
+        "step": [place.get("step", 0) for place in places],
+        "epoch": [_short(place.get("epoch", 0)) for place in places],
+        "time": [_rounded(moment.get("time", 0)) for moment in moments],
+        "runs": [[moment["runs"].get(name, 0) for name in names[0]] for moment in moments if "runs" in moment],
+        "taken": [[moment["taken"].get(name, 0) for name in names[1]] for moment in moments if "taken" in moment],
+        "seconds": [
+            [_rounded(moment["seconds"].get(name, 0)) for name in names[0]] for moment in moments if "seconds" in moment
+        ],
+        "waits": [
+            {name: _rounded(value) for name, value in moment["waits"].items()}
+            for moment in moments
+            if "waits" in moment
+        ],
+    }
+
+
+def _rounded(value: float) -> float:
+    return round(value, 3)
+
+
+# ---- lines to copy
+
+
+def _lines(run: Run) -> Iterator[dict[str, str]]:
+    """Commands about the run; `STEP` in one stands for the step of the moment that is shown."""
+    path, script = (shlex.quote(printable(word)) for word in (str(run.path), _script(run)))
+    other = shlex.quote(printable(f"{run.path}-2"))
+    yield {"about": "why it ended, and what to do next", "line": f"graphtrain explain {path}"}
+    yield {"about": "this moment again", "line": f"graphtrain replay {script} --run-dir {path} --to 'STEP steps'"}
+    yield {"about": "a new run from its checkpoint", "line": f"graphtrain run {script} --fork {path} --run-dir {other}"}
+
+
+def _script(run: Run) -> str:
+    """The script that the last start names in its command; `SCRIPT` where it is not known."""
+    for start in reversed(run.starts):
+        command = start.get("about", {}).get("command") if isinstance(start.get("about"), dict) else None
+        for word in command.split() if isinstance(command, str) else ():
+            if word.partition(":")[0].endswith(".py"):
+                return word
+    return "SCRIPT"
+
+
+# ---- a graph file
+
+
+def content_of_graph(
+    draft: Draft, problems: Sequence[Problem], base: Graph | None, last_sound: Graph | None
+) -> dict[str, Any]:
+    """What a page shows of a graph that is being edited.
+
+    Arguments:
+        draft: the graph as it was read.
+        problems: those of its text, or else of its checks.
+        base: the graph that it extends; None where there is none.
+        last_sound: the last graph without errors that was read; None where there was none.
+    """
+    broken = any(problem.severity == "error" for problem in draft.problems)
+    graph = last_sound if broken else draft.graph
+    return {
+        "graph": None if graph is None else content_of(graph),
+        "is_stale": broken and graph is not None,
+        "problems": [
+            {**problem.as_plain(), "about": [*_about(problem, graph)] if graph is not None else []}
+            for problem in problems
+        ],
+        "difference": difference_of(base, graph) if base is not None and graph is not None else "",
+    }
+
+
+def _about(problem: Problem, graph: Graph | None) -> Iterator[str]:
+    """The paths of the nodes that a problem names."""
+    if graph is None:
+        return
+    names = {*problem.path, *re.findall(r"`([^`]+)`", f"{problem.message} {problem.where}"), *problem.where.split()}
+    yield from (path for path in nodes_of(graph) if path in names or path.rpartition("/")[2] in names)

@@ -1,0 +1,190 @@
+"""The pictures of a graph for a page, with what its elements stand for: nodes by their keys, arrows by their edges."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from graphtrain.errors import GraphtrainError
+from graphtrain.graph import Graph
+from graphtrain.graph.difference import Difference
+from graphtrain.graph.elements import Node, nodes_of, settings_of
+from graphtrain.graph.registry import kind_of_node
+from graphtrain.viz.difference import difference_picture
+from graphtrain.viz.dot import to_dot
+from graphtrain.viz.picture import Picture, key_of, picture
+from graphtrain.viz.render import draw
+from graphtrain.viz.theme import DARK, FAMILIES, HEAT_LEVELS, LIGHT, MARKS, Scheme
+from graphtrain.viz.wording import kind_line, one_line, value_text
+
+_OPERAND = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*(?:/[A-Za-z_]\w*)*\.[A-Za-z_]\w*")
+_SHAPES = ("path", "polygon", "polyline", "ellipse")
+
+
+def content_of(graph: Graph) -> dict[str, Any]:
+    """What a page shows of a graph: its pictures, unfolded and folded; its nodes by path, and its edges by key.
+
+    The key of an edge is that of `graphtrain.Run.activity`. Where nothing can draw, there are no pictures, and `error`
+    says why.
+
+    >>> content = content_of(Graph.load("evaluate"))
+    >>> [drawn["name"] for drawn in content["pictures"]], content["edges"]["eval_batch -> next_batch"]["order"]
+    (['unfolded'], 2)
+    """
+    edges = dict(_edges(graph))
+    content: dict[str, Any] = {
+        "name": graph.name,
+        "nodes": {path: _node(path, node) for path, node in nodes_of(graph).items()},
+        "edges": edges,
+        "pictures": [],
+        "error": "",
+    }
+    try:
+        content["pictures"].append(_drawn("unfolded", picture(graph), graph))
+        if any(node.body is not None for node in graph.nodes.values()):
+            content["pictures"].append(_drawn("folded", _folded(graph), graph))
+    except GraphtrainError as error:
+        content["error"] = str(error)
+    return content
+
+
+def difference_of(before: Graph, after: Graph) -> str:
+    """The picture of the difference of two graphs; empty where there is none, or where nothing can draw."""
+    difference = Difference.between(before, after)
+    try:
+        return _svg(difference_picture(difference)) if difference else ""
+    except GraphtrainError:
+        return ""
+
+
+def _drawn(name: str, drawn: Picture, graph: Graph) -> dict[str, Any]:
+    keys = {key_of(path.split("/")): path for path in nodes_of(graph)}
+    arrows = []
+    for arrow in drawn.arrows:
+        path = keys.get(arrow.source)
+        edge = None
+        if path is not None:
+            scope, _, source = path.rpartition("/")
+            edge = _scope(graph, scope).edges[source][(arrow.number or 1) - 1]
+        arrows.append(None if edge is None else f"{path} -> {edge}")
+    return {"name": name, "svg": _svg(drawn), "keys": keys, "arrows": arrows}
+
+
+def _svg(drawn: Picture) -> str:
+    return _laid_out(to_dot(drawn, arrow_ids=True))
+
+
+@functools.lru_cache(maxsize=32)  # a page that is watched asks for the same pictures again and again: 200 ms each
+def _laid_out(dot_text: str) -> str:
+    text = draw(dot_text, "svg").decode()
+    return text[text.index("<svg") :]
+
+
+def _scope(graph: Graph, scope: str) -> Graph:
+    for name in filter(None, scope.split("/")):
+        body = graph.nodes[name].body
+        assert body is not None
+        graph = body
+    return graph
+
+
+def _folded(graph: Graph) -> Picture:
+    """The picture of a graph in which every body is one box."""
+    bodies = {name: node for name, node in graph.nodes.items() if node.body is not None}
+    closed = {name: replace(node, body=None, use=node.body.name) for name, node in bodies.items() if node.body}
+    drawn = picture(replace(graph, nodes={**graph.nodes, **closed}))
+    keys = {key_of([name]) for name in bodies}
+    return drawn.map_boxes(lambda box: replace(box, family="nested") if box.key in keys else box)
+
+
+def _node(path: str, node: Node) -> dict[str, Any]:
+    kind = kind_of_node(node) if node.body is None else None
+    about = one_line(kind.description.partition("\n")[0]).replace("``", "`") if kind is not None else ""
+    return {
+        "kind": kind_line(node) or node.use,
+        "about": about,
+        "settings": [one_line(line) for line in settings_of(node)],
+    }
+
+
+def _edges(graph: Graph, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    for source, edges in graph.edges.items():
+        for order, edge in enumerate(edges, 1):
+            expression = graph.guards.get(edge.when, "") if edge.when is not None else ""
+            yield (
+                f"{prefix}{source} -> {edge}",
+                {
+                    "source": f"{prefix}{source}",
+                    "target": edge.target,
+                    "guard": edge.when or "",
+                    "expression": expression,
+                    "order": order,
+                    "operands": dict(_operands(expression, graph, prefix)),
+                },
+            )
+    for name, node in graph.nodes.items():
+        if node.body is not None:
+            yield from _edges(node.body, f"{prefix}{name}/")
+
+
+def _operands(expression: str, graph: Graph, prefix: str) -> Iterator[tuple[str, str | None]]:
+    """What an expression and the guards that it names read: a parameter's value, None for what changes in the run."""
+    waiting, seen = [expression], {expression}
+    nodes = nodes_of(graph)
+    while waiting:
+        text = waiting.pop(0)
+        for operand in _OPERAND.findall(text):
+            name, _, field = operand.rpartition(".")
+            parameter = _parameter(nodes[name], field) if name in nodes else None
+            yield f"{prefix}{operand}", None if parameter is None else value_text(parameter)
+        named = [
+            graph.guards[word] for word in re.findall(r"[A-Za-z_]\w*", _OPERAND.sub("", text)) if word in graph.guards
+        ]
+        waiting += [other for other in named if other not in seen]
+        seen.update(named)
+
+
+def _parameter(node: Node, name: str) -> Any:
+    kind = kind_of_node(node)
+    declared: Mapping[str, Any] = {} if kind is None else kind.parameters
+    if name not in declared or name in node.reads:
+        return None
+    return node.parameters.get(name, declared[name].default)
+
+
+def style() -> str:
+    """CSS for the pictures: the colours of the classes that `to_dot` gives, in light and in dark.
+
+    >>> ".heat10" in style() and "[data-theme=dark]" in style()
+    True
+    """
+    light, dark = [*_rules(LIGHT)], [*_rules(DARK)]
+    return "".join(
+        [
+            *(f".graph-picture {rule}\n" for rule in light),
+            *(f"[data-theme=dark] .graph-picture {rule}\n" for rule in dark),
+        ]
+    )
+
+
+def _rules(scheme: Scheme) -> Iterator[str]:
+    yield f"text {{ fill: {scheme.ink} }}"
+    yield f".edge text, .return text {{ fill: {scheme.faint} }}".replace(", .return", ", .graph-picture .return")
+    yield f".edge path {{ stroke: {scheme.line} }}"
+    yield f".edge polygon {{ fill: {scheme.line}; stroke: {scheme.line} }}"
+    for name in (*FAMILIES, *MARKS, "same", *(f"heat{level}" for level in range(HEAT_LEVELS + 1))):
+        fill, line = scheme.look(name)
+        for shape in _SHAPES:
+            if line:
+                yield f":is(.node, .cluster).{name} {shape} {{ stroke: {line} }}"
+            if fill:
+                yield f':is(.node, .cluster).{name} {shape}:not([fill="none"]) {{ fill: {fill} }}'
+    for name in MARKS:
+        _, colour = scheme.look(name)
+        yield f".edge.{name} path {{ stroke: {colour} }}"
+        yield f".edge.{name} polygon {{ fill: {colour}; stroke: {colour} }}"
+    yield f".node.mark ellipse {{ stroke: {scheme.line} }}"
+    yield f".node.current :is({', '.join(_SHAPES)}) {{ stroke: {scheme.current}; stroke-width: 4 }}"

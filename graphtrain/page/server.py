@@ -1,0 +1,232 @@
+"""The page, served live to browsers on this machine; it reads files, and writes none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import math
+import socket
+import tomllib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from graphtrain.checks import check_graph
+from graphtrain.errors import GraphtrainError, UsageError
+from graphtrain.graph import Graph
+from graphtrain.graph.read_toml import read_graph
+from graphtrain.page.content import content_of_graph, content_of_runs
+from graphtrain.page.document import SCRIPTS, STYLES, asset, served
+from graphtrain.printable import printable
+from graphtrain.report.snapshot import Snapshot
+from graphtrain.storage.run_directory import present_status
+
+LOOPBACK = "127.0.0.1"
+DEFAULT_PORT = 8321
+SECONDS_BETWEEN_LOOKS = 0.25
+_SECONDS_OF_SILENCE = 15.0  # then a line is sent, by which a connection that is gone is noticed
+_HOSTS = [LOOPBACK, "localhost"]
+_FILES = ("status.json", "metrics.jsonl", "nodes.jsonl", "starts.jsonl")
+
+
+@dataclass
+class Watched:
+    """What a server shows: runs, a folder of runs, or a graph file.
+
+    Arguments:
+        runs: run directories that are shown beside each other. Default: none.
+        folder: a folder whose runs are listed, each of which can be opened. Default: none.
+        runs_in: the run directories in a folder.
+        graph: a graph file. Default: none.
+    """
+
+    runs: Sequence[Path] = ()
+    folder: Path | None = None
+    runs_in: Callable[[Path], Iterator[Path]] = lambda folder: iter(())
+    graph: Path | None = None
+    _sound: Graph | None = field(default=None, init=False)
+
+    def content(self, names: Sequence[str]) -> dict[str, Any]:
+        """What the page shows now.
+
+        Arguments:
+            names: runs of the folder, as it lists them; empty for what was asked for at the start.
+
+        Raises:
+            GraphtrainError: it cannot be read.
+        """
+        if self.graph is not None:
+            return {"kind": "graph", "name": printable(str(self.graph)), **self._graph(self.graph)}
+        if self.folder is not None and not names:
+            return {"kind": "folder", "name": printable(str(self.folder)), "runs": [*self._listed(self.folder)]}
+        return {"kind": "runs", **content_of_runs(self._chosen(names))}
+
+    def signature(self, names: Sequence[str]) -> tuple[Any, ...]:
+        """Differs from what it was when something that is shown was written."""
+        if self.graph is not None:
+            return tuple(map(_written, sorted(self.graph.parent.glob("*.toml"))))
+        if self.folder is not None and not names:
+            return tuple((run, _written(run / "status.json")) for run in self.runs_in(self.folder))
+        return tuple(_written(run / name) for run in self._chosen(names) for name in _FILES)
+
+    def _chosen(self, names: Sequence[str]) -> list[Path]:
+        if self.folder is None:
+            return [*self.runs]
+        known = {_name(run, self.folder): run for run in self.runs_in(self.folder)}
+        for name in names:
+            if name not in known:
+                raise UsageError(f"there is no run `{printable(name)}` in `{self.folder}`")
+        return [known[name] for name in names]
+
+    def _listed(self, folder: Path) -> Iterator[dict[str, Any]]:
+        for run in self.runs_in(folder):
+            try:
+                status = present_status(run)
+            except GraphtrainError:  # removed since, or damaged
+                continue
+            snapshot = Snapshot.from_plain(status)
+            measured = {name: value for name, value in snapshot.measured.items() if math.isfinite(value)}
+            yield {
+                "name": _name(run, folder),
+                "state": printable(snapshot.state),
+                "place": printable(str(status.get("place") or "")),
+                "measured": {printable(name): float(f"{value:.6g}") for name, value in measured.items()},
+            }
+
+    def _graph(self, path: Path) -> dict[str, Any]:
+        draft = read_graph(Graph, path)
+        problems = draft.problems or check_graph(draft.graph, all_kinds_known=False)
+        if not any(problem.severity == "error" for problem in draft.problems):
+            self._sound = draft.graph
+        return content_of_graph(draft, problems, _base(path), self._sound)
+
+
+def _base(path: Path) -> Graph | None:
+    """The graph that a file extends; None where it extends none, or cannot be read."""
+    try:
+        sources = tomllib.loads(path.read_text(encoding="utf-8")).get("extends")
+        first = sources[0] if isinstance(sources, list) else sources
+        if not isinstance(first, str):
+            return None
+        inside = path.parent / first
+        return Graph.load(inside if first.endswith(".toml") else first)
+    except (OSError, ValueError, IndexError, GraphtrainError):
+        return None
+
+
+def _name(run: Path, folder: Path) -> str:
+    return printable(run.relative_to(folder).as_posix())
+
+
+def _written(file: Path) -> tuple[int, int]:
+    try:
+        about = file.stat()
+    except OSError:
+        return 0, 0
+    return about.st_mtime_ns, about.st_size
+
+
+def application(watched: Watched, hosts: Sequence[str] = ()) -> Starlette:
+    """The application, which answers nothing but GET and HEAD, and only under names of this machine.
+
+    Arguments:
+        watched: what it shows.
+        hosts: further names, such as that of a reverse proxy which passes its own on. Default: none.
+    """
+    document, policy = served()
+    headers = {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cache-Control": "no-store",
+    }
+
+    def page(request: Request) -> Response:
+        return HTMLResponse(document, headers=headers)
+
+    def content(request: Request) -> Response:
+        try:
+            shown = watched.content(request.query_params.getlist("run"))
+        except GraphtrainError as error:
+            shown = {"problem": printable(str(error))}
+        return JSONResponse(shown, headers=headers)
+
+    def file(name: str, request: Request) -> Response:
+        kind = "text/css" if name in STYLES else "text/javascript"
+        return PlainTextResponse(asset(name), media_type=kind, headers=headers)
+
+    async def events(request: Request) -> Response:
+        changes = _changes(request, watched, request.query_params.getlist("run"))
+        return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
+
+    routes = [Route("/", page), Route("/content.json", content), Route("/events", events)]
+    routes += [Route(f"/{name}", functools.partial(file, name), name=name) for name in (*STYLES, *SCRIPTS)]
+    allowed = [*_HOSTS, *hosts]
+    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed)])
+
+
+async def _changes(request: Request, watched: Watched, names: list[str]) -> AsyncIterator[str]:
+    """An event at the start, and after each change; a comment after a long silence."""
+    before: Any = None
+    silence = 0.0
+    while not await request.is_disconnected():
+        try:
+            now: Any = await asyncio.to_thread(watched.signature, names)
+        except GraphtrainError as error:
+            now = str(error)
+        if now != before:
+            before, silence = now, 0.0
+            yield "data: changed\n\n"
+        elif silence > _SECONDS_OF_SILENCE:
+            silence = 0.0
+            yield ": nothing new\n\n"
+        await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+        silence += SECONDS_BETWEEN_LOOKS
+
+
+@contextlib.contextmanager
+def listening(port: int) -> Iterator[socket.socket]:
+    """A socket on the loopback, closed at the end; port 0 takes a free one.
+
+    Raises:
+        UsageError: the port is in use, or not allowed.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as opened:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            opened.bind((LOOPBACK, port))
+            opened.listen(128)
+        except (OSError, OverflowError) as error:
+            why = f"port {port} cannot be used: {getattr(error, 'strerror', None) or error}"
+            raise UsageError(why, "--port 0 takes one that is free") from error
+        yield opened
+
+
+def serve(watched: Watched, port: int, announce: Callable[[int], None], hosts: Sequence[str] = ()) -> None:
+    """Serve the page until an interrupt.
+
+    Arguments:
+        watched: what is shown.
+        port: on the loopback; 0 takes a free one.
+        announce: is called with the port when browsers can connect.
+        hosts: as of `application`.
+
+    Raises:
+        UsageError: the port is in use, or not allowed.
+    """
+    with listening(port) as opened:
+        announce(opened.getsockname()[1])
+        config = uvicorn.Config(application(watched, hosts), log_level="error", timeout_graceful_shutdown=1)
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[opened])

@@ -1,0 +1,493 @@
+// A run in the browser: its graph with counts, its curves, and a slider over its past. Text of the run is only ever
+// set as text, so no name in it can become markup.
+
+const LEVELS = 10; // of heat
+const COLOURS = ["#2f83c5", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#7f7f7f"]; // after Okabe and Ito (2008)
+const DASHES = [[], [6, 4], [2, 3]];
+const page = document.getElementById("page");
+const query = new URLSearchParams(location.search);
+
+const state = { tick: null, run: 0, heat: "runs", fold: false, x: "step", log: false, chosen: null, difference: false };
+let content = null;
+let plots = [];
+let drawn = ""; // what the page was built from; what it shows changes without building it again
+
+// ---- elements
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null) made.setAttribute(name, value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== ""));
+  return made;
+}
+
+function table(head, rows) {
+  const cells = (tag, row) => row.map((cell) => {
+    const isNumber = typeof cell === "number";
+    return element(tag, { class: isNumber ? "number" : "" }, isNumber ? number(cell) : cell);
+  });
+  return element("table", {}, head.length ? element("tr", {}, cells("th", head)) : "",
+    rows.map((row) => element("tr", {}, cells("td", row))));
+}
+
+function toggle(text, isOn, act, title = "") {
+  return element("button", { "aria-pressed": String(isOn), title, onclick: act }, text);
+}
+
+function number(value) {
+  if (value === null || value === undefined) return "–";
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  return Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 ? value.toExponential(3) : String(Number(value.toPrecision(5)));
+}
+
+function short(value) {
+  if (value < 10000) return String(value);
+  return value < 1e6 ? `${(value / 1000).toPrecision(3)}k` : `${(value / 1e6).toPrecision(3)}M`;
+}
+
+const share = (part, whole) => (whole > 0 ? `${(100 * part / whole).toPrecision(3)}\u00a0%` : "–");
+const clock = (seconds) => new Date(seconds * 1000).toLocaleString();
+
+// ---- the moment that is shown
+
+const run = () => content.runs[state.run];
+
+function tick() {
+  const last = run().ticks.row.length - 1;
+  return state.tick === null ? last : Math.min(state.tick, last);
+}
+
+function moveTo(position) {
+  const last = run().ticks.row.length - 1;
+  state.tick = position >= last ? null : Math.max(0, position);
+  refresh();
+}
+
+function nearestTick(x) {
+  const places = run().ticks[state.x];
+  let best = 0;
+  places.forEach((place, index) => { if (Math.abs(place - x) < Math.abs(places[best] - x)) best = index; });
+  return best;
+}
+
+function totals(name) { // name of a column -> key -> total at this moment
+  const { ticks } = run();
+  const keys = name === "taken" ? ticks.edges : ticks.nodes;
+  const values = ticks[name][tick()] || [];
+  return new Map(keys.map((key, index) => [key, values[index]]).filter(([, value]) => value !== undefined));
+}
+
+// ---- the picture of a graph
+
+function pictureOf(graph) {
+  const picture = graph && (graph.pictures.find((one) => one.name === (state.fold ? "folded" : "unfolded")) || graph.pictures[0]);
+  if (!picture) return { box: element("div", { class: "graph-picture faint" }, (graph && graph.error) || "There is no picture."), picture: null };
+  return { box: element("div", { class: "graph-picture" }, svgOf(picture.svg)), picture };
+}
+
+function svgOf(text) {
+  const { documentElement } = new DOMParser().parseFromString(text, "image/svg+xml");
+  for (const each of documentElement.querySelectorAll("script, foreignObject")) each.remove();
+  for (const each of documentElement.querySelectorAll("*")) {
+    for (const { name } of [...each.attributes]) if (/^on|href$/i.test(name)) each.removeAttribute(name);
+  }
+  return document.importNode(documentElement, true);
+}
+
+function prepare(box, picture) { // what its elements stand for, and what a click or Enter on them does
+  for (const group of box.querySelectorAll(".node, .cluster")) {
+    const key = group.querySelector("title").textContent.replace(/^cluster_/, "");
+    if (picture.keys[key] !== undefined) selectable(group, { node: picture.keys[key] }, picture.keys[key]);
+  }
+  for (const group of box.querySelectorAll(".edge")) {
+    const key = picture.arrows[Number(group.id.slice("arrow".length))];
+    if (!key) continue;
+    selectable(group, { edge: key }, key);
+    const path = group.querySelector("path");
+    const wide = path.cloneNode();
+    wide.setAttribute("class", "wide");
+    path.after(wide);
+  }
+}
+
+function selectable(group, what, label) {
+  group.dataset.what = JSON.stringify(what);
+  group.setAttribute("tabindex", "0");
+  group.setAttribute("role", "button");
+  group.setAttribute("aria-label", label);
+  const choose = (event) => { event.stopPropagation(); state.chosen = what; refresh(); };
+  group.addEventListener("click", choose);
+  group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(event); } });
+}
+
+function paint(box) { // counts, heat, and the present node
+  const runs = totals("runs"), taken = totals("taken"), seconds = totals("seconds");
+  const heat = state.heat === "seconds" ? seconds : runs;
+  const most = Math.max(1e-9, ...[...heat].filter(([key]) => !isBody(key)).map(([, value]) => value));
+  const { status } = run();
+  const isNow = state.tick === null && !["finished", ""].includes(status.state);
+  for (const old of box.querySelectorAll("text.count")) old.remove();
+  for (const group of box.querySelectorAll("[data-what]")) {
+    const what = JSON.parse(group.dataset.what);
+    group.classList.toggle("chosen", JSON.stringify(what) === JSON.stringify(state.chosen));
+    if (what.node !== undefined) {
+      for (let level = 0; level <= LEVELS; level += 1) group.classList.remove(`heat${level}`);
+      const value = heat.get(what.node);
+      if (state.heat !== "none" && value !== undefined && !group.classList.contains("cluster")) {
+        const part = state.heat === "seconds" ? value / most : Math.log1p(value) / Math.log1p(most);
+        group.classList.add(`heat${Math.round(LEVELS * part)}`);
+      }
+      group.classList.toggle("current", isNow && status.position === what.node);
+      if (runs.has(what.node) && !group.classList.contains("cluster")) {
+        const shape = group.querySelector("polygon, ellipse, path").getBBox();
+        label(group, shape.x + shape.width, shape.y + 3, short(runs.get(what.node)), "end");
+      }
+    } else if (taken.has(what.edge)) {
+      const path = group.querySelector("path:not(.wide)");
+      const count = taken.get(what.edge);
+      path.setAttribute("stroke-width", String(count ? 1 + 1.6 * Math.log1p(count) / Math.log1p(Math.max(1, ...taken.values())) : 0.6));
+      path.setAttribute("opacity", count ? "1" : "0.45");
+      const middle = path.getPointAtLength(path.getTotalLength() / 2);
+      label(group, middle.x, middle.y + 3, short(count), "middle");
+    }
+  }
+}
+
+const isBody = (path) => Object.keys(run().graph.nodes).some((other) => other.startsWith(`${path}/`));
+
+function label(group, x, y, text, anchor) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", "text");
+  for (const [name, value] of Object.entries({ x, y, class: "count", "text-anchor": anchor })) made.setAttribute(name, value);
+  made.textContent = text;
+  group.append(made);
+}
+
+// ---- what was clicked
+
+function detail() {
+  const { graph } = run();
+  if (!graph || !state.chosen) return element("p", { class: "faint" }, "Click a node or an edge of the graph. Keys: ← → move the slider, h heat, f fold bodies, t theme.");
+  return state.chosen.node !== undefined ? nodeDetail(graph, state.chosen.node) : edgeDetail(graph, state.chosen.edge);
+}
+
+function nodeDetail(graph, path) {
+  const node = graph.nodes[path];
+  if (!node) return element("p", { class: "faint" }, `${path} is not in this graph.`);
+  const runs = totals("runs"), seconds = totals("seconds");
+  const whole = [...seconds].filter(([key]) => !isBody(key)).reduce((sum, [, value]) => sum + value, 0);
+  const rows = [["kind", node.kind]];
+  if (runs.has(path)) rows.push(["runs", number(runs.get(path))]);
+  if (seconds.get(path)) rows.push(["time on the host", `${number(seconds.get(path))} s, ${share(seconds.get(path), whole)} (estimated)`]);
+  for (const setting of node.settings) rows.push(["set", element("code", {}, setting)]);
+  return element("div", {}, element("h2", {}, path), node.about ? element("p", {}, node.about) : "", table([], rows));
+}
+
+function edgeDetail(graph, key) {
+  const edge = graph.edges[key];
+  if (!edge) return element("p", { class: "faint" }, `${key} is not in this graph.`);
+  const taken = totals("taken");
+  const all = Object.entries(graph.edges).filter(([, other]) => other.source === edge.source);
+  const whole = all.reduce((sum, [other]) => sum + (taken.get(other) || 0), 0);
+  const rows = all.map(([other, { order, target, guard, expression, operands }]) => [
+    `${other === key ? "▸ " : ""}${order}`,
+    target,
+    guard ? element("span", {}, guard, " ", element("code", {}, expression)) : "always",
+    Object.entries(operands).map(([name, value]) => element("div", {}, element("code", {}, `${name} = ${operand(name, value)}`))),
+    taken.has(other) ? number(taken.get(other)) : "–",
+    taken.has(other) ? share(taken.get(other), whole) : "–",
+  ]);
+  return element("div", {}, element("h2", {}, `${edge.source} → ${edge.target}`),
+    element("p", { class: "faint" }, "The edges of a node are tried in this order; the first whose guard holds is taken."),
+    table(["", "to", "guard", "operands", "taken", "share"], rows));
+}
+
+function operand(name, value) {
+  if (value !== null) return value;
+  const [, node, field] = name.match(/^(.*)\.(\w+)$/);
+  const runs = totals("runs");
+  if (field === "runs" && runs.has(node)) return number(runs.get(node));
+  return "not recorded";
+}
+
+// ---- curves
+
+function groups() { // what is measured -> its curves, of all runs
+  const found = new Map();
+  content.runs.forEach((one, index) => one.curves.forEach((curve) => {
+    const group = curve.name.split("/").pop();
+    if (!found.has(group)) found.set(group, []);
+    found.get(group).push({ ...curve, run: index });
+  }));
+  const order = { loss: 0, lr: 2 };
+  return [...found].sort(([a], [b]) => (order[a] ?? 1) - (order[b] ?? 1));
+}
+
+function dataOf(curves) { // null is a gap; a curve without a value at a place goes on
+  return uPlot.join(curves.map((curve) => {
+    const points = new Map(curve[state.x].map((x, index) => [x, curve.value[index]]));
+    const kept = [...points].sort(([a], [b]) => a - b);
+    return [kept.map(([x]) => x), kept.map(([, y]) => (state.log && !(y > 0) ? null : y))];
+  }));
+}
+
+function plotOf(curves, width) {
+  const css = getComputedStyle(document.documentElement);
+  const ink = css.getPropertyValue("--faint"), line = css.getPropertyValue("--line");
+  const several = content.runs.length > 1;
+  const series = curves.map((curve, index) => ({
+    label: several ? `${content.runs[curve.run].name}: ${curve.name}` : curve.name,
+    stroke: COLOURS[(several ? curve.run : index) % COLOURS.length],
+    dash: DASHES[(several ? curves.filter((other) => other.run === curve.run).indexOf(curve) : index) % DASHES.length],
+    width: 1.5,
+    points: { show: curve.value.length < 60, size: 5 },
+    value: (_, value) => number(value),
+  }));
+  const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
+  return new uPlot({
+    width, height: 190,
+    scales: { x: { time: false }, y: { distr: state.log ? 3 : 1 } },
+    axes: [{ ...axis, size: 34 }, { ...axis, size: 66, values: (_, values) => values.map(number) }],
+    series: [{ label: state.x, value: (_, value) => number(value) }, ...series],
+    hooks: { draw: [drawMarks] },
+    cursor: { drag: { x: true, y: false } },
+  }, dataOf(curves), null);
+}
+
+function drawMarks(plot) { // the moment of the slider, and where the run was resumed or got another graph
+  const css = getComputedStyle(document.documentElement);
+  const { ctx, bbox } = plot;
+  const vertical = (x, colour, dash) => {
+    const at = Math.round(plot.valToPos(x, "x", true)) + 0.5;
+    if (!(at >= bbox.left && at <= bbox.left + bbox.width)) return;
+    ctx.save();
+    ctx.strokeStyle = colour;
+    ctx.lineWidth = devicePixelRatio;
+    ctx.setLineDash(dash);
+    ctx.beginPath();
+    ctx.moveTo(at, bbox.top);
+    ctx.lineTo(at, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.restore();
+  };
+  const { ticks, marks } = run();
+  for (const mark of marks) {
+    if (mark.event === "begun") continue;
+    const position = ticks.row.findIndex((row) => row >= mark.row - 1);
+    if (position >= 0) vertical(ticks[state.x][position], css.getPropertyValue(mark.event === "rewired" ? "--accent" : "--faint"), [2, 3]);
+  }
+  if (ticks.row.length) vertical(ticks[state.x][tick()], css.getPropertyValue("--cursor"), []);
+}
+
+function buildPlots(box) {
+  plots.forEach((plot) => plot.destroy());
+  box.replaceChildren();
+  plots = groups().map(([group, curves]) => {
+    const place = element("div", { class: "plot" }, element("h3", {}, group));
+    box.append(place);
+    const plot = plotOf(curves, Math.max(260, box.clientWidth));
+    place.append(plot.root);
+    plot.over.addEventListener("click", (event) => moveTo(nearestTick(plot.posToVal(event.offsetX, "x"))));
+    return plot;
+  });
+  if (!plots.length) box.append(element("p", { class: "faint" }, "No metrics are recorded yet."));
+}
+
+// ---- pages
+
+function header(title, ...more) {
+  return element("header", {}, element("h1", {}, title), ...more, element("span", { class: "grow" }),
+    element("span", { id: "live", class: "faint", role: "status" }),
+    element("button", { onclick: switchTheme, title: "light or dark (t)" }, "◐ theme"));
+}
+
+function showRuns() {
+  document.title = content.runs.map(({ name }) => name).join(", ");
+  const several = content.runs.length > 1;
+  const choice = several ? element("select", { "aria-label": "run", onchange: (event) => { state.run = Number(event.target.value); state.chosen = null; build(); } },
+    content.runs.map(({ name }, index) => element("option", { value: String(index), selected: index === state.run }, name))) : "";
+  const { graph, status, graph_error: why } = run();
+  const { box, picture } = state.difference && difference() ? { box: element("div", { class: "graph-picture", id: "difference" }, svgOf(difference())), picture: null } : pictureOf(graph);
+  if (picture) { box.id = "picture"; prepare(box, picture); }
+  const changed = (name, value) => () => { state[name] = value; build(); };
+  const tools = element("div", { class: "tools", role: "toolbar" }, choice,
+    ["none", "runs", "seconds"].map((name) => toggle(`heat: ${name}`, state.heat === name, changed("heat", name))),
+    graph && graph.pictures.length > 1 ? toggle("fold bodies", state.fold, changed("fold", !state.fold)) : "",
+    difference() ? toggle("difference of the graphs", state.difference, changed("difference", !state.difference)) : "");
+  const curves = element("div", { id: "plots" });
+  const plotTools = element("div", { class: "tools", role: "toolbar" },
+    ["step", "epoch"].map((name) => toggle(`by ${name}`, state.x === name, changed("x", name))),
+    toggle("logarithmic", state.log, changed("log", !state.log)));
+  const slider = element("input", { type: "range", min: "0", id: "slider", "aria-label": "moment of the run", oninput: (event) => moveTo(Number(event.target.value)) });
+  page.replaceChildren(
+    header(several ? "Runs" : run().name, element("span", { id: "state" })),
+    element("div", { id: "wrong", class: "bad" }, status.error ? element("pre", {}, status.error) : ""),
+    element("div", { class: "columns" },
+      element("section", { "aria-label": "graph" }, tools, why ? element("p", { class: "faint" }, why) : box, element("div", { class: "detail", id: "detail", "aria-live": "polite" })),
+      element("section", { "aria-label": "metrics" }, plotTools, curves)),
+    element("section", { id: "facts" }),
+    element("div", { class: "slider" }, slider, element("output", { id: "moment", for: "slider" })),
+  );
+  buildPlots(curves);
+  refresh();
+}
+
+const difference = () => (state.run > 0 ? content.differences[state.run - 1].picture : "");
+
+function refresh() { // what changes with the moment, and with new rows
+  if (!content || content.kind !== "runs") return;
+  const { ticks, status } = run();
+  const slider = document.getElementById("slider");
+  slider.max = String(Math.max(0, ticks.row.length - 1));
+  slider.value = String(tick());
+  slider.disabled = ticks.row.length < 2;
+  document.getElementById("state").replaceChildren(element("b", {}, status.state), ` ${status.place}`,
+    status.state === "finished" || !status.position ? "" : element("span", { class: "faint" }, `, next node ${status.position}`));
+  const at = tick();
+  document.getElementById("moment").textContent = ticks.row.length
+    ? `row ${number(ticks.row[at] + 1)} of ${number(run().rows)} · step ${number(ticks.step[at])} · epoch ${number(ticks.epoch[at])}${ticks.time[at] ? ` · ${clock(ticks.time[at])}` : ""}` : "no rows yet";
+  const box = document.getElementById("picture");
+  if (box) paint(box);
+  document.getElementById("detail").replaceChildren(detail());
+  document.getElementById("facts").replaceChildren(...facts());
+  plots.forEach((plot) => plot.redraw(false));
+}
+
+function facts() {
+  const { ticks, lines, checkpoints, versions, marks } = run();
+  const at = tick();
+  const step = ticks.row.length ? String(ticks.step[at]) : "1";
+  const made = [];
+  const names = [...new Set(content.runs.flatMap(({ settings }) => Object.keys(settings)))];
+  const differing = names.filter((name) => new Set(content.runs.map(({ settings }) => settings[name])).size > 1);
+  const shown = content.runs.length > 1 ? differing : names;
+  made.push(element("h2", {}, content.runs.length > 1 ? "Settings that differ" : "Settings"),
+    shown.length ? table(["", ...content.runs.map(({ name }) => name)], shown.map((name) => [name, ...content.runs.map(({ settings }) => settings[name] ?? "–")]))
+      : element("p", { class: "faint" }, content.runs.length > 1 ? "None." : "None are known."));
+  content.differences.forEach(({ row, picture }, index) => made.push(element("p", {}, `${content.runs[index + 1].name} and ${content.runs[0].name}: `,
+    row === null ? "the rows of metrics that both have are equal" : `the rows of metrics part at row ${row + 1}`,
+    picture ? "; their graphs differ." : "; their graphs are equal.")));
+  made.push(element("h2", {}, "Commands"), lines.map(({ about, line }) => {
+    const text = line.replaceAll("STEP", step);
+    return element("div", { class: "copy" }, element("button", { onclick: () => navigator.clipboard.writeText(text), title: "copy" }, "copy"), element("code", {}, text), element("span", { class: "faint" }, about));
+  }));
+  if (marks.length > 1) made.push(element("h2", {}, "Starts"), table(["", "at row", "time"], marks.map(({ event, row, time }) => [event, row, clock(time)])));
+  if (checkpoints.length) made.push(element("h2", {}, "Checkpoints"), table(["", "step", ""], checkpoints.map(({ name, step: when, best }) => [name, when, best ? "best" : ""])));
+  made.push(element("p", { class: "faint" }, Object.entries(versions).map(([name, value]) => `${name} ${value}`).join(", ")));
+  return made.flat();
+}
+
+function showFolder() {
+  document.title = content.name;
+  const chosen = new Set();
+  const names = [...new Set(content.runs.flatMap(({ measured }) => Object.keys(measured)))].slice(0, 6);
+  const compare = element("button", { disabled: true, onclick: () => { location.search = [...chosen].map((name) => `run=${encodeURIComponent(name)}`).join("&"); } }, "compare the chosen runs");
+  const rows = content.runs.map(({ name, state: now, place, measured }) => [
+    element("input", { type: "checkbox", "aria-label": `choose ${name}`, onchange: (event) => { chosen[event.target.checked ? "add" : "delete"](name); compare.disabled = !chosen.size; } }),
+    element("a", { href: `?run=${encodeURIComponent(name)}` }, name), now, place, ...names.map((metric) => (metric in measured ? number(measured[metric]) : "–")),
+  ]);
+  page.replaceChildren(header(content.name), element("p", {}, compare), table(["", "run", "state", "place", ...names], rows));
+}
+
+function showGraph() {
+  document.title = content.name;
+  const isDifference = state.difference && content.difference;
+  const { box, picture } = isDifference ? { box: element("div", { class: "graph-picture", id: "difference" }, svgOf(content.difference)), picture: null } : pictureOf(content.graph);
+  const wrong = new Set(content.problems.flatMap(({ about }) => about));
+  if (picture) {
+    for (const group of box.querySelectorAll(".node, .cluster")) {
+      const key = group.querySelector("title").textContent.replace(/^cluster_/, "");
+      group.classList.toggle("problem", wrong.has(picture.keys[key]));
+    }
+    if (content.is_stale) box.firstChild.classList.add("stale");
+  }
+  const changed = (name, value) => () => { state[name] = value; showGraph(); };
+  page.replaceChildren(header(content.name),
+    element("div", { class: "tools", role: "toolbar" },
+      content.graph && content.graph.pictures.length > 1 ? toggle("fold bodies", state.fold, changed("fold", !state.fold)) : "",
+      content.difference ? toggle("difference from its base", state.difference, changed("difference", !state.difference)) : ""),
+    content.is_stale ? element("p", { class: "bad" }, "The file cannot be read as a graph; this is the last one that could.") : "",
+    element("div", { class: "columns" }, box,
+      element("section", { id: "problems", "aria-live": "polite" }, element("h2", {}, content.problems.length ? "Problems" : "No problems"),
+        content.problems.map(({ severity, code, where, message, hint, path }) => element("p", {}, element("b", { class: severity === "error" ? "bad" : "" }, `${severity} ${code} `),
+          element("span", { class: "faint" }, where), element("br"), message, path.length ? element("div", { class: "faint" }, `path: ${path.join(" → ")}`) : "",
+          hint ? element("div", { class: "faint" }, hint) : "")))));
+}
+
+function build() {
+  ({ runs: showRuns, folder: showFolder, graph: showGraph })[content.kind]();
+}
+
+// What is built anew only where it differs: a new row moves curves and counts, and nothing jumps.
+function receive(fresh) {
+  const before = content;
+  content = fresh;
+  if (content.kind !== "runs") { build(); return; }
+  state.run = Math.min(state.run, content.runs.length - 1);
+  const shape = JSON.stringify(content.runs.map(({ name, graph, curves, status }) => [name, graph && graph.pictures.map(({ svg }) => svg), curves.map((curve) => curve.name), status.error]));
+  if (before === null || shape !== drawn) { drawn = shape; build(); return; }
+  groups().forEach(([, curves], index) => {
+    const { scales, data } = plots[index];
+    plots[index].setData(dataOf(curves), scales.x.min <= data[0][0] && scales.x.max >= data[0].at(-1)); // a zoom stays
+  });
+  refresh();
+}
+
+// ---- theme, keys, size
+
+function switchTheme() {
+  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  if (content) build();
+}
+
+function setTheme(name) { document.documentElement.dataset.theme = name; }
+
+document.addEventListener("keydown", (event) => {
+  const isSlider = event.target.id === "slider"; // which moves by the arrows of itself
+  if (event.ctrlKey || event.metaKey || event.altKey || (/^(INPUT|SELECT)$/.test(event.target.tagName) && !isSlider)) return;
+  if (event.key === "t") { switchTheme(); return; }
+  if (!content || content.kind === "folder") return;
+  if (event.key === "f") { state.fold = !state.fold; build(); }
+  if (content.kind !== "runs") return;
+  if (event.key === "ArrowLeft" && !isSlider) moveTo(tick() - 1);
+  if (event.key === "ArrowRight" && !isSlider) moveTo(tick() + 1);
+  if (event.key === "h") { state.heat = { none: "runs", runs: "seconds", seconds: "none" }[state.heat]; build(); }
+});
+
+let waiting = 0;
+addEventListener("resize", () => {
+  clearTimeout(waiting);
+  waiting = setTimeout(() => {
+    const box = document.getElementById("plots");
+    if (box) plots.forEach((plot) => plot.setSize({ width: Math.max(260, box.clientWidth), height: 190 }));
+  }, 100);
+});
+
+// ---- where the content comes from
+
+async function ask() {
+  const answer = await fetch(`content.json${location.search}`);
+  const fresh = await answer.json();
+  if (fresh.problem) { page.replaceChildren(header("graphtrain"), element("p", { class: "bad" }, fresh.problem)); content = null; drawn = ""; return; }
+  receive(fresh);
+}
+
+function live(text) {
+  const place = document.getElementById("live");
+  if (place) place.textContent = text;
+}
+
+function watch() { // the browser connects again by itself after the server was restarted
+  const events = new EventSource(`events${location.search}`);
+  let asking = Promise.resolve();
+  events.onmessage = () => { asking = asking.then(ask).then(() => live("● live"), () => live("○ waiting for the server")); };
+  events.onerror = () => live("○ waiting for the server");
+}
+
+setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+const inside = document.getElementById("content");
+if (inside) receive(JSON.parse(inside.textContent));
+else watch();

@@ -1,0 +1,259 @@
+"""`nodes.jsonl`: how often nodes and edges ran, at each row, over resumes, rewirings and rollbacks; and its reading."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Graph, Run, Trainer
+from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.trainer.watchers import NodesFile
+from tests.resume.rank_runs import run as run_ranks
+
+AFTER = "3 epochs"
+
+
+def procedure(after: str = AFTER) -> Graph:
+    graph = Graph.load("fit").set("finish", after=after).set("log", every="3 steps").set("validate", every="4 batches")
+    return graph.set("accumulate", every=2).set("checkpoint", every=["5 batches"], keep=20)
+
+
+def trainer_of(run_dir: Path, graph: Graph | None = None, **settings: Any) -> Trainer:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    return Trainer(
+        graph or procedure(),
+        seed=0,
+        run_dir=run_dir,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(2, 2)] * 7,
+        val_data=[torch.ones(2, 2)] * 3,
+        training_step=lambda model, batch: (model(batch) - 1).square().mean(),
+        validation_step=lambda model, batch: {"loss": 1.0},
+        display=None,
+        notify=lambda line: None,
+        **settings,
+    )
+
+
+def keys_of(graph: Graph, prefix: str = "") -> Iterator[str]:
+    """The keys of all edges, by what is public."""
+    for source, leaving in graph.edges.items():
+        yield from (f"{prefix}{source} -> {edge}" for edge in leaving)
+    for name, node in graph.nodes.items():
+        if node.body is not None:
+            yield from keys_of(node.body, f"{prefix}{name}/")
+
+
+def counts_of(run_dir: Path) -> tuple[dict[str, int], dict[str, int]]:
+    last = Run(run_dir).activity[-1]
+    return last["runs"], last["taken"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trainer, list[dict[str, int]]]:
+    """A run never cut, and its progress when each row was recorded."""
+    run_dir = tmp_path_factory.mktemp("whole")
+    seen: list[dict[str, int]] = []
+
+    def note(row: Mapping[str, float], step: int) -> None:
+        seen.append({path: fields["runs"] for path, fields in trainer.progress.items()})
+
+    trainer = trainer_of(run_dir, loggers=[note])
+    trainer.run()
+    return run_dir, trainer, seen
+
+
+def test_counts_are_those_of_progress_at_every_row(whole: tuple[Path, Trainer, list[dict[str, int]]]) -> None:
+    run_dir, _, seen = whole
+    run = Run(run_dir)
+    assert len(seen) == len(run.metrics) > 5
+    for number, progress in enumerate(seen):
+        counts = run.counts_at(number)
+        assert counts is not None and counts["rows"] == number + 1
+        outside = {path: runs for path, runs in counts["runs"].items() if "/" not in path}
+        assert outside == {path: progress[path] for path in outside} and {*outside} >= {"step", "log", "validate"}
+    assert run.counts_at() == run.counts_at(-1) == run.counts_at(len(seen) - 1)
+    with pytest.raises(UsageError, match=f"has no row 99 of metrics: it has {len(seen)}"):
+        run.counts_at(99)
+
+
+def test_every_edge_has_its_count_and_counts_flow(whole: tuple[Path, Trainer, list[dict[str, int]]]) -> None:
+    """What comes in goes out: at every node, bypassed ones included, arrivals are departures."""
+    run_dir, trainer, _ = whole
+    runs, taken = counts_of(run_dir)
+    assert [*taken] == sorted(taken, key=[*keys_of(trainer.graph)].index) and {*taken} == {*keys_of(trainer.graph)}
+    assert runs["validate/eval_batch"] == 3 * runs["validate"] > 3, "over all times that the body ran"
+    assert taken["exchange -> clip"] == taken["accumulate -> exchange if accumulation_reached"] == runs["step"]
+    for prefix, graph, begun in (
+        ("", trainer.graph, 1),
+        ("validate/", trainer.graph.nodes["validate"].body, runs["validate"]),
+    ):
+        assert graph is not None
+        for name in graph.nodes:
+            leaving = sum(taken[f"{prefix}{name} -> {edge}"] for edge in graph.edges[name])
+            arriving = sum(
+                taken[f"{prefix}{source} -> {edge}"]
+                for source, edges in graph.edges.items()
+                for edge in edges
+                if edge.target == name
+            )
+            assert leaving == arriving + begun * (name == graph.start), name
+
+
+def test_the_form_and_the_size_of_lines(whole: tuple[Path, Trainer, list[dict[str, int]]]) -> None:
+    lines = (whole[0] / "nodes.jsonl").read_text().splitlines()
+    header, *others = map(json.loads, lines)
+    assert header["event"] == "begun" and header["rows"] == 0
+    for line, text in zip(others, lines[1:], strict=True):
+        counters = {*line["counts"][::2]}
+        ran = [path for path, own in header["nodes"].items() if counters.intersection(own)]
+        assert len(text) <= 200 + 20 * len(ran), text
+        assert {*line} <= {"time", "rows", "counts", "milliseconds", "data", "saves"}
+
+
+@pytest.mark.parametrize("first", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_a_resumed_run_has_the_counts_of_one_never_cut(
+    whole: tuple[Path, Trainer, list[dict[str, int]]], tmp_path: Path, first: int
+) -> None:
+    """Killed between two saves: what was counted since the checkpoint is cut off, as rows are."""
+
+    def fail(row: Mapping[str, float], step: int) -> None:
+        if step == 4 * first + 1:
+            raise KeyboardInterrupt
+
+    graph = procedure().set("log", every="1 steps")
+    trainer_of(tmp_path / "whole", graph).run()
+    cut = trainer_of(tmp_path / "cut", graph)
+    cut._run.session.recorder.loggers.append(fail)
+    with pytest.raises(KeyboardInterrupt):
+        cut.run()
+    before = len(Run(tmp_path / "cut").activity)
+    trainer = trainer_of(tmp_path / "cut", graph)
+    trainer.run()
+    activity = Run(tmp_path / "cut").activity
+    assert counts_of(tmp_path / "cut") == counts_of(tmp_path / "whole")
+    assert [start["event"] for start in activity.starts] == ["begun", "resumed"]
+    assert activity.starts[1]["rows"] < len(trainer.metrics) and before < len(activity)
+    times, rows = ([row[key] for row in activity] for key in ("time", "rows"))
+    assert times == sorted(times) and rows == sorted(rows) and rows[-1] == len(trainer.metrics)
+
+
+def test_stops_are_counted_on(whole: tuple[Path, Trainer, list[dict[str, int]]], tmp_path: Path) -> None:
+    for until in ("4 batches", "9 batches", None):
+        trainer_of(tmp_path).run(until=until)
+    assert counts_of(tmp_path) == counts_of(whole[0])
+    assert (tmp_path / "metrics.jsonl").read_bytes() == (whole[0] / "metrics.jsonl").read_bytes()
+
+
+def test_going_on_in_another_graph_has_a_header_and_keeps_totals(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path)
+    trainer.run(until="6 batches")
+    before = Run(tmp_path).activity[-1]["runs"]
+    trainer.rewire(trainer.graph.remove("log").set("accumulate", every=1))
+    trainer.run()
+    activity = Run(tmp_path).activity
+    assert [start["event"] for start in activity.starts] == ["begun", "rewired"]
+    assert activity[-1]["runs"]["log"] == before["log"] > 0
+    assert all(activity[-1]["runs"][path] >= runs for path, runs in before.items())
+    assert activity[-1]["runs"]["next_batch"] == trainer.progress["next_batch"]["runs"] == 21
+
+
+def test_what_a_return_to_a_checkpoint_takes_back_is_not_counted(tmp_path: Path) -> None:
+    """A failure inside a node, and a resume in place."""
+    trainer = trainer_of(tmp_path)
+    calls: list[int] = []
+
+    def fail_once(row: Mapping[str, float], step: int) -> None:
+        calls.append(step)
+        if len(calls) == 4:
+            raise RuntimeError("once")
+
+    trainer._run.session.recorder.loggers.append(fail_once)
+    with pytest.raises(RuntimeError, match="once"):
+        trainer.run()
+    trainer.run()
+    runs, _ = counts_of(tmp_path)
+    assert runs["next_batch"] == trainer.progress["next_batch"]["runs"] == 21
+    assert [start["event"] for start in Run(tmp_path).activity.starts] == ["begun", "resumed"]
+
+
+def test_a_fork_begins_its_own(whole: tuple[Path, Trainer, list[dict[str, int]]], tmp_path: Path) -> None:
+    trainer_of(tmp_path, procedure("4 epochs")).run(resume=whole[0] / "newest")
+    activity = Run(tmp_path).activity
+    assert activity.starts[0]["event"] == "begun" and activity[-1]["runs"]["next_batch"] == 7
+
+
+def test_times_false_writes_nothing_and_changes_nothing(
+    whole: tuple[Path, Trainer, list[dict[str, int]]], tmp_path: Path
+) -> None:
+    trainer = trainer_of(tmp_path, times=False)
+    table = trainer._session.compiled.compiler.transitions
+    assert trainer._run.timed(table) is table and not any(isinstance(w, NodesFile) for w in trainer._run.watchers.each)
+    trainer.run()
+    assert not (tmp_path / "nodes.jsonl").exists() and len(Run(tmp_path).activity) == 0
+    assert Run(tmp_path).counts_at() is None and Run(tmp_path).activity.starts == []
+    assert trainer.digest() == whole[1].digest() and trainer.metrics == whole[1].metrics
+
+
+def test_rank_0_writes_it(tmp_path: Path) -> None:
+    run_ranks(2, tmp_path)
+    (file,) = tmp_path.rglob("nodes.jsonl")
+    activity = Run(file.parent).activity
+    assert [start["event"] for start in activity.starts] == ["begun"]
+    assert activity[-1]["runs"]["exchange"] == activity[-1]["runs"]["step"] > 0
+
+
+HEADER = '{"event":"begun","time":1.0,"rows":0,"nodes":{"a":[0]},"edges":{"a -> end":[0]}}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]\n", "nodes.jsonl:1 is not a row"),
+        (HEADER + "{" * 100_000 + "\n", "nodes.jsonl:2 is not a row"),
+        (HEADER + '{"time":1,"rows":1,"counts":[1,1]}\n', r"nodes.jsonl:2 .* \(a counter that the header before"),
+        (HEADER + '{"time":1,"rows":1,"counts":[0,1],"milliseconds":[7,1]}\n', "a node that the header before"),
+        (HEADER + '{"time":1,"rows":1,"counts":[0,-1]}\n', "it has no counts"),
+        (HEADER + '{"time":1,"rows":1,"counts":[0,1,2]}\n', "it has no counts"),
+        (HEADER + '{"time":1,"rows":1,"counts":[0,1e999]}\n', "it has no counts"),
+        (HEADER + '{"time":"<img>","rows":1,"counts":[0,1]}\n', "it has no time"),
+        (HEADER.replace("begun", "<b>"), "it is no header"),
+        (HEADER.replace('"a":[0]', '"a":[99999999999]'), "more than 1048576 counters"),
+    ],
+)
+def test_a_damaged_file_is_an_error_that_says_where(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "status.json").write_text('{"state": "finished", "position": "end"}')
+    (tmp_path / "nodes.jsonl").write_text(content)
+    with pytest.raises(UsageError, match=message):
+        list(Run(tmp_path).activity)
+
+
+def test_a_cut_line_is_left_out_and_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text('{"state": "finished", "position": "end"}')
+    file = tmp_path / "nodes.jsonl"
+    file.write_text(HEADER + '{"time":1,"rows":1,"counts":[0,1]}\n{"time":1,"rows":1,"cou')
+    assert [row["runs"] for row in Run(tmp_path).activity] == [{"a": 1}]
+    file.rename(tmp_path / "elsewhere")
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="cannot be read: it is a link"):
+        len(Run(tmp_path).activity)
+    with pytest.raises((UsageError, CheckpointError), match=r"nodes\.jsonl"):
+        trainer_of(tmp_path).run()
+
+
+def test_rows_are_chosen_evenly(tmp_path: Path) -> None:
+    lines = "".join(f'{{"time":{n},"rows":{n},"counts":[0,1]}}\n' for n in range(1, 11))
+    (tmp_path / "status.json").write_text('{"state": "finished", "position": "end"}')
+    (tmp_path / "nodes.jsonl").write_text(HEADER + lines)
+    activity = Run(tmp_path).activity
+    assert [row["runs"]["a"] for row in activity.thinned(4)] == [2, 4, 6, 10] and len(activity.thinned(99)) == 10
+    assert [row["rows"] for row in activity[::-3]] == [10, 7, 4, 1] and activity[0]["taken"] == {"a -> end": 1}
+    with pytest.raises(IndexError):
+        activity[10]
