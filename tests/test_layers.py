@@ -50,13 +50,16 @@ LATE = {
     ): "a trainer draws itself in a notebook; without one, a run imports nothing that draws",
 }
 
+PAGE = ("graphtrain/page", "graphtrain/command/pages.py", "tests/page")
+
 # Parts that can be deleted, each with the files that go and the words by which tests name it. The kinds and procedures
 # that `fit` and `evaluate` do not need are parts by their names. `make test-without NAME` tests what is left.
 WITHOUT = {
     "viz": Removal(
-        ("viz", "graphtrain/viz", "tests/viz", "tests/gallery/page.py"),
-        ("render", "to_dot", "to_mermaid", "show", "_repr_svg_", "picture", "mermaid", "dot", "svg"),
+        ("viz", "graphtrain/viz", "tests/viz", "tests/gallery/page.py", *PAGE),
+        ("render", "to_dot", "to_mermaid", "show", "_repr_svg_", "picture", "mermaid", "dot", "svg", "report", "watch"),
     ),
+    "page": Removal(PAGE, ("report", "--report", "watch", "demo")),
     "proof": Removal(
         (
             "graphtrain/proof",
@@ -277,7 +280,7 @@ def type_checking_only(tree: ast.Module) -> set[str]:
 
 def test_the_page_about_the_architecture_gives_every_package_a_room() -> None:
     assert {"trainer.trainer", "nodes.clip", "viz.dot", "graphs", "command.run"} <= set(MODULES)
-    assert len(rooms()) == 17
+    assert len(rooms()) == 18
     assert sorted([*GROUND, *ORDER, *DOORS]) == sorted({package_of(name) for name in MODULES})
 
 

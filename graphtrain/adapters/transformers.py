@@ -206,7 +206,7 @@ def _padded(tokens: torch.Tensor, model: Any, tokenizer: Any) -> torch.Tensor:
     pad = getattr(model.config, "pad_token_id", None) if pad is None else pad
     if pad is None and length < most:
         raise UsageError("generated tokens are padded, and there is no pad token", "set model.config.pad_token_id")
-    return torch.cat([tokens, tokens.new_full((size, most - length), pad if length < most else 0)], dim=1)
+    return torch.cat([tokens, tokens.new_full((size, most - length), pad or 0)], dim=1)
 
 
 def _generated(model: Any, batch: Mapping[str, Any], args: Any, tokenizer: Any) -> tuple[Any, Any]:
@@ -347,6 +347,21 @@ def _with_metrics(graph: Graph, args: Any) -> Graph:
     return graph.set("validate", graph=body.insert("evaluate_predictions", evaluate_predictions, **options))
 
 
+def _expect_data(args: TrainingArguments, train_dataset: Any, eval_dataset: Any) -> None:
+    if train_dataset is None:
+        raise UsageError("there is no train_dataset", "setup(model, args, train_dataset=...)")
+    if plain(args.eval_strategy) != "no" and eval_dataset is None:
+        raise UsageError(f"eval_strategy={plain(args.eval_strategy)!r} has no eval_dataset", "pass eval_dataset=...")
+
+
+def _collator(processing_class: Any) -> Callable[..., Any]:
+    """The one that `transformers.Trainer` takes where none is given."""
+    pads = (transformers.PreTrainedTokenizerBase, transformers.SequenceFeatureExtractor)
+    is_tokenizer = isinstance(processing_class, pads)
+    given: Callable[..., Any] | None = transformers.DataCollatorWithPadding(processing_class) if is_tokenizer else None
+    return given or transformers.default_data_collator  # type: ignore[no-any-return]
+
+
 def setup(
     model: Any,
     args: TrainingArguments,
@@ -376,14 +391,8 @@ def setup(
         UsageError: an argument that has no meaning here is set, or something is missing.
     """
     refuse(args)
-    if train_dataset is None:
-        raise UsageError("there is no train_dataset", "setup(model, args, train_dataset=...)")
-    if plain(args.eval_strategy) != "no" and eval_dataset is None:
-        raise UsageError(f"eval_strategy={plain(args.eval_strategy)!r} has no eval_dataset", "pass eval_dataset=...")
-    pads = (transformers.PreTrainedTokenizerBase, transformers.SequenceFeatureExtractor)
-    is_tokenizer = isinstance(processing_class, pads)
-    default = transformers.DataCollatorWithPadding(processing_class) if is_tokenizer else None
-    collator = data_collator or default or transformers.default_data_collator
+    _expect_data(args, train_dataset, eval_dataset)
+    collator = data_collator or _collator(processing_class)
     _prepare(model, args)
     main = processing_class.model_input_names[0] if hasattr(processing_class, "model_input_names") else "input_ids"
     train_data, steps = _loader(args, model, train_dataset, collator, trains=True, main_input=main), args.max_steps

@@ -15,7 +15,7 @@ _MOST_COUNTERS = 1 << 20
 
 
 @final
-class Activity(Sequence[dict[str, Any]]):
+class RunActivity(Sequence[dict[str, Any]]):
     """The totals of a run at each line of its `nodes.jsonl`, oldest first; the file is read each time.
 
     Each is a dictionary: ``time`` in Unix seconds; ``rows``, how many rows of metrics there were; ``runs``, how often
@@ -38,7 +38,7 @@ class Activity(Sequence[dict[str, Any]]):
     ...         '{"event":"begun","time":1.0,"rows":0,"nodes":{"a":[0,1]},"edges":{"a -> a if x":[0],"a -> b":[1]}}\\n'
     ...         '{"time":1.5,"rows":1,"counts":[0,2],"milliseconds":[0,40],"data":5}\\n'
     ...     )
-    ...     activity = Activity(Path(folder))
+    ...     activity = RunActivity(Path(folder))
     ...     len(activity), activity[-1]["runs"], activity[-1]["taken"], activity[-1]["seconds"]
     (1, {'a': 2}, {'a -> a if x': 2, 'a -> b': 0}, {'a': 0.04})
     """

@@ -10,7 +10,7 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.plain import of_text
 from graphtrain.printable import one_line
-from graphtrain.report.activity import Activity
+from graphtrain.report.activity import RunActivity
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
@@ -72,12 +72,12 @@ class Run(Recorded):
         return MetricsFile(self.path / TEXTS_FILE, holds="texts").complete_rows()
 
     @property
-    def activity(self) -> Activity:
+    def activity(self) -> RunActivity:
         """What nodes and edges ran and took, at each row and every ten seconds; empty where it was not counted."""
-        return Activity(self.path)
+        return RunActivity(self.path)
 
     def counts_at(self, row: int = -1) -> dict[str, Any] | None:
-        """The totals of nodes and edges when a row of `metrics` was recorded, as `Activity` describes them.
+        """The totals of nodes and edges when a row of `metrics` was recorded, as `RunActivity` describes them.
 
         Arguments:
             row: its number; -1 is the last. Default: the last.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, Literal, NamedTuple, final
 
 from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
@@ -462,15 +462,10 @@ class RunFiles:
         if self.writes:
             self._metrics.append(metrics)
 
-    def texts(self, row: Mapping[str, Any]) -> None:
-        """Append a row of texts to their file."""
+    def append(self, row: Mapping[str, Any], holds: Literal["texts", "counts"]) -> None:
+        """Append a row to the file of texts, or of counts."""
         if self.writes:
-            self._texts.append(row)
-
-    def counts(self, row: Mapping[str, Any]) -> None:
-        """Append a row of counts to their file."""
-        if self.writes:
-            self._nodes.append(row)
+            (self._texts if holds == "texts" else self._nodes).append(row)
 
     def noted(self, facts: Manifest) -> Manifest:
         """Add what a checkpoint made now has to know about these files.

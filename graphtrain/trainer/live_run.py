@@ -130,7 +130,7 @@ class LiveRun:
         rows = session.recorder.loggers
         if files is not None:
             rows.append(files.row)
-            session.recorder.keep_texts = files.texts
+            session.recorder.keep_texts = functools.partial(files.append, holds="texts")
         rows += [*guarded, self.watchers.row]
 
     def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:

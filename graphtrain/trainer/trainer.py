@@ -164,8 +164,7 @@ class Trainer(RunView):
         )
         arguments = about.get("arguments", {})
         settings = {"seed": session.seed, "deterministic": deterministic, **arguments}
-        values = session.hyper_parameters.values
-        require_equal(session.world, graph, session.resources, settings, values)
+        require_equal(session.world, graph, session.resources, settings, session.hyper_parameters.values)
         files: RunFiles | None = None
         if run_dir is not None:
             files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)

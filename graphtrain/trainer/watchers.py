@@ -328,12 +328,12 @@ class NodesFile(Watcher):
             return
         place = {"time": round(time.time(), 3), "rows": len(self._run.session.recorder.rows)}
         if self._event or self._header != self._layout:
-            self._files.counts({"event": self._event or "rewired", **place, **self._layout})
+            self._files.append({"event": self._event or "rewired", **place, **self._layout}, "counts")
             self._event, self._header = "", self._layout
         numbers = {path: number for number, path in enumerate(self._layout["nodes"])}
         took = {numbers[path]: more for path, more in _increases(self._milliseconds, times).items() if path in numbers}
         lists = {"counts": _flat(changes), **({"milliseconds": _flat(took)} if took else {})}
-        self._files.counts({**place, **lists, **_increases(self._waits, waits)})
+        self._files.append({**place, **lists, **_increases(self._waits, waits)}, "counts")
         self._counts, self._waits = counts, waits
         # An estimate may fall; what is written does not.
         self._milliseconds = {path: max(took, self._milliseconds.get(path, 0)) for path, took in times.items()}
