@@ -46,7 +46,7 @@ def without_ask(result: Any, asks: Callable[[Ask], None] | None) -> Any:
 
 
 def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[str, Any]]:
-    """The loss of a step function's result, and its other metrics.
+    """The loss and the other metrics in the result of a step function.
 
     Raises:
         UsageError: the result is neither a scalar tensor nor a mapping with a scalar tensor `loss`.
@@ -166,10 +166,10 @@ def _gradients(optimizers: list[torch.optim.Optimizer]) -> list[tuple[torch.Tens
 
 
 class CallsTrainingStep:
-    """What the kinds that call `training_step` have in common, for a kind of your own to extend.
+    """Base class of the kinds that call `training_step`, for your own kinds to extend.
 
-    The precision in which it is called, what it asks for beside its result, and the means of its metrics, of which rows
-    of `log` and of epochs are made. A kind that has a parameter `compile`, a bool, can compile the step.
+    It calls the function in the given precision, handles `STOP` and `END_EPOCH`, and records the means of its metrics
+    for the rows of `log` and of epochs. A kind with a bool parameter `compile` can compile the step.
 
     Arguments:
         precision: as in `train_batch`. Default: "32-true".
