@@ -359,7 +359,7 @@ def _collator(processing_class: Any) -> Callable[..., Any]:
     pads = (transformers.PreTrainedTokenizerBase, transformers.SequenceFeatureExtractor)
     is_tokenizer = isinstance(processing_class, pads)
     given: Callable[..., Any] | None = transformers.DataCollatorWithPadding(processing_class) if is_tokenizer else None
-    return given or transformers.default_data_collator  # type: ignore[no-any-return]
+    return given or transformers.default_data_collator
 
 
 def setup(
