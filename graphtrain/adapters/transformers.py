@@ -206,7 +206,7 @@ def _padded(tokens: torch.Tensor, model: Any, tokenizer: Any) -> torch.Tensor:
     pad = getattr(model.config, "pad_token_id", None) if pad is None else pad
     if pad is None and length < most:
         raise UsageError("generated tokens are padded, and there is no pad token", "set model.config.pad_token_id")
-    return torch.cat([tokens, tokens.new_full((size, most - length), pad if length < most else 0)], dim=1)
+    return torch.cat([tokens, tokens.new_full((size, most - length), pad or 0)], dim=1)
 
 
 def _generated(model: Any, batch: Mapping[str, Any], args: Any, tokenizer: Any) -> tuple[Any, Any]:
