@@ -189,8 +189,8 @@ class CallbackEvent:
     rows: list[Any] = progress([])
     asking: str = progress("")
 
-    def setup(self, asks: Any = None) -> None:
-        self._asks = asks
+    def setup(self, callbacks: Callbacks, asks: Any = None) -> None:
+        self._callbacks, self._asks = callbacks, asks
 
     @property
     def waiting(self) -> bool:
@@ -202,7 +202,6 @@ class CallbackEvent:
 
     def __call__(
         self,
-        callbacks: Callbacks,
         steps: int,
         epochs: float,
         count: int = 0,
@@ -213,7 +212,7 @@ class CallbackEvent:
     ) -> None:
         if (self.event == "on_step_begin" and count) or (self.event == "on_substep_end" and not count):
             return
-        state = callbacks.state
+        callbacks, state = self._callbacks, self._callbacks.state
         epochs = float(epochs)  # a fraction, exactly
         if self.event not in _INSIDE:
             state.global_step, state.epoch = steps, epochs
@@ -229,12 +228,11 @@ class CallbackEvent:
             callbacks.note(_as_logs(metrics))
         else:
             callbacks.call(self.event)
-        self._serve(callbacks, shown)
+        self._serve(shown)
 
-    def _serve(self, callbacks: Callbacks, shown: Mapping[str, bool]) -> None:
+    def _serve(self, shown: Mapping[str, bool]) -> None:
         """Ask for what they have asked for."""
-        control = callbacks.control
-        asked = callbacks.asked(shown)
+        control, asked = self._callbacks.control, self._callbacks.asked(shown)
         self.saves, self.logs = self.saves + asked["should_save"], self.logs + asked["should_log"]
         self.evaluations += asked["should_evaluate"]
         if control.should_training_stop:
@@ -243,19 +241,9 @@ class CallbackEvent:
             self._asks(END_EPOCH)
             control.should_epoch_stop = False
 
-    def at_end(
-        self,
-        callbacks: Callbacks,
-        steps: int,
-        epochs: float,
-        count: int = 0,
-        metrics: Any = None,
-        log_is_due: bool = False,
-        evaluate_is_due: bool = False,
-        save_is_due: bool = False,
-    ) -> None:
+    def at_end(self) -> None:
         if self.event == "on_train_begin":
-            callbacks.call("on_train_end")
+            self._callbacks.call("on_train_end")
 
 
 @node(name="trainer_callback_of_batches", family="bookkeeping")
@@ -266,7 +254,6 @@ class BatchEvent(CallbackEvent):
 
     def __call__(  # type: ignore[override]
         self,
-        callbacks: Callbacks,
         steps: int,
         epochs: float,
         batch: Any,
@@ -275,20 +262,7 @@ class BatchEvent(CallbackEvent):
         evaluate_is_due: bool = False,
         save_is_due: bool = False,
     ) -> None:
-        super().__call__(callbacks, steps, epochs, count, None, log_is_due, evaluate_is_due, save_is_due)
-
-    def at_end(  # type: ignore[override]
-        self,
-        callbacks: Callbacks,
-        steps: int,
-        epochs: float,
-        batch: Any,
-        count: int = 0,
-        log_is_due: bool = False,
-        evaluate_is_due: bool = False,
-        save_is_due: bool = False,
-    ) -> None:
-        """Nothing: the run ends for `on_train_begin` alone."""
+        super().__call__(steps, epochs, count, None, log_is_due, evaluate_is_due, save_is_due)
 
 
 @node(name="trainer_callback_of_prediction", family="bookkeeping")

@@ -347,19 +347,21 @@ def _with_metrics(graph: Graph, args: Any) -> Graph:
     return graph.set("validate", graph=body.insert("evaluate_predictions", evaluate_predictions, **options))
 
 
-def _expect_data(args: TrainingArguments, train_dataset: Any, eval_dataset: Any) -> None:
+def _refuse_missing(args: Any, train_dataset: Any, eval_dataset: Any) -> None:
     if train_dataset is None:
         raise UsageError("there is no train_dataset", "setup(model, args, train_dataset=...)")
     if plain(args.eval_strategy) != "no" and eval_dataset is None:
         raise UsageError(f"eval_strategy={plain(args.eval_strategy)!r} has no eval_dataset", "pass eval_dataset=...")
+    if args.max_steps <= 0 and not hasattr(train_dataset, "__len__"):
+        raise UsageError("train_dataset has no length, so its epochs are no number of steps", "set max_steps")
 
 
 def _collator(processing_class: Any) -> Callable[..., Any]:
-    """The one that `transformers.Trainer` takes where none is given."""
+    """The collator that `Trainer` uses where none is given."""
     pads = (transformers.PreTrainedTokenizerBase, transformers.SequenceFeatureExtractor)
-    is_tokenizer = isinstance(processing_class, pads)
-    given: Callable[..., Any] | None = transformers.DataCollatorWithPadding(processing_class) if is_tokenizer else None
-    return given or transformers.default_data_collator
+    if isinstance(processing_class, pads):
+        return transformers.DataCollatorWithPadding(processing_class)  # type: ignore[no-any-return]
+    return transformers.default_data_collator  # type: ignore[no-any-return]
 
 
 def setup(
@@ -391,17 +393,14 @@ def setup(
         UsageError: an argument that has no meaning here is set, or something is missing.
     """
     refuse(args)
-    _expect_data(args, train_dataset, eval_dataset)
+    _refuse_missing(args, train_dataset, eval_dataset)
     collator = data_collator or _collator(processing_class)
     _prepare(model, args)
     main = processing_class.model_input_names[0] if hasattr(processing_class, "model_input_names") else "input_ids"
     train_data, steps = _loader(args, model, train_dataset, collator, trains=True, main_input=main), args.max_steps
     has_length = hasattr(train_dataset, "__len__")
     per_epoch = math.ceil(len(train_data) / args.gradient_accumulation_steps) if has_length else steps
-    if steps <= 0:
-        if not has_length:
-            raise UsageError("train_dataset has no length, so its epochs are no number of steps", "set max_steps")
-        steps = math.ceil(args.num_train_epochs * per_epoch)
+    steps = steps if steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
     losses = _Losses(model, args, compute_loss_func)
     window = losses.window(model, args, train_data)
     is_frozen = not all(parameter.requires_grad for parameter in model.parameters())
