@@ -150,7 +150,8 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
 
         objects = checked(resources["metric_objects"]).values()
     for value in (*resources.values(), *objects):
-        if isinstance(value, torch.nn.Module):
+        # One that is sharded is where `setup` has put it, parts of it possibly in host memory.
+        if isinstance(value, torch.nn.Module) and not hasattr(type(value), "set_requires_gradient_sync"):
             value.to(device)
     return with_step_functions(resources)
 
