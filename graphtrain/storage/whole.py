@@ -22,7 +22,7 @@ _PIECE = 1 << 24
 
 
 def states_in_place(path: Path, manifest: Manifest) -> list[Mapping[str, Mapping[str, Any]]]:
-    """The resources and modules of every rank, whose tensors stay in their files until they are read.
+    """The state of every rank, whose tensors stay in their files until they are read.
 
     All files are read once, to compare their checksums.
 
@@ -33,20 +33,19 @@ def states_in_place(path: Path, manifest: Manifest) -> list[Mapping[str, Mapping
     files = {
         name: _mapped(path / name) if name.endswith(TENSOR_SUFFIX) else content for name, content in contents.items()
     }
-    sections = ("resources", "modules")
-    return [joined_state(path, manifest.tensors, files, rank, sections) for rank in range(manifest.ranks)]
+    return [joined_state(path, manifest.tensors, files, rank, None) for rank in range(manifest.ranks)]
 
 
 def _read(name: str, file: HashedReader) -> bytes:
     if not name.endswith(TENSOR_SUFFIX):
-        return file.read(file.size)
+        return bytes(file.read(file.size))
     while file.left:
         file.read(min(_PIECE, file.left))
     return b""
 
 
 def _mapped(path: Path) -> dict[str, torch.Tensor]:
-    with safetensors.safe_open(path, "pt") as file:  # type: ignore[no-untyped-call]
+    with safetensors.safe_open(path, "pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
 
 

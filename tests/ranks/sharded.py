@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,6 +73,7 @@ class Case:
     clip: float = 0.5
     shards: bool = True
     replicas: int = 1
+    average: bool = False
 
 
 def sharded_model(case: Case) -> Tied:
@@ -106,12 +109,14 @@ def tokens(samples: int) -> torch.Tensor:
 def parts_of(case: Case) -> dict[str, Any]:
     model = sharded_model(case)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return {
+    parts = {
         "model": model,
         "optimizer": torch.optim.AdamW(trained, lr=0.01, foreach=case.foreach),
         "train_data": Loader(tokens(case.samples), batch_size=BATCH, shuffle=True, seed=5),
+        "val_data": Loader(tokens(10), batch_size=BATCH),
         "training_step": loss_of,
     }
+    return parts | ({"average": sharded_model(case).requires_grad_(False)} if case.average else {})
 
 
 def same(graph: Graph) -> Graph:
@@ -257,8 +262,8 @@ class Leg:
     parameters: dict[str, torch.Tensor]
 
 
-def parameters(trainer: Trainer) -> dict[str, torch.Tensor]:
-    model = trainer.resources["model"]
+def parameters(trainer: Trainer, name: str = "model") -> dict[str, torch.Tensor]:
+    model = trainer.resources[name]
     names = {name for name, _ in model.named_parameters()}
     return {name: tensor for name, tensor in weights(model).items() if name in names}
 
@@ -295,7 +300,7 @@ def enter(case: Case, folder: Path) -> dict[str, str]:
 def trained(case: Case, edit: Edit = same) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
     trainer = trainer_of(case, edit)
     trainer.run()
-    return parameters(trainer), [dict(row) for row in trainer.metrics]
+    return parameters(trainer, "average" if case.average else "model"), [dict(row) for row in trainer.metrics]
 
 
 def refusal(case: Case, edit: Edit = same) -> str:
@@ -304,4 +309,23 @@ def refusal(case: Case, edit: Edit = same) -> str:
         trainer_of(case, edit).run()
     except GraphtrainError as error:
         return error.message
+    return ""
+
+
+def failing(kind: str) -> str:
+    """What rank 0 is told when rank 1 raises within a forward pass, or is killed there."""
+    calls = []
+
+    def failing_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        if current_ranks().rank == 1 and len(calls) == 3:
+            if kind == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("a bad batch")
+        return loss_of(model, batch)
+
+    try:
+        trainer_of(Case(), training_step=failing_loss).run()
+    except (GraphtrainError, ValueError) as error:
+        return str(error)
     return ""

@@ -108,11 +108,35 @@ def test_more_ranks_equal_a_loop_by_hand(ranks: int) -> None:
             assert graph == hand, (case, apart)
 
 
+def validated(graph: Graph) -> Graph:
+    return graph.set("validate", every="1 epochs").set("log", every="1 steps")
+
+
+def averaged(graph: Graph) -> Graph:
+    return validated(graph).overlay("ema")
+
+
+def clipped(graph: Graph) -> Graph:
+    graph = graph.overlay("clip_value").set("clip_value", max_value=0.01)
+    return graph.overlay("gradient_norm").set("gradient_norm", per_parameter=True).set("log", every="1 steps")
+
+
+def adaptive(graph: Graph) -> Graph:
+    return graph.overlay("clip_adaptive").set("clip_adaptive", max_ratio=0.1).overlay("check_finite")
+
+
+CHANGES = [(EXACT, validated), (replace(EXACT, average=True), averaged), (EXACT, clipped), (EXACT, adaptive)]
+
+
 @pytest.mark.full
-def test_two_ranks_train_as_one_process() -> None:
-    (alone,) = run_processes(1, sharded.trained, replace(EXACT, every=4, shards=False))
-    for got, _ in run_processes(2, sharded.trained, EXACT):
-        assert_close(got, alone[0])
+@pytest.mark.parametrize(("case", "edit"), CHANGES)
+def test_two_ranks_train_as_one_process(case: Case, edit: sharded.Edit) -> None:
+    ((weights, metrics),) = run_processes(1, sharded.trained, replace(case, every=4, shards=False), edit)
+    for got, rows in run_processes(2, sharded.trained, case, edit):
+        assert_close(got, weights)
+        assert [row.keys() for row in rows] == [row.keys() for row in metrics]
+        for row, expected in zip(rows, metrics, strict=True):
+            assert row == pytest.approx(expected, rel=1e-9)
 
 
 def assert_close(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
@@ -157,26 +181,6 @@ def test_the_number_of_ranks_may_change_in_a_window(tmp_path: Path) -> None:
         assert_close(last.parameters, alone[0])
 
 
-def clipped(graph: Graph) -> Graph:
-    graph = graph.overlay("clip_value").set("clip_value", max_value=0.01)
-    return graph.overlay("gradient_norm").set("gradient_norm", per_parameter=True).set("log", every="1 steps")
-
-
-def adaptive(graph: Graph) -> Graph:
-    return graph.overlay("clip_adaptive").set("clip_adaptive", max_ratio=0.1).overlay("check_finite")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("edit", [clipped, adaptive])
-def test_clipping_and_norms_are_those_of_one_process(edit: sharded.Edit) -> None:
-    (alone,) = run_processes(1, sharded.trained, replace(EXACT, every=4, shards=False), edit)
-    for got, rows in run_processes(2, sharded.trained, EXACT, edit):
-        assert_close(got, alone[0])
-        assert [row.keys() for row in rows] == [row.keys() for row in alone[1]]
-        for row, expected in zip(rows, alone[1], strict=True):
-            assert row == pytest.approx(expected, rel=1e-9)
-
-
 def sam(graph: Graph) -> Graph:
     return graph.overlay("sam")
 
@@ -185,6 +189,13 @@ def sam(graph: Graph) -> Graph:
 def test_a_kind_that_runs_backward_in_its_own_way_is_refused() -> None:
     for message in run_processes(2, sharded.refusal, Case(), sam):
         assert message.startswith("`train_batch` runs backward over a sharded model, and its kind `sam_batch`")
+
+
+@pytest.mark.full
+def test_a_rank_that_fails_within_a_forward_pass_is_named() -> None:
+    first, _ = run_processes(2, sharded.failing, "raises")
+    assert first.startswith("rank 1 failed in `train_batch` at step 2"), first
+    assert "ValueError: a bad batch" in first
 
 
 @pytest.mark.full
