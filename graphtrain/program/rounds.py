@@ -62,8 +62,8 @@ class Rounds:
         source = self.source(node)
         if source is None or node.body is not None:
             return act
-        if self.agreement.sharded and _runs_sharded(node, self._program):
-            return self._wrap_sharded(node, source, act)
+        if self.agreement.sharded and (modules := _sharded_modules(node, self._program)):
+            return self._wrap_sharded(node, source, act, modules)
         has_batch, slots = self._has_batch(source), self._program.slots
         # Slots written by a step function keep their values, as if it was not called.
         writes = [self._program.slot_index(path) for path in node.plan_node.own_writes]
@@ -77,12 +77,14 @@ class Rounds:
 
         return act_on_own_batch
 
-    def _wrap_sharded(self, node: ProgramNode, source: ProgramNode, act: Act) -> Act:
+    def _wrap_sharded(self, node: ProgramNode, source: ProgramNode, act: Act, modules: list[Any]) -> Act:
         """The call of a node that runs a sharded model, in which all ranks take part, those without a batch too.
 
         Such a rank has the first batch of the round in its place: `idle` of the kind runs the model with it and adds
         nothing. Of other kinds a round without a batch for each rank is an error, on all of them.
         """
+        from graphtrain.ranks.sharded import reshard  # which few runs need
+
         agreement, slots = self.agreement, self._program.slots
         idle = getattr(node.instance, "idle", None)
         is_direct = any(
@@ -93,6 +95,12 @@ class Rounds:
         call = self.call_of(idle, node) if idle is not None and is_direct else None
         writes = [self._program.slot_index(path) for path in node.plan_node.own_writes]
         has_batch, fields = self._has_batch(source), source.fields
+        runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
+
+        def forward(act: Act) -> None:
+            agreement.forward(act)
+            for module in () if runs_backward else modules:
+                reshard(module)
 
         def take_part() -> None:
             if call is None and fields[ROUND] < agreement.world_size:
@@ -102,11 +110,11 @@ class Rounds:
                     "give epochs and windows batches for all ranks, as by drop_last and a whole number of rounds",
                 )
             if has_batch() or call is None:
-                agreement.forward(act)
+                forward(act)
                 return
             kept = {path: buffer.detach().clone() for path, buffer in agreement.run.buffers().items()}
             with RandomAside(global_generators()):
-                agreement.forward(call)
+                forward(call)
             with torch.no_grad():
                 for path, buffer in agreement.run.buffers().items():
                     buffer.copy_(kept.get(path, buffer))
@@ -164,7 +172,7 @@ def refuse_own_backward(program: Program) -> None:
     """
     for node in program.nodes:
         runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
-        if not runs_backward or node.bypassed or hasattr(node.instance, "idle") or not _runs_sharded(node, program):
+        if not runs_backward or node.bypassed or hasattr(node.instance, "idle") or not _sharded_modules(node, program):
             continue
         raise UsageError(
             f"`{node.path}` runs backward over a sharded model, and its kind `{node.kind.name}` has no method `idle`, "
@@ -173,13 +181,14 @@ def refuse_own_backward(program: Program) -> None:
         )
 
 
-def _runs_sharded(node: ProgramNode, program: Program) -> bool:
-    """True for a node that reads a sharded model."""
+def _sharded_modules(node: ProgramNode, program: Program) -> list[Any]:
+    """The sharded models that a node reads."""
     from graphtrain.ranks.sharded import is_sharded  # which few runs need
 
     targets = (target for _, target in node.plan_node.reads)
     read = [program.resources.get(each.name) for each in targets if isinstance(each, ResourceTarget)]
-    return any(isinstance(value, torch.nn.Module) and any(map(is_sharded, value.parameters())) for value in read)
+    modules = [value for value in read if isinstance(value, torch.nn.Module)]
+    return [module for module in modules if any(map(is_sharded, module.parameters()))]
 
 
 def slots_of_rounds(program: Program) -> dict[str, ProgramNode]:
