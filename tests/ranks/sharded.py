@@ -21,6 +21,7 @@ from graphtrain.storage.manifest import read_manifest
 
 WIDTH, BATCH, SAMPLES = 33, 4, 66
 Edit = Callable[[Graph], Graph]
+Parameters = dict[str, Any]
 FIT = Graph.load("fit").set("clip", max_norm=0.5).set("validate", every="never").set("checkpoint", every="never")
 
 
@@ -259,13 +260,14 @@ class Leg:
 
     sharded: dict[str, str]
     count: int
-    parameters: dict[str, torch.Tensor]
+    parameters: Parameters
 
 
-def parameters(trainer: Trainer, name: str = "model") -> dict[str, torch.Tensor]:
+def parameters(trainer: Trainer, name: str = "model") -> Parameters:
+    """All of each parameter, as numbers: a tensor needs the process that sends it."""
     model = trainer.resources[name]
     names = {name for name, _ in model.named_parameters()}
-    return {name: tensor for name, tensor in weights(model).items() if name in names}
+    return {name: tensor.tolist() for name, tensor in weights(model).items() if name in names}
 
 
 def leg(case: Case, folder: Path, steps: int | None) -> Leg:
@@ -297,7 +299,7 @@ def enter(case: Case, folder: Path) -> dict[str, str]:
     return dict(read_manifest(max((folder / "checkpoints").glob("*-step-*"))).sharded)
 
 
-def trained(case: Case, edit: Edit = same) -> tuple[dict[str, torch.Tensor], list[dict[str, float]]]:
+def trained(case: Case, edit: Edit = same) -> tuple[Parameters, list[dict[str, float]]]:
     trainer = trainer_of(case, edit)
     trainer.run()
     return parameters(trainer, "average" if case.average else "model"), [dict(row) for row in trainer.metrics]
