@@ -18,6 +18,7 @@ from graphtrain.command.settings import RUN_ARGUMENT, arguments_in_force
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.names import suggestion
+from graphtrain.program.resources import SHARDED
 from graphtrain.program.whole_run import PlannedRun
 from graphtrain.ranks import current_ranks
 from graphtrain.state.random import seed_everything
@@ -133,7 +134,7 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
         raise UsageError(f"--init: `{path}` cannot be read as safetensors: {error}") from None
     if problems := misfits(modules[name], saved):
         raise UsageError(f"--init: `{path}` does not match `{name}`:\n{problems}")
-    if hasattr(type(modules[name]), "set_requires_gradient_sync"):
+    if hasattr(type(modules[name]), SHARDED):
         from graphtrain.resume.sharded import as_sharded  # which few runs need
 
         saved = as_sharded(saved, modules[name], current_ranks().rank)

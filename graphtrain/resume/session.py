@@ -20,7 +20,7 @@ from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.loop import Loop
 from graphtrain.program.made import made_resources, with_copies
 from graphtrain.program.requests import Requests, SavePolicy
-from graphtrain.program.resources import prepare, prepare_further, resolve_device
+from graphtrain.program.resources import SHARDED, prepare, prepare_further, resolve_device
 from graphtrain.program.rounds import refuse_own_backward
 from graphtrain.program.run_state import OF_NODES, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
@@ -104,12 +104,8 @@ class Session(RunOfRank):
         # Ranks with the same seed, which equal models require, would draw the same dropout masks.
         self._reseeds = seed is not None or (ranks.rank > 0 and own_seed == self.seed)
         self.device = resolve_device(device, ranks.local_rank if several is not None else None)
-        if several is not None:
-            prepare_models(several, self.resources)
-        elif sharded := {
-            name: each for name, each in self.resources.items() if hasattr(type(each), "set_requires_gradient_sync")
-        }:
-            prepare_models(self.world, sharded)
+        if several is not None or [each for each in self.resources.values() if hasattr(type(each), SHARDED)]:
+            prepare_models(self.world, self.resources)
         self.watch = Stopwatch(tick)
         self.recorder = Recorder(
             lambda: self.compiled.run_clock.step_and_epoch(),

@@ -173,11 +173,23 @@ def by_hand(case: Case) -> dict[str, torch.Tensor]:
                 with without_trace(model):
                     loss = loss_of(model, round_of[0])
                     torch.where(torch.tensor(False), loss, torch.zeros_like(loss)).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), case.clip)
+            clip(model, case.clip)
             optimizer.step()
             optimizer.zero_grad()
             share_buffers(model)
     return weights(model)
+
+
+def clip(model: torch.nn.Module, max_norm: float) -> None:
+    """Clip by the norm of all gradients: the norm of the norms of the parts, in the order of the shards."""
+    gradients: list[Any] = [each.grad for each in model.parameters() if each.grad is not None]
+    mesh = gradients[0].device_mesh
+    norms = torch.stack([torch.linalg.vector_norm(gradient.to_local()) for gradient in gradients])
+    of_shards = [torch.empty_like(norms) for _ in range(mesh.size(mesh.ndim - 1))]
+    torch.distributed.all_gather(of_shards, norms, group=mesh.get_group(mesh.ndim - 1))
+    total = torch.linalg.vector_norm(torch.linalg.vector_norm(torch.stack(of_shards), dim=0))
+    for gradient in gradients:
+        gradient.to_local().mul_(torch.clamp(max_norm / (total + 1e-6), max=1.0))
 
 
 @contextmanager
