@@ -36,6 +36,8 @@ class Round(NamedTuple):
         number: which of the batches that this rank draws it was given, from 0.
         is_last: the epoch has no further round. None: nobody has looked.
         length: the micro-batches of the epoch, where that is known only now. Default: as it was.
+        stand_in: the first batch of the round, for a rank without one that takes part in the passes of a sharded
+            model. Default: `NOTHING`.
     """
 
     batch: Any
@@ -44,6 +46,7 @@ class Round(NamedTuple):
     number: int
     is_last: bool | None
     length: int | None = None
+    stand_in: Any = NOTHING
 
 
 class Division(ABC):
@@ -120,6 +123,7 @@ class _ByNumber(Division):
         if size:
             share.begin_round(first, size)
         batch = share.fetch() if rank < size else NOTHING
+        stand_in = share.fetch() if rank >= size > 0 and share.stands_in else NOTHING
         samples = count(batch) if rank < size else 0
         counts = [share.epoch.samples(number) for number in numbers]
         if opens or self.synchronises:
@@ -128,7 +132,7 @@ class _ByNumber(Division):
             counts = [record.samples for record in records[:size]] if self.synchronises else counts
         # Where a sampler gives fewer batches than its `len()`, one more round finds that the data has ended.
         is_last = first + size >= max(share.end, opened.length() or 0)
-        return Round(batch, samples, counts, first + rank, is_last)
+        return Round(batch, samples, counts, first + rank, is_last, stand_in=stand_in)
 
 
 @final
@@ -145,7 +149,8 @@ class _DrawnByAll(Division):
         if opens:
             self._agree([traces(tensors_held(batch)) for batch in batches], opened.length(), 0)
         if rank >= len(batches):
-            return Round(NOTHING, 0, counts, first + rank, None)
+            stand_in = batches[0] if batches and self._ranks.sharded else NOTHING
+            return Round(NOTHING, 0, counts, first + rank, None, stand_in=stand_in)
         return Round(batches[rank], counts[rank], counts, first + rank, None)
 
 
@@ -211,7 +216,7 @@ def division_of(supply: Supply, ranks: Agreement) -> Division:
             "depends on their number"
         )
     if isinstance(source, Ordered):
-        shared = Shared(source, ranks.rank, ranks.world_size, limit, run.windows)
+        shared = Shared(source, ranks.rank, ranks.world_size, limit, run.windows, stands_in=ranks.sharded)
         division = _ByNumber(supply, ranks, shared)
         division.synchronises = run.counts_by_hand
         return division

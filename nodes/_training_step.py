@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from graphtrain.errors import UsageError
+from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import progress
 from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Precision
@@ -76,6 +76,14 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
     elif isinstance(result, Mapping) and "loss" not in result:
         hint = f'name the loss `loss`, as in {{"loss": ...}}; it has {quoted(map(str, result)) or "nothing"}'
     raise UsageError(f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {returned}", hint)
+
+
+def stand_in_is_missing(path: str) -> DataError:
+    """The error of a rank that has to take part in the passes of a sharded model, and has no batch for it."""
+    return DataError(
+        f"`{path}` runs a sharded model, in which every rank takes part, and this one has no batch in this round",
+        "let `collate_fn` return no None; give rank_local data, and a limit, whole rounds of all ranks",
+    )
 
 
 def count_and_metrics(result: Mapping[str, Any], name: str, samples: int, function: str) -> tuple[Any, dict[str, Any]]:

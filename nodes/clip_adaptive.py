@@ -72,6 +72,9 @@ class ClipAdaptive:
                 gradient = parameter.grad
                 if gradient is None or id(parameter) in self._left_out:
                     continue
+                if type(gradient).__name__ == "DTensor":
+                    _clip_sharded(parameter, self.least_norm, self.max_ratio)
+                    continue
                 largest = _norms_of_units(parameter).clamp_(min=self.least_norm).mul_(self.max_ratio)
                 norms = _norms_of_units(gradient).clamp_(min=torch.finfo(gradient.dtype).tiny)
                 gradient.mul_((largest / norms).clamp_(max=1.0))
@@ -81,3 +84,28 @@ def _norms_of_units(tensor: torch.Tensor) -> torch.Tensor:
     of_unit = tuple(range(1, tensor.ndim)) or None
     norms: torch.Tensor = torch.linalg.vector_norm(tensor, dim=of_unit, keepdim=True)
     return norms
+
+
+def _clip_sharded(parameter: torch.Tensor, least_norm: float, max_ratio: float) -> None:
+    """Clip the units of a sharded gradient; a parameter of one dimension is a unit of which each rank has a part.
+
+    Raises:
+        UsageError: the units are divided otherwise.
+    """
+    from graphtrain.ranks import sharded  # which few runs need
+
+    gradient = parameter.grad
+    assert gradient is not None, "asked before"
+    if set(sharded.divided_of(gradient)) - {0, None}:
+        raise UsageError(
+            f"clip_adaptive: of a parameter of shape {tuple(parameter.shape)} every unit is divided among ranks, along "
+            f"the dimensions {sharded.divided_of(gradient)}",
+            "shard it along its first dimension, as fully_shard does; or leave it out by `leave_out`",
+        )
+    weights, values = sharded.local_of(parameter), sharded.local_of(gradient)
+    if parameter.ndim > 1:
+        of_weights, norms = _norms_of_units(weights), _norms_of_units(values)
+    else:
+        of_weights, norms = sharded.whole_norms([parameter, gradient], 2.0)
+    largest = of_weights.clamp(min=least_norm).mul(max_ratio)
+    values.mul_((largest / norms.clamp(min=torch.finfo(values.dtype).tiny)).clamp(max=1.0))

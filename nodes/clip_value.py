@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import optimizers_of, parameters_of
+from graphtrain.nodes._optimizers import gradients_of, optimizers_of, parameters_of
 
 if TYPE_CHECKING:
     import torch
@@ -39,4 +39,12 @@ class ClipValue:
         self._optimizers = optimizers_of(optimizer)
 
     def __call__(self) -> None:
-        torch.nn.utils.clip_grad_value_(parameters_of(self._optimizers), self.max_value)
+        parameters = parameters_of(self._optimizers)
+        if any(type(parameter).__name__ == "DTensor" for parameter in parameters):
+            from graphtrain.ranks import sharded  # which few runs need
+
+            for gradient in gradients_of(self._optimizers):
+                local = sharded.local_of(gradient) if sharded.is_sharded(gradient) else gradient
+                local.clamp_(-self.max_value, self.max_value)
+            return
+        torch.nn.utils.clip_grad_value_(parameters, self.max_value)

@@ -51,6 +51,11 @@ class CopyWeights:
 
 def move_towards(average: Any, model: Any, weight: float) -> None:
     """Move parameters of `average`, in their type, a part of the way towards those of `model`; buffers are copied."""
+    for module in (average, model):
+        if hasattr(type(module), "set_requires_gradient_sync"):  # a sharded one, which an evaluation may leave whole
+            from graphtrain.ranks.sharded import reshard
+
+            reshard(module)
     with torch.no_grad():
         if any(map(torch.nn.parameter.is_lazy, average.parameters())):  # copied before the first batch
             average.load_state_dict(model.state_dict())

@@ -12,7 +12,7 @@ from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around, around
-from graphtrain.nodes._training_step import count_and_metrics, metrics_of, without_ask
+from graphtrain.nodes._training_step import count_and_metrics, metrics_of, stand_in_is_missing, without_ask
 from graphtrain.nodes.end_evaluation import of_loader
 
 if TYPE_CHECKING:
@@ -131,3 +131,27 @@ class EvalBatch:
                 tuple(of_loader(loader, dict.fromkeys(sums))),
             )
         self._recorder.means(split).add(metrics, count, sums=sums)
+
+    def idle(
+        self,
+        model: Any,
+        batch: Any,
+        split: str,
+        samples: int,
+        validation_step: StepFunction | None = None,
+        training_step: StepFunction | None = None,
+    ) -> None:
+        """Take part in the forward pass of a sharded model, on a rank without a batch: nothing is recorded.
+
+        Arguments:
+            batch: the first of the round.
+
+        Raises:
+            DataError: there is none.
+        """
+        function = validation_step or training_step
+        if batch is None:
+            raise stand_in_is_missing("eval_batch")
+        assert function is not None, "other ranks have called it"
+        with torch.no_grad():
+            _ = function(model, batch) if self._around is None else self._around(function, model, batch)

@@ -297,7 +297,8 @@ class NextBatch:
         if self.idle:
             self._notify(_SKIPPED)
         if drawn.batch is NOTHING or self.idle:
-            return None, 0
+            stand_in = None if drawn.stand_in is NOTHING else drawn.stand_in
+            return (stand_in if opened.move is None or stand_in is None else opened.move(stand_in)), 0
         opened.held, opened.held_number = tensors_held(drawn.batch), drawn.number
         return (drawn.batch if opened.move is None else opened.move(drawn.batch)), drawn.samples
 

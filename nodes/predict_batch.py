@@ -9,6 +9,7 @@ from graphtrain.kind import StepFunction, node
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around, around
+from graphtrain.nodes._training_step import stand_in_is_missing
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +54,21 @@ class PredictBatch:
             name = "predict_step" if predict_step is not None else "the model"
             raise UsageError(f"`{name}` must return a prediction for each sample; it returned nothing")
         return predictions
+
+    def idle(self, model: Any, batch: Any, predict_step: StepFunction | None = None) -> None:
+        """Take part in the forward pass of a sharded model, on a rank without a batch: nothing is predicted.
+
+        Arguments:
+            batch: the first of the round.
+
+        Raises:
+            DataError: there is none.
+        """
+        if batch is None:
+            raise stand_in_is_missing("predict_batch")
+        function = predict_step or _of_model
+        with torch.no_grad():
+            _ = function(model, batch) if self._around is None else self._around(function, model, batch)
 
 
 def _of_model(model: Any, batch: Any) -> Any:

@@ -19,6 +19,7 @@ from graphtrain.nodes._training_step import (
     count_and_metrics,
     looking_at_first_calls,
     loss_and_metrics,
+    stand_in_is_missing,
     without_ask,
 )
 from graphtrain.report.values import detached
@@ -158,6 +159,12 @@ class TrainBatch(CallsTrainingStep):
                 "train_batch.only_own: the node has no `optimizer` whose parameters are its own",
                 'name it, as in reads = { optimizer = "d_optimizer" }',
             )
+        if self.skip_none and ranks is not None and ranks.sharded:
+            raise UsageError(
+                "train_batch.skip_none: in the backward pass of a sharded model every rank takes part, and one whose "
+                "batch is skipped has none",
+                "return a loss of zero, as in `torch.where(is_skipped, 0, loss)`, and leave skip_none out",
+            )
         if self.on_out_of_memory == "halve" and (ranks is not None or self.per is not None):
             why = "several ranks: one would cut its batches, and its weights differ in their last bits after a resume"
             raise UsageError(
@@ -204,6 +211,36 @@ class TrainBatch(CallsTrainingStep):
         else:
             self._means.add(value, samples)
         return value
+
+    def idle(
+        self,
+        model: Any,
+        batch: Any,
+        training_step: StepFunction,
+        samples: int,
+        window: int = 1,
+        loss_scale: float | None = None,
+    ) -> None:
+        """Take part in the passes of a sharded model, on a rank without a batch: the loss is zero, nothing is recorded.
+
+        Arguments:
+            batch: the first of the round.
+
+        Raises:
+            DataError: there is none.
+        """
+        if batch is None:
+            raise stand_in_is_missing("train_batch")
+        step = training_step.step if isinstance(training_step, resources.StepOutputs) else training_step
+        with self._alone() if self.only_own or self.unfrozen is not None else contextlib.nullcontext():
+            result = step(model, batch) if self._around is None else self._around(step, model, batch)
+            result = without_ask(result, None)
+            if self._objects is not None:
+                result = self._objects.without_taken(result)
+            loss, _ = loss_and_metrics(result, "training_step")
+            # Not a product: that with 0 of what is not finite is not finite.
+            zero = torch.where(torch.zeros_like(loss, dtype=torch.bool), loss, torch.zeros_like(loss))
+            zero.backward()  # type: ignore[no-untyped-call]
 
     def _add_sum(
         self, loss: torch.Tensor, metrics: Mapping[str, Any], samples: int, loss_scale: float | None

@@ -67,7 +67,7 @@ def watch(target: Sequence[str], *, port: int = 8321, host: Sequence[str] = ()) 
         if error.name is None or error.name.startswith("graphtrain"):
             raise
         why = f"the page is served by {error.name.partition('.')[0]}, which is not installed"
-        raise UsageError(why, "pip install 'graphtrain[watch]'") from error
+        raise UsageError(why, "pip install starlette uvicorn") from error
     server.serve(_watched(target), port, _announce, host)
 
 

@@ -83,7 +83,9 @@ class TrainerFactory:
         seed_of_setup = about.get("seed", seed)  # that before the call of `setup`, which may seed too
         if not all(isinstance(number, int) and 0 <= number < 2**63 for number in (seed, seed_of_setup)):
             raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
-        made = set_up(program.setup, arguments, program.name, graph, seed_of_setup)
+        made = set_up(
+            program.setup, arguments, program.name, graph, seed_of_setup, options.get("device", checkpoint.device)
+        )
         resources, _ = without_unread(graph, made.resources)
         if from_the_beginning:
             warm_start(with_made(resources), map(str, about.get("init") or ()))

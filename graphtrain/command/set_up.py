@@ -18,7 +18,9 @@ from graphtrain.command.settings import RUN_ARGUMENT, arguments_in_force
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.names import suggestion
+from graphtrain.program.resources import SHARDED
 from graphtrain.program.whole_run import PlannedRun
+from graphtrain.ranks import current_ranks
 from graphtrain.state.random import seed_everything
 from graphtrain.state.weights import dtype_and_shape, misfits
 from graphtrain.storage.named import checkpoint_folder
@@ -44,13 +46,21 @@ class SetUp:
     not_state: list[str]
 
 
-def set_up(setup: Callable[..., Any], arguments: Mapping[str, Any], name: str, graph: Graph, seed: int) -> SetUp:
+def set_up(
+    setup: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    name: str,
+    graph: Graph,
+    seed: int,
+    device: str | torch.device = "auto",
+) -> SetUp:
     """Seed Python, NumPy and torch, call a setup, with the run if it takes it, and check what it returns.
 
     Arguments:
         arguments: as `setup_arguments` returns them.
         name: of the setup, in messages.
         graph: the one that is run.
+        device: where it is.
 
     Raises:
         UsageError: it does not return a mapping from names to resources, or `not_state` is not a list of texts.
@@ -58,7 +68,7 @@ def set_up(setup: Callable[..., Any], arguments: Mapping[str, Any], name: str, g
     in_force = arguments_in_force(setup, arguments)  # before a default that is mutable is changed
     seed_everything(seed)
     asks_for_run = RUN_ARGUMENT in inspect.signature(setup).parameters
-    resources = setup(**arguments, **({RUN_ARGUMENT: PlannedRun(graph)} if asks_for_run else {}))
+    resources = setup(**arguments, **({RUN_ARGUMENT: PlannedRun(graph, device)} if asks_for_run else {}))
     example = 'as in `return {"model": model, "optimizer": optimizer, "train_data": train_data}`'
     if not isinstance(resources, Mapping):
         returned = "nothing" if resources is None else f"a value of type {type(resources).__name__}"
@@ -124,6 +134,10 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
         raise UsageError(f"--init: `{path}` cannot be read as safetensors: {error}") from None
     if problems := misfits(modules[name], saved):
         raise UsageError(f"--init: `{path}` does not match `{name}`:\n{problems}")
+    if hasattr(type(modules[name]), SHARDED):
+        from graphtrain.resume.sharded import as_sharded  # which few runs need
+
+        saved = as_sharded(saved, modules[name], current_ranks().rank)
     modules[name].load_state_dict(saved, strict=False)  # strict except for the other names of tied parameters
     return f"--init: `{name}` has the weights of {path}, unless the run continues from a checkpoint"
 

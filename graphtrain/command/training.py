@@ -154,7 +154,7 @@ class _Training:
                 functools.partial(setup_arguments, program.setup, settings.arguments, program.name, settings.places),
                 functools.partial(self.graph, resume, settings),
             )
-        made = set_up(program.setup, arguments, program.name, graph, options.seed)
+        made = set_up(program.setup, arguments, program.name, graph, options.seed, options.device)
         loggers = self._loggers(made.loggers)
         self._check_names(made.resources)
         refuse_idle_ranks(made.resources.get("train_data"), self._ranks.world_size)

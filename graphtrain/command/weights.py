@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -18,17 +19,24 @@ from graphtrain.storage.regular import replace_file
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
 
-def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[str], None]) -> str:
+def export_weights(
+    run: Path, path: Path, model: str | None, notify: Callable[[str], None], shard_gigabytes: float = 5.0
+) -> str:
     """Write the weights of the models in a checkpoint to one file; returns a line about it.
+
+    Those of sharded models are written one after the other, to several files with an index if they are large.
 
     Arguments:
         run: a run directory, whose newest checkpoint is taken, or a checkpoint.
         model: the name of one. Default: all.
         notify: receives a line for every checkpoint that is skipped.
+        shard_gigabytes: the size of one of several files.
 
     Raises:
         UsageError: there is no such run or model, or the file exists.
     """
+    if shard_gigabytes <= 0:
+        raise UsageError(f"--shard-gigabytes: expected a number above 0, got {shard_gigabytes}", "leave it out for 5")
     if path.suffix != SUFFIX:
         raise UsageError(f"`{path}`: the name of a file of weights must end in {SUFFIX}", "as in weights.safetensors")
     if path.exists():
@@ -39,6 +47,8 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
     is_run = (folder / CHECKPOINTS_FOLDER).is_dir()
     newest = newest_in(folder, read_checkpoint, notify, finite_first=True) if is_run else None
     checkpoint = newest or read_checkpoint(folder)
+    if checkpoint.manifest.sharded:
+        return _export_sharded(checkpoint, path, model, shard_gigabytes)
     weights = weights_of(checkpoint, model)
     try:
         replace_file(path, safetensors.torch.save(weights, {"format": "pt"}), flush=True)
@@ -48,22 +58,44 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
     return f"wrote {path}: {len(weights)} tensors, {count:,} numbers, of {checkpoint.path.name}"
 
 
+def _export_sharded(checkpoint: Checkpoint, path: Path, model: str | None, shard_gigabytes: float) -> str:
+    from graphtrain.storage.pieces import Piece  # which few checkpoints have
+    from graphtrain.storage.whole import states_in_place, write_weights
+
+    states = states_in_place(checkpoint.path, checkpoint.manifest)
+    of_ranks = [_named_weights(checkpoint.path, sections, model, (torch.Tensor, Piece)) for sections in states]
+    tensors = {name: [each.get(name) for each in of_ranks] for name in of_ranks[0]}
+    try:
+        paths, count = write_weights(path, tensors, shard_gigabytes * 1e9, checkpoint.path)
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
+    files = f"{paths[0]}" if len(paths) == 1 else f"{path}.index.json and {len(paths)} files"
+    return f"wrote {files}: {len(tensors)} tensors, {count:,} numbers, of {checkpoint.path.name}"
+
+
 def weights_of(checkpoint: Checkpoint, model: str | None = None) -> dict[str, torch.Tensor]:
     """The tensors in the state of each model, by name, after the name of the model if there are several.
 
     Raises:
         UsageError: there is no such model, or none at all.
     """
-    states = {name: checkpoint.sections["resources"].get(name, {}) for name in checkpoint.sections["modules"]}
+    named = _named_weights(checkpoint.path, checkpoint.sections, model, (torch.Tensor,))
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in named.items()}
+
+
+def _named_weights(
+    path: Path, sections: Mapping[str, Mapping[str, Any]], model: str | None, kinds: tuple[type, ...]
+) -> dict[str, Any]:
+    states = {name: sections["resources"].get(name, {}) for name in sections["modules"]}
     if not states:
-        raise UsageError(f"`{checkpoint.path}` has no model", "its run has none")
+        raise UsageError(f"`{path}` has no model", "its run has none")
     if model is not None and model not in states:
         hint = suggestion(model, states) or f"there are: {quoted(states)}"
         raise UsageError(f"--model: the run has no model `{model}`", hint)
     chosen = [model] if model is not None else [*states]
     return {
-        name if len(chosen) == 1 else f"{owner}.{name}": tensor.detach().cpu().contiguous().clone()
+        name if len(chosen) == 1 else f"{owner}.{name}": tensor
         for owner in chosen
         for name, tensor in states[owner].items()
-        if isinstance(tensor, torch.Tensor)
+        if isinstance(tensor, kinds)
     }

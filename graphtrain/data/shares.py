@@ -128,6 +128,7 @@ class Share:
         windows: asked whenever rounds are planned.
         loader: of which the epoch is.
         again: the number of a batch that is loaded before all others, for `redrawn`. Default: none.
+        stands_in: True loads the first batch of a round that has none for this rank. Default: False.
 
     Attributes:
         redrawn: that batch.
@@ -143,8 +144,9 @@ class Share:
         windows: Windows,
         loader: Loader,
         again: int | None = None,
+        stands_in: bool = False,
     ) -> None:
-        self.epoch, self.end = epoch, end
+        self.epoch, self.end, self.stands_in = epoch, end, stands_in
         self._rank, self._world_size, self._windows, self._loader = rank, world_size, windows, loader
         self._due: deque[int] = deque()  # the numbers that are planned, and not asked for yet
         self._asked: deque[int] = deque()  # those asked for, and not fetched yet,
@@ -173,6 +175,8 @@ class Share:
         self._rounds.append((first, size))
         if self._rank < size:
             self._due.append(first + self._rank)
+        elif self.stands_in:
+            self._due.append(first)
 
     def begin_round(self, first: int, size: int) -> bool:
         """Note the round that comes; False if another was planned, so that what was loaded ahead is of no use.
@@ -255,13 +259,23 @@ class Shared(Wrapped):
         source: that of all batches.
         limit: the most batches in an epoch.
         windows: those that the batches fill.
+        stands_in: as of `Share`.
     """
 
     _source: Ordered
 
-    def __init__(self, source: Ordered, rank: int, world_size: int, limit: BatchLimit, windows: Windows) -> None:
+    def __init__(
+        self,
+        source: Ordered,
+        rank: int,
+        world_size: int,
+        limit: BatchLimit,
+        windows: Windows,
+        *,
+        stands_in: bool = False,
+    ) -> None:
         super().__init__(source)
-        self._rank, self._world_size = rank, world_size
+        self._rank, self._world_size, self._stands_in = rank, world_size, stands_in
         self._limit, self._windows = limit, windows
 
     def open(self, epoch: int) -> Opened:
@@ -272,7 +286,8 @@ class Shared(Wrapped):
         limit = self._limit.of(numbered.length)
         end = numbered.length if limit is None else min(numbered.length, limit)
         number = drawn - again if again and drawn - again >= state.get("cut", {}).get("batches", 0) else None
-        share = Share(numbered, end, self._rank, self._world_size, drawn, self._windows, self._source.loader, number)
+        loader, stands_in = self._source.loader, self._stands_in
+        share = Share(numbered, end, self._rank, self._world_size, drawn, self._windows, loader, number, stands_in)
         # What follows are batches of other ranks.
         self.redrawn = [*share.redrawn, *[None] * (again - 1)] if again else []
         return share

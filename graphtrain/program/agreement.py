@@ -38,8 +38,8 @@ from graphtrain.ranks.current import leave
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
 
-Purpose = Literal["start", "batch", "exchange", "gather", "payload", "save", "stop"]
-_PURPOSES: tuple[Purpose, ...] = ("start", "batch", "exchange", "gather", "payload", "save", "stop")
+Purpose = Literal["start", "batch", "exchange", "gather", "payload", "save", "stop", "forward"]
+_PURPOSES: tuple[Purpose, ...] = ("start", "batch", "exchange", "gather", "payload", "save", "stop", "forward")
 _ASKED = 65535  # the most requests of one kind in a record
 
 # The report of a failed rank reaches the others within this time after their call fails.
@@ -91,7 +91,12 @@ class Agreement:
         grant: called on all ranks before they fetch a batch.
         calls: how many times they have synchronised since they last joined.
         saves_known: how many saves were over then, as known to rank 0.
+        sharded: True if a model is sharded over the ranks: its backward passes add up gradients.
+        mesh: the shape of the mesh over which it is; empty if none is.
     """
+
+    sharded = False
+    mesh: tuple[int, ...] = ()
 
     def __init__(self, ranks: Ranks, requests: Requests) -> None:
         self.ranks, self.rank, self.world_size = ranks, ranks.rank, ranks.world_size
@@ -219,6 +224,8 @@ class Agreement:
     ) -> None:
         """Sum the gradients of these parameters over ranks, and give all ranks the buffers of rank 0.
 
+        Sharded parameters and buffers are left out: a backward pass has added up the gradients of those.
+
         A parameter without a gradient on any rank keeps none; if some ranks have none, it counts there as zeros. A
         buffer whose shape or type differs between ranks, such as a cache, stays as it is.
 
@@ -227,6 +234,11 @@ class Agreement:
             averages: as for `exchange_tensors`.
         """
         buffers = self.run.buffers() if buffers is None else buffers
+        if self.sharded:
+            from graphtrain.ranks.sharded import is_sharded
+
+            parameters = [parameter for parameter in parameters if not is_sharded(parameter)]
+            buffers = {path: buffer for path, buffer in buffers.items() if not is_sharded(buffer)}
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
         payload = present + "\n".join(forms).encode()
@@ -244,10 +256,26 @@ class Agreement:
 
     def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""
-        carrier = parameters[0].new_zeros(())
+        carrier = torch.zeros((), dtype=parameters[0].dtype, device=parameters[0].device)
         carrier.grad = number.to(carrier)
         self.exchange([*parameters, carrier])
         return carrier.grad
+
+    def forward(self, act: Callable[[], Any]) -> None:
+        """Run a sharded model: all ranks do, or none.
+
+        Raises:
+            RankFailedError: one of them has failed, has ended, or did not come in time.
+        """
+        self.synchronise("forward")
+        try:
+            act()
+            return
+        except RuntimeError as error:
+            lost = str(error)
+            if not _is_of_connection(lost):
+                raise
+        self._lost(lost)
 
     # ---- calls that rank 0 makes for all
 
@@ -381,6 +409,11 @@ def _of_failure(failure: Failure) -> RanksError:
     if failure.kind == "lost":
         return RankFailedError(failure.reason)
     return RankFailedError(f"rank {failure.rank} failed {failure.place}: {failure.reason}")
+
+
+def _is_of_connection(message: str) -> bool:
+    """True for the message of a collective call that another rank has left."""
+    return any(word in message for word in ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe"))
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -415,6 +415,7 @@ class CountedRanks:
     """Several ranks that all behave the same."""
 
     rank = 0
+    sharded = False
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size

@@ -79,7 +79,7 @@ def with_copies(
 def _copy(name: str, source: str, value: Any) -> Any:
     try:
         copied = copy.deepcopy(value)
-    except (RuntimeError, TypeError, NotImplementedError) as error:
+    except (RuntimeError, TypeError, NotImplementedError, AssertionError) as error:
         raise UsageError(
             f"`{name}` is made as a copy of `{source}`, a {type(value).__name__} that cannot be copied: {error}",
             f"let `setup` return a `{name}`, made as `{source}` is",

@@ -45,6 +45,7 @@ _MADE_BY_USERS = (
     torch.utils.data.Dataset,
     torch.utils.data.DataLoader,
 )
+SHARDED = "set_requires_gradient_sync"  # a method of modules that `fully_shard` has sharded
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
 _STEP_INSTEAD = {"test_step": "validation_step"}  # if there is no function of that name
 
@@ -150,7 +151,8 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
 
         objects = checked(resources["metric_objects"]).values()
     for value in (*resources.values(), *objects):
-        if isinstance(value, torch.nn.Module):
+        # One that is sharded is where `setup` has put it, parts of it possibly in host memory.
+        if isinstance(value, torch.nn.Module) and not hasattr(type(value), SHARDED):
             value.to(device)
     return with_step_functions(resources)
 

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
+import torch
+
+from graphtrain.errors import UsageError
 from graphtrain.kind.fields import IDLE, ROUND
-from graphtrain.plan.scope import SlotTarget, leaves, outputs_of
+from graphtrain.plan.scope import ResourceTarget, SlotTarget, leaves, outputs_of
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import Program, ProgramNode
+from graphtrain.state.random import RandomAside, global_generators
 
 Act = Callable[[], Any]
 
@@ -40,6 +44,7 @@ class Rounds:
         self._program = program
         self.agreement = agreement
         self._dependent = slots_of_rounds(program)
+        self.call_of: Callable[[Callable[..., Any], ProgramNode], Act] | None = None
 
     def divides(self, node: ProgramNode) -> bool:
         """True for a node that fetches batches, and gives each rank its own."""
@@ -57,6 +62,8 @@ class Rounds:
         source = self.source(node)
         if source is None or node.body is not None:
             return act
+        if self.agreement.sharded and (modules := _sharded_modules(node, self._program)):
+            return self._wrap_sharded(node, source, act, modules)
         has_batch, slots = self._has_batch(source), self._program.slots
         # Slots written by a step function keep their values, as if it was not called.
         writes = [self._program.slot_index(path) for path in node.plan_node.own_writes]
@@ -69,6 +76,52 @@ class Rounds:
                 slots[index] = None
 
         return act_on_own_batch
+
+    def _wrap_sharded(self, node: ProgramNode, source: ProgramNode, act: Act, modules: list[Any]) -> Act:
+        """The call of a node that runs a sharded model, in which all ranks take part, those without a batch too.
+
+        Such a rank has the first batch of the round in its place: `idle` of the kind runs the model with it and adds
+        nothing. Of other kinds a round without a batch for each rank is an error, on all of them.
+        """
+        from graphtrain.ranks.sharded import reshard  # which few runs need
+
+        agreement, slots = self.agreement, self._program.slots
+        idle = getattr(node.instance, "idle", None)
+        is_direct = any(
+            isinstance(target, SlotTarget) and target.path in source.plan_node.own_writes
+            for _, target in node.plan_node.reads
+        )
+        assert self.call_of is not None, "set by the visits"
+        call = self.call_of(idle, node) if idle is not None and is_direct else None
+        writes = [self._program.slot_index(path) for path in node.plan_node.own_writes]
+        has_batch, fields = self._has_batch(source), source.fields
+        runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
+
+        def forward(act: Act) -> None:
+            agreement.forward(act)
+            for module in () if runs_backward else modules:
+                reshard(module)
+
+        def take_part() -> None:
+            if call is None and fields[ROUND] < agreement.world_size:
+                raise UsageError(
+                    f"`{node.path}` runs a sharded model, in which every rank takes part, and this round has batches "
+                    f"for {fields[ROUND]} of {agreement.world_size}",
+                    "give epochs and windows batches for all ranks, as by drop_last and a whole number of rounds",
+                )
+            if has_batch() or call is None:
+                forward(act)
+                return
+            kept = {path: buffer.detach().clone() for path, buffer in agreement.run.buffers().items()}
+            with RandomAside(global_generators()):
+                forward(call)
+            with torch.no_grad():
+                for path, buffer in agreement.run.buffers().items():
+                    buffer.copy_(kept.get(path, buffer))
+            for index in writes:
+                slots[index] = None
+
+        return take_part
 
     def _has_batch(self, source: ProgramNode) -> Callable[[], bool]:
         """A call that returns whether this rank was given something in the last round of a node."""
@@ -109,6 +162,33 @@ class Rounds:
             if source is fetching:
                 trained += [set(action.optimizers) for action in node.plan_node.actions if action.effect == "backward"]
         return trained
+
+
+def refuse_own_backward(program: Program) -> None:
+    """Raise for a node that runs backward over a sharded model in a way that is not known to work.
+
+    Raises:
+        UsageError: its kind has no method `idle`.
+    """
+    for node in program.nodes:
+        runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
+        if not runs_backward or node.bypassed or hasattr(node.instance, "idle") or not _sharded_modules(node, program):
+            continue
+        raise UsageError(
+            f"`{node.path}` runs backward over a sharded model, and its kind `{node.kind.name}` has no method `idle`, "
+            "by which a rank without a batch takes part",
+            "use `train_batch`; or give it one, if it calls `backward()` alone, and not `torch.autograd.grad`",
+        )
+
+
+def _sharded_modules(node: ProgramNode, program: Program) -> list[Any]:
+    """The sharded models that a node reads."""
+    from graphtrain.ranks.sharded import is_sharded  # which few runs need
+
+    targets = (target for _, target in node.plan_node.reads)
+    read = [program.resources.get(each.name) for each in targets if isinstance(each, ResourceTarget)]
+    modules = [value for value in read if isinstance(value, torch.nn.Module)]
+    return [module for module in modules if any(map(is_sharded, module.parameters()))]
 
 
 def slots_of_rounds(program: Program) -> dict[str, ProgramNode]:

@@ -52,6 +52,7 @@ class Visits:
         agreement = program.resources.get("ranks")
         self.rounds = Rounds(program, agreement) if agreement is not None else None
         if self.rounds is not None:
+            self.rounds.call_of = self._with_slots
             program.absent += self.rounds.undivided()
         self.windows = GradientWindows(program, cells, self.rounds)
         self.aspects: list[Aspect] = [cells, *filter(None, [self.rounds]), self.windows]

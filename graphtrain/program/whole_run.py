@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, final
 
@@ -183,10 +184,13 @@ class PlannedRun:
 
     Arguments:
         graph: a sound graph, with the parameters that the run has.
+        device: where the run trains. Default: "auto", as for a `Trainer`.
 
     Attributes:
         rank: the number of this process among those of the run, from 0.
         world_size: the number of processes.
+        mesh_shape: the replicas and the shards of `mesh`, whose product is the number of processes. Default: one
+            dimension, in which every process is a shard.
 
     >>> run = PlannedRun(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs"))
     >>> run.steps([0] * 10), run.steps([0] * 10, node="train_batch")
@@ -195,8 +199,10 @@ class PlannedRun:
     (0, 1)
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self._plan = Plan(graph)
+    mesh_shape: tuple[int, ...] | None = None
+
+    def __init__(self, graph: Graph, device: Any = "auto") -> None:
+        self._plan, self._device = Plan(graph), device
         ranks = current_ranks()
         self.rank, self.world_size = ranks.rank, ranks.world_size
 
@@ -221,6 +227,25 @@ class PlannedRun:
             return WholeRun(self._plan, lambda name: epoch_length(lengths[name]), ranks, ranks).visits(node)
         except UsageError as error:
             raise UsageError(f"run.steps: {error.message}", error.hint) from None
+
+    @property
+    def mesh(self) -> Any:
+        """A `torch.distributed.DeviceMesh` over all processes: `fully_shard(module, mesh=run.mesh)` shards a model.
+
+        Raises:
+            UsageError: `mesh_shape` does not fit the number of processes.
+        """
+        from graphtrain.program.resources import resolve_device  # imports torch
+
+        shape = (self.world_size,) if self.mesh_shape is None else tuple(self.mesh_shape)
+        if not 1 <= len(shape) <= 2 or math.prod(shape) != self.world_size:
+            raise UsageError(
+                f"run.mesh_shape = {shape}: there are {self.world_size} processes",
+                "set it to (replicas, shards), whose product is that number; or leave it out",
+            )
+        ranks = current_ranks()
+        device = resolve_device(self._device, ranks.local_rank if ranks.world_size > 1 else None)
+        return ranks.mesh(device.type, shape)
 
     def __repr__(self) -> str:
         return f"<PlannedRun of {self._plan.graph.title}>"

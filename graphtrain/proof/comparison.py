@@ -121,7 +121,11 @@ def _of_sequences(expected: Sequence[Any], actual: Sequence[Any]) -> str:
 
 
 def _of_tensors(expected: Any, actual: Any) -> str:
-    """How two tensors differ, or two arrays."""
+    """How two tensors differ, or two arrays; of sharded tensors, the parts of this rank."""
+    if type(expected).__name__ == type(actual).__name__ == "DTensor":
+        from graphtrain.ranks.sharded import local_of  # which few runs need
+
+        return _of_tensors(local_of(expected), local_of(actual))
     before, now = _form(expected), _form(actual)
     if before != now:
         return f"{before} -> {now}"

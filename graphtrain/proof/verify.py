@@ -158,6 +158,10 @@ class _Reexecution:
     def begin(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
         """The transitions, with breakpoints where the replay stops; the loop is at the start of the span."""
         self._compiled, self._loop = compiled, loop
+        if self._goal.manifest.sharded:
+            from graphtrain.resume.sharded import assembled  # which few runs need
+
+            self._goal = assembled(self._goal, compiled.state.objects.modules.values())
         if self._start_time is None:  # called again where a resource was renewed
             self._start_time, self._batches = time.monotonic(), 0
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)

@@ -58,6 +58,7 @@ class Processes(Ranks):
         self._timeout = timedelta(seconds=timeout_seconds)
         self._records: Any = None
         self._tensors: dict[str, Any] = {}
+        self._meshes: dict[tuple[int, ...], Any] = {}
         self._processes: dict[int, int] = {}  # rank -> the number of its process, of those on this host
         atexit.register(self._end)
 
@@ -164,6 +165,14 @@ class Processes(Ranks):
             self._tensors[device] = dist.new_group(backend=backend, timeout=self._timeout)
         return self._tensors[device]
 
+    def mesh(self, device_type: str, shape: tuple[int, ...]) -> Any:
+        from graphtrain.ranks.sharded import mesh_of_group  # which few runs need
+
+        self._join_groups()
+        if shape not in self._meshes:
+            _together(lambda: self._meshes.update({shape: mesh_of_group(device_type, shape)}))
+        return self._meshes[shape]
+
     def leave(self) -> None:
         self._leave_groups()
         self.times_left += 1
@@ -189,7 +198,7 @@ class Processes(Ranks):
 
     def _leave_groups(self) -> None:
         is_joined, self._records = self._records is not None or bool(self._tensors), None
-        self._tensors = {}
+        self._tensors, self._meshes = {}, {}
         if is_joined and dist.is_initialized():
             dist.destroy_process_group()
 

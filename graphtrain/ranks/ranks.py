@@ -6,7 +6,9 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from graphtrain.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -75,6 +77,14 @@ class Ranks(ABC):
             LostRankError: the rank that has the store is gone.
         """
 
+    def mesh(self, device_type: str, shape: tuple[int, ...]) -> Any:
+        """A `DeviceMesh` of this shape over all ranks, for models that are sharded; one for each shape.
+
+        Raises:
+            UsageError: these ranks have none.
+        """
+        raise UsageError("models cannot be sharded over ranks that are not processes", "start them with torchrun")
+
     @abstractmethod
     def leave(self) -> None:
         """Leave the others: their collective calls fail as soon as they need this rank.
@@ -115,6 +125,11 @@ class Alone(Ranks):
 
     def claim(self, key: str) -> bool:
         return True
+
+    def mesh(self, device_type: str, shape: tuple[int, ...]) -> Any:
+        from graphtrain.ranks.sharded import mesh_of_process  # which few runs need
+
+        return mesh_of_process(device_type, shape)
 
     def leave(self) -> None:
         """Nothing: there is no rank to leave."""

@@ -40,6 +40,7 @@ _VISIBLE_SECONDS = 5.0
 _MOST_ELEMENTS = 65_536
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
+_FORMER = "FullyShardedDataParallel"
 
 _COMMAND = "start all ranks with the same command, script and files"
 _VERSION = "use one environment on all hosts"
@@ -48,6 +49,8 @@ _WEIGHTS = (
     "make the model from the same seed on all ranks; a command seeds Python, NumPy and torch before setup() is called, "
     "so leave the rank out of the seed"
 )
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 Lines = dict[str, Any]
 """What is compared -> its value, as plain data."""
@@ -123,7 +126,7 @@ def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) ->
 def _first_weight(agreement: Agreement, name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, list[str]]:
     """The name of the first difference in a tensor, and its value on each rank."""
     content, tensor = None, tensors.get(name.strip("`"))
-    if tensor is not None:
+    if tensor is not None and not _is_sharded(tensor):
         elements = list(map(repr, tensor.detach().reshape(-1)[:_MOST_ELEMENTS].tolist()))
         content = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), elements]
     of_ranks = agreement.gather(content)
@@ -147,9 +150,23 @@ def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iter
 
 
 def _hashes(tensors: Mapping[str, torch.Tensor]) -> Lines:
-    """The name of each tensor in backticks -> a hash of its bytes."""
+    """The name of each tensor in backticks -> a hash of its bytes; the form of a sharded one, whose parts differ."""
     whole = {f"`{name}`": tensor.detach() for name, tensor in tensors.items()}
-    return {name: content_hash(tensor, most_bytes=tensor.nbytes) for name, tensor in whole.items()}
+    return {
+        name: f"sharded: {tensor.dtype} {tuple(tensor.shape)} {tensor.placements}"  # type: ignore[attr-defined]
+        if _is_sharded(tensor)
+        else content_hash(tensor, most_bytes=tensor.nbytes)
+        for name, tensor in whole.items()
+    }
+
+
+def _is_sharded(tensor: torch.Tensor) -> bool:
+    """True for a `DTensor`, whose module is imported only where there is one."""
+    if type(tensor) in _PLAIN:
+        return False
+    from graphtrain.ranks.sharded import is_sharded
+
+    return is_sharded(tensor)
 
 
 def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -233,12 +250,15 @@ def _is_visible(folder: Path, name: str) -> bool:
         time.sleep(0.1)
 
 
-def refuse_models(resources: Mapping[str, Any]) -> None:
+def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
     """Refuse models that exchange gradients by themselves, and those that would begin differently on each rank.
 
+    The backward passes of models that `fully_shard` has sharded add up gradients; the agreement is told of them.
+
     Raises:
-        UsageError: a model or a part of it is wrapped in `DistributedDataParallel` or `DataParallel`; or it has an
-            uninitialized parameter, which each rank would initialize with random numbers of its own.
+        UsageError: a model or a part of it is wrapped in `DistributedDataParallel`, `DataParallel` or
+            `FullyShardedDataParallel`; it is not sharded over all ranks; or it has an uninitialized parameter, which
+            each rank would initialize with random numbers of its own.
     """
     for path, tensor in _tensors(resources):
         if is_lazy(tensor):
@@ -246,12 +266,33 @@ def refuse_models(resources: Mapping[str, Any]) -> None:
                 f"`{path}` is not initialized yet, and each rank would initialize it differently at its first batch",
                 "pass a batch through the model in setup(), before the optimizer is made",
             )
+        if _is_sharded(tensor):
+            from graphtrain.ranks.sharded import mesh_shape, refuse_meshes  # which few runs need
+
+            refuse_meshes(path, tensor, agreement.world_size)
+            agreement.sharded, agreement.mesh = True, mesh_shape(tensor)
     for name, module in resources.items():
         for part in module.modules() if isinstance(module, torch.nn.Module) else ():
-            wrapper = next((kind.__name__ for kind in type(part).__mro__ if kind.__name__ in _WRAPPERS), None)
+            kinds = [kind.__name__ for kind in type(part).__mro__]
+            wrapper = next((kind for kind in kinds if kind in _WRAPPERS), None)
             if wrapper is not None:
                 raise UsageError(
                     f"`{name}` is wrapped in {wrapper}, which would exchange gradients in every backward pass and in "
                     "an order that a resume cannot repeat",
                     "supply the plain model: gradients are exchanged at the node `exchange`, once a window",
                 )
+            if _FORMER in kinds:
+                raise UsageError(
+                    f"`{name}` is wrapped in {_FORMER}, whose state no other number of ranks can read",
+                    "in a setup(run), write `for layer in model.layers: fully_shard(layer, mesh=run.mesh)` and then "
+                    "`fully_shard(model, mesh=run.mesh)`, from torch.distributed.fsdp",
+                )
+        if agreement.sharded and isinstance(module, torch.optim.LBFGS):
+            raise UsageError(
+                f"`{name}` is a torch.optim.LBFGS, which takes all weights as one vector, and a model is sharded",
+                "use an optimizer that updates each weight by itself, such as AdamW; or leave fully_shard out",
+            )
+        if agreement.sharded and isinstance(module, torch.nn.Module):
+            from graphtrain.ranks.sharded import sum_gradients
+
+            sum_gradients(module)

@@ -38,6 +38,7 @@ from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import Sections
 
 _SHOWN = 3
+_SUMMED = (torch.Tensor, type(None))  # the gradients that a rank has, and others may have too
 
 
 # ---- choosing
@@ -51,7 +52,8 @@ def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves)
         CheckpointError: the checkpoint that was named is not sound. An error on rank 0 is raised on all ranks.
     """
     ranks = saves.ranks
-    read = functools.partial(read_checkpoint, rank=ranks.rank, world_size=ranks.world_size)
+    mesh = saves.agreement.mesh
+    read = functools.partial(read_checkpoint, rank=ranks.rank, world_size=ranks.world_size, mesh=mesh)
     if run_files is not None:
         run_files.read = read
     return _followed(run_files, saves, read) if ranks.rank else _chosen(run_files, options, saves, read)
@@ -180,7 +182,8 @@ class _Resized:
             "random": {**first["random"], **drawn},
         }
         facts = ["other random numbers", *self._of_rank_0()]
-        if any(sections["gradients"].values()) and not exchanged:
+        held = [each for gradients in sections["gradients"].values() for each in gradients.values()]
+        if any(type(each) in _SUMMED for each in held) and not exchanged:
             facts.append("gradients of the open window are summed")
         resized = replace(self._checkpoint, sections=sections)
         return resized, f"{_ranks(self._world_size)} instead of {self._before} ({', '.join(facts)})"
@@ -249,7 +252,8 @@ class _Resized:
             parameters = dict(modules[name].named_parameters()) if name in modules else {}
             of_module = gradients[name] = {}
             for path in dict.fromkeys(path for each in of_ranks for path in each.get(name, {})):
-                if path in parameters and id(parameters[path]) in summed:
+                # Every backward pass has added up those of a sharded parameter.
+                if type(of_first.get(path)) not in _SUMMED or (path in parameters and id(parameters[path]) in summed):
                     if path in of_first:
                         of_module[path] = of_first[path]
                 elif self._rank == 0:
@@ -308,7 +312,12 @@ class _Resized:
                     f"are {_ranks(self._world_size)} now",
                     f"resume with {batches} processes or more, or from a checkpoint that was made between two batches",
                 )
-            slots[name] = self._states[self._rank]["slots"].get(name) if self._rank < batches else None
+            # A rank without a batch runs a sharded model with the first of the round.
+            stands_in = (
+                bool(self._checkpoint.manifest.sharded) and self._renaming.slot(name) in source.plan_node.own_writes
+            )
+            if self._rank < batches or not stands_in:
+                slots[name] = self._states[self._rank]["slots"].get(name) if self._rank < batches else None
         return slots
 
     def _means(self) -> dict[str, Any]:

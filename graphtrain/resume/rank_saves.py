@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -234,7 +234,16 @@ class RankSave:
             essential = self._gather(
                 "essential", {path: part for path, part in state.essential.items() if path in paths}
             )
-        if lines := [*differences(self._required, summaries, leaves, essential)]:
+        compared: Sequence[Mapping[str, Mapping[str, str]]] = leaves
+        if state.pieces:  # each rank has its own
+            compared = [
+                {
+                    file: {name: text for name, text in named.items() if name not in state.pieces.get(file, ())}
+                    for file, named in of_rank.items()
+                }
+                for of_rank in leaves
+            ]
+        if lines := [*differences(self._required, summaries, compared, essential)]:
             shown = "; ".join(lines[:_MOST_DIFFERENCES])
             more = f"; and {len(lines) - _MOST_DIFFERENCES} more" if len(lines) > _MOST_DIFFERENCES else ""
             raise RanksDivergedError(
@@ -244,6 +253,8 @@ class RankSave:
         sharing = Sharing.of(state, summaries, leaves)
         written = write_files(folder, self._ranks.rank, state, sharing, self._slim)
         self._files = {"files": written, "own": {name: getattr(self._facts, name) for name in OWN_FACTS}}
+        if state.pieces:
+            self._files |= {"sums": state.sums(self._ranks.rank), "not_finite": state.weight_that_is_not_finite}
         self._publish("files", self._files)
         return state, sharing, summaries
 

@@ -20,13 +20,14 @@ from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.loop import Loop
 from graphtrain.program.made import made_resources, with_copies
 from graphtrain.program.requests import Requests, SavePolicy
-from graphtrain.program.resources import prepare, prepare_further, resolve_device
+from graphtrain.program.resources import SHARDED, prepare, prepare_further, resolve_device
+from graphtrain.program.rounds import refuse_own_backward
 from graphtrain.program.run_state import OF_NODES, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import Recorder
 from graphtrain.resume.environment import RunEnvironment, run_environment
-from graphtrain.resume.equal_ranks import refuse_models, require_equal
+from graphtrain.resume.equal_ranks import prepare_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.rank_resume import resized
 from graphtrain.resume.restore import GraphChange, Restored, ResumeOptions, placed, restore
@@ -103,8 +104,8 @@ class Session(RunOfRank):
         # Ranks with the same seed, which equal models require, would draw the same dropout masks.
         self._reseeds = seed is not None or (ranks.rank > 0 and own_seed == self.seed)
         self.device = resolve_device(device, ranks.local_rank if several is not None else None)
-        if several is not None:
-            refuse_models(self.resources)
+        if several is not None or [each for each in self.resources.values() if hasattr(type(each), SHARDED)]:
+            prepare_models(self.world, self.resources)
         self.watch = Stopwatch(tick)
         self.recorder = Recorder(
             lambda: self.compiled.run_clock.step_and_epoch(),
@@ -135,7 +136,10 @@ class Session(RunOfRank):
     def _compile(
         self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
     ) -> CompiledGraph:
-        return CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
+        compiled = CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
+        if self.world.sharded:
+            refuse_own_backward(compiled.program)
+        return compiled
 
     # ---- its position
 
@@ -241,6 +245,12 @@ class Session(RunOfRank):
         fitting, resizing, world = checkpoint, "", self.world
         if checkpoint.ranks != world.world_size:
             fitting, resizing = resized(checkpoint, self.compiled, world.ranks, self.seed, options.rename)
+        if checkpoint.manifest.sharded:
+            from graphtrain.resume.sharded import assembled, expect_whole  # which few runs need
+
+            fitting = assembled(fitting, self.compiled.state.objects.modules.values())
+            if resizing:
+                expect_whole(fitting, world)
         return restore(fitting, self, options, resizing)
 
     def _compile_again(self) -> None:
@@ -363,7 +373,7 @@ class Session(RunOfRank):
                 position = self._move(state, former, compiled, renaming)
             hyper_parameters = HyperParameters(compiled.state.set_up(), former=self.hyper_parameters)
             if self.world.world_size > 1:
-                refuse_models(resources)
+                prepare_models(self.world, resources)
             require_equal(self.world, graph, resources, {}, hyper_parameters.values, begins=False)
             if former.state.baseline is not None:
                 compiled.state.track(former.state.baseline, former.state, renewed)

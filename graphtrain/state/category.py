@@ -99,8 +99,8 @@ _CODES_OF_C = frozenset("cbBhHiIlLqQfdg?u")
 # A trainer saves itself; of graphtrain's classes only data, and what adapters give to models, is examined.
 _EXAMINED = ("graphtrain.data.", "graphtrain.adapters.")
 _OPAQUE_MODULES = (
-    "graphtrain.", "torch._", "torch.autograd", "torch.cuda", "torch.fx", "torch.jit", "torch.profiler",
-    "torch.utils.hooks", "torch.utils.tensorboard",
+    "graphtrain.", "torch._", "torch.autograd", "torch.cuda", "torch.distributed", "torch.fx", "torch.jit",
+    "torch.profiler", "torch.utils.hooks", "torch.utils.tensorboard",
 )  # fmt: skip
 # Of the standard library these are data; others are files, processes and connections.
 _DATA_OF_PYTHON = frozenset({"argparse", "builtins", "collections", "configparser", "queue", "types"})

@@ -181,7 +181,7 @@ class SavedObjects:
         """
         for parameter, gradient in self._with_gradients(saved):
             held = parameter.grad
-            if gradient is None or held is None or held.layout is not torch.strided:
+            if gradient is None or type(held) is not torch.Tensor or held.layout is not torch.strided:
                 continue
             is_part = held.untyped_storage().nbytes() > held.numel() * held.element_size()
             if is_part and not torch.allclose(held, gradient.to(held.device), rtol=0, atol=0, equal_nan=True):

@@ -7,7 +7,7 @@ import itertools
 import operator
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -157,7 +157,10 @@ def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim
 
     def write(folder: Path) -> Manifest:
         sharing = Sharing.alone(state, slim.frozen if slim is not None else ())
-        return manifest_of(facts, state, sharing, [], [{"files": write_files(folder, 0, state, sharing, slim)}], slim)
+        report: dict[str, Any] = {"files": write_files(folder, 0, state, sharing, slim)}
+        if state.pieces:
+            report["sums"] = state.sums(0)
+        return manifest_of(facts, state, sharing, [], [report], slim)
 
     return write_folder(path, write, state.given_up)
 
@@ -200,7 +203,11 @@ def reason_of(error: BaseException) -> str:
 
 @uncollected()
 def read_checkpoint(
-    path: Path, manifest: Manifest | None = None, rank: int = 0, world_size: int | None = None
+    path: Path,
+    manifest: Manifest | None = None,
+    rank: int = 0,
+    world_size: int | None = None,
+    mesh: Sequence[int] = (),
 ) -> Checkpoint:
     """Read a checkpoint folder, or the part of it that one of several ranks needs.
 
@@ -208,6 +215,8 @@ def read_checkpoint(
         manifest: its manifest, if already read. Default: it is read.
         rank: the rank whose state is read; that of rank 0 if the checkpoint has no such rank.
         world_size: the number of ranks that resume from it. Default: the number that wrote it.
+        mesh: the shape of the mesh over which their models are sharded. Default: as they were saved; one dimension for
+            another number of ranks.
 
     Raises:
         CheckpointError: any file is missing, torn or altered.
@@ -220,7 +229,12 @@ def read_checkpoint(
         ranks = [*range(saved)]
     else:
         ranks = sorted({0, min(rank, saved - 1)})
-    states = read_state(path, manifest, ranks)
+    if manifest.sharded and world_size is not None:
+        from graphtrain.storage.resharded import read_resharded  # which few checkpoints need
+
+        states = read_resharded(path, manifest, ranks, rank, world_size, tuple(mesh))
+    else:
+        states = read_state(path, manifest, ranks)
     for state in states.values():
         if strange := [name for name, nodes in state.get("progress", {}).items() if not isinstance(nodes, dict)]:
             raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is not a table")

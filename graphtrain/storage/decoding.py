@@ -150,6 +150,10 @@ class Decoder:
             wanted, read = _SINGLE_VALUES[code]
             made = read(_typed(inner, wanted))
             return self._noted(made) if code == Code.BYTEARRAY else made
+        if code == Code.PIECE:
+            from graphtrain.storage.pieces import Piece  # which few checkpoints have
+
+            return self._noted(Piece.of(self._quietly(_typed(inner, list), depth)))
         raise ValueError(f"unknown code {code}")
 
     def unpack_part(self, packed: Packed) -> Any:

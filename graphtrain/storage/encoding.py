@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import msgpack
 import numpy
@@ -32,6 +32,9 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.strides import in_order, is_usual, placement_of, without_repeats
+
+if TYPE_CHECKING:
+    from graphtrain.storage.pieces import Sharding
 
 
 class Code(enum.IntEnum):
@@ -61,6 +64,7 @@ class Code(enum.IntEnum):
     FOUND = 22
     INSTANCE = 23
     PACKED = 24
+    PIECE = 25
 
 
 MOST_DEPTH = 100
@@ -78,10 +82,15 @@ class UnsaveableError(CheckpointError):
 
 @dataclass
 class Tensors:
-    """The tensors of one file, by name."""
+    """The tensors of one file, by name.
+
+    Attributes:
+        pieces: of those that are parts of tensors which are sharded over ranks, by name. None if none is.
+    """
 
     file: str
     named: dict[str, torch.Tensor] = field(default_factory=dict)
+    pieces: dict[str, Sharding] | None = None
 
     def add(self, name: str, tensor: torch.Tensor) -> str:
         """Add a tensor under `name`, or a similar name if that is taken; returns the name."""
@@ -368,6 +377,8 @@ class _Encoder:
         if tensor.grad_fn is not None and self._describer is None:
             raise UnsaveableError(path, "it is a tensor that is part of an autograd graph", "save `tensor.detach()`")
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            if type(tensor).__name__ == "DTensor":
+                return self._piece(tensor, path, name)
             kind = type(tensor)
             reason = f"a {kind.__module__}.{kind.__qualname__} would come back as a plain tensor"
             if torch.nn.parameter.is_lazy(tensor):
@@ -398,6 +409,22 @@ class _Encoder:
         if requires_grad and tensor.grad is not None:
             gradient = self._tensor(tensor.grad, f"{path}.grad", f"{name}/grad")
         return _tag(Code.PLACED, [encoded, where, requires_grad, gradient, type(tensor) is torch.nn.Parameter])
+
+    def _piece(self, tensor: torch.Tensor, path: str, name: str) -> Any:
+        """Encode what this rank has of a sharded tensor, so that the bytes are the same on all ranks."""
+        from graphtrain.storage.pieces import part_of  # which few runs need
+
+        try:
+            local, sharding = part_of(tensor)
+        except ValueError as error:
+            raise UnsaveableError(path, str(error)) from None
+        count = len(self._tensors.named)
+        encoded = self._tensor(local, path, name)
+        if len(self._tensors.named) > count:
+            self._tensors.pieces = self._tensors.pieces or {}
+            self._tensors.pieces[next(reversed(self._tensors.named))] = sharding
+        parts = [list(part) for part in (sharding.shape, sharding.stride, sharding.divided, sharding.mesh)]
+        return _tag(Code.PIECE, [encoded, *parts, tensor.requires_grad])
 
     def _values(self, tensor: torch.Tensor, name: str) -> Any:
         """Encode the values of a tensor, in the order of its dimensions."""

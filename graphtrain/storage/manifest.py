@@ -156,6 +156,8 @@ class Manifest:
         own_drift: True if the changes since `setup` differ between ranks.
         saved_by: node path -> the last checkpoint that it requested; an empty name is this checkpoint.
         returns: how often the run went back to a checkpoint.
+        sharded: of the tensors in a file that are sharded over ranks, a digest of their whole values, which is the same
+            for any number of ranks.
     """
 
     files: Mapping[str, Sequence[Any]] = _field(_table_of(_is_file, is_file_name), {}, required=True)
@@ -195,6 +197,7 @@ class Manifest:
     returns: int = _field(_is_count, 0, omitted=True)
     texts_bytes: int = _field(_is_count, 0, omitted=True)
     nodes_bytes: int = _field(_is_count, 0, omitted=True)
+    sharded: Mapping[str, str] = _field(_table_of(_is_text), {}, omitted=True)
 
     @classmethod
     def of(cls, table: Any) -> Manifest:

@@ -145,7 +145,7 @@ def manifest_of(
     state: StagedState,
     sharing: Sharing,
     summaries: Sequence[Digests],
-    reports: Sequence[Mapping[str, Mapping[str, Any]]],
+    reports: Sequence[Mapping[str, Any]],
     slim: Slim | None = None,
 ) -> Manifest:
     """The manifest of a checkpoint whose files all ranks have written.
@@ -153,7 +153,8 @@ def manifest_of(
     Arguments:
         facts: those of rank 0, and those that are the same on all ranks.
         summaries: of each rank; none if one process has written it.
-        reports: of each rank, the `files` that it has written, and its `own` facts.
+        reports: of each rank, the `files` that it has written, and its `own` facts; for sharded tensors its `sums`, and
+            a weight that is `not_finite`.
         slim: how tensors are divided into files.
     """
     places = {
@@ -174,6 +175,12 @@ def manifest_of(
             own=[dict(report["own"]) for report in reports],
             own_drift=any(_drift(digests) != _drift(summaries[0]) for digests in summaries),
         )
+    if state.pieces:
+        from graphtrain.storage.pieces import digests_of_whole  # which few states need
+
+        named = [facts.not_finite, *(report.get("not_finite", "") for report in reports)]
+        whole = digests_of_whole([report["sums"] for report in reports])
+        facts = replace(facts, sharded=whole, not_finite=next(filter(None, named), ""))
     return replace(
         facts,
         digest=digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest(),
@@ -243,20 +250,29 @@ def read_state(path: Path, manifest: Manifest, ranks: Sequence[int]) -> dict[int
     if missing := sorted(wanted - listed.keys()):
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
     files = read_files(path, {name: listed[name] for name in listed.keys() - others}, _read)
-    return {rank: _joined(path, places, files, rank, sections=None if rank == ranks[0] else OF_RANKS) for rank in ranks}
+    return {
+        rank: joined_state(path, places, files, rank, sections=None if rank == ranks[0] else OF_RANKS) for rank in ranks
+    }
 
 
 def _read(name: str, file: HashedReader) -> Any:
     return read_tensors(file) if name.endswith(TENSOR_SUFFIX) else file.read(file.size)
 
 
-def _joined(
+def joined_state(
     path: Path,
     places: Mapping[str, Mapping[str, str]],
     files: Mapping[str, Any],
     rank: int,
     sections: Collection[str] | None,
 ) -> dict[str, dict[str, Any]]:
+    """The state of a rank, from the contents of the files.
+
+    Arguments:
+        places: file -> tensor -> the file that holds it, where that is another one.
+        files: name -> its tensors, or its bytes.
+        sections: those that are wanted. None: all.
+    """
     elsewhere = {place for listed in places.values() for place in listed.values()}
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     for physical, file in files.items():

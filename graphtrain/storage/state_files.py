@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from threading import Event
 from types import MappingProxyType
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import msgpack
 import torch
@@ -30,6 +30,9 @@ from graphtrain.storage.tensor_files import (
     stage,
     staged_tensors,
 )
+
+if TYPE_CHECKING:
+    from graphtrain.storage.pieces import Sharding
 
 PROGRESS_FILE = "progress.msgpack"
 _MOST_CHARACTERS = 400
@@ -178,6 +181,7 @@ class StagedState:
     Attributes:
         progress: the content of `progress.msgpack`, everything but tensors.
         tensor_files: file -> its content.
+        pieces: file -> the shardings of the tensors in it that are sharded over ranks, by name.
         given_up: once it is set, this does not become a checkpoint.
     """
 
@@ -195,6 +199,10 @@ class StagedState:
         covered = saved.with_sections(essential)
         self.progress = saved.packed
         self.tensor_files: Mapping[str, memoryview] = stage(saved.files, buffers)
+        self.pieces: dict[str, dict[str, Sharding]] = {}
+        for tensors in saved.files:
+            if tensors.pieces:
+                self.pieces[tensors.file] = tensors.pieces
         self.given_up = Event()
         # Most files are hashed once, for checksum and digest alike. The rest is small, and the run will change it, so
         # it is hashed now.
@@ -254,6 +262,16 @@ class StagedState:
     def tensors(self, file: str) -> dict[str, StagedTensor]:
         """The tensors of a file, by name; empty if this rank does not have the file."""
         return staged_tensors(self.tensor_files[file]) if file in self.tensor_files else {}
+
+    def sums(self, rank: int) -> dict[str, dict[str, str]]:
+        """What a rank contributes to the digests of the tensors that are sharded over ranks: file -> name -> sum."""
+        from graphtrain.storage.pieces import sums_of  # which few states have
+
+        def data_of(file: str) -> Callable[[str], tuple[str, memoryview]]:
+            tensors = self.tensors(file)
+            return lambda name: (tensors[name].dtype, tensors[name].data)
+
+        return {file: sums_of(pieces, rank, data_of(file)) for file, pieces in self.pieces.items()}
 
     def leaves(self, files: Collection[str]) -> dict[str, dict[str, str]]:
         """A digest of every tensor of some files: file -> name -> digest."""

@@ -44,7 +44,8 @@ def test_a_run_that_failed(folder: Path, command: Command) -> None:
     assert re.fullmatch(rf"{TIME}  begun on \S+ by process \d+", *told["starts"])
     assert [row.split()[:2] for row in told["last rows of metrics"]] == [["step", "1"], ["step", "2"], ["step", "3"]]
     ran, took = told["last transitions"]
-    assert ran == "since row 3 of metrics ran: log (1)" and took == "since row 3 of metrics took: log -> decide (1)"
+    assert re.fullmatch(r"since row \d of metrics ran: .*log \(1\).*", ran), ran
+    assert re.fullmatch(r"since row \d of metrics took: .*log -> decide \(1\).*", took), took
     assert told["checkpoints"][0] == "newest 000001-step-2, step 2"
     assert told["next"] == [
         "graphtrain replay tiny.py --run-dir r --to '4 batches' --node train_batch --runs 3",

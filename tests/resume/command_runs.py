@@ -95,7 +95,7 @@ class Run:
     def unaccounted(self) -> set[str]:
         """What is in the run directory beyond what its pages name."""
         starts = [json.loads(line) for line in (self.directory / "starts.jsonl").read_text().splitlines()]
-        named = {".lock", METRICS_FILE, "status.json", "starts.jsonl", "checkpoints"}
+        named = {".lock", METRICS_FILE, "nodes.jsonl", "status.json", "starts.jsonl", "checkpoints"}
         named |= {start["origin"]["difference"] for start in starts}  # of the source, which is in no repository
         found = {one.name for one in self.directory.iterdir()} - named
         for path in (self.directory / "checkpoints").iterdir():

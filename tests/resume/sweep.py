@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain import Trainer
-from graphtrain.storage.run_directory import METRICS_FILE
+from graphtrain.storage.run_directory import METRICS_FILE, NODES_FILE
 from tests.forkserver import CONTEXT
 from tests.resume.full_run import full_trainer
 
@@ -70,9 +70,10 @@ def cuts_of(folder: Path, kind: str, workers: int, chosen: Callable[[int], bool]
         (run_dir / "checkpoints").mkdir(parents=True)
         shutil.move(path, run_dir / "checkpoints" / path.name)
         cuts.append(Cut(run_dir, transitions, len(losses)))
-    metrics = (folder / "saved" / METRICS_FILE).read_bytes()
-    for cut in cuts:
-        (cut.run_dir / METRICS_FILE).write_bytes(metrics)  # rows of the lost time after the cut, to be cut back
+    for name in (METRICS_FILE, NODES_FILE):
+        rows = (folder / "saved" / name).read_bytes()
+        for cut in cuts:
+            (cut.run_dir / name).write_bytes(rows)  # rows of the lost time after the cut, to be cut back
     return cuts
 
 

@@ -16,10 +16,10 @@ from graphtrain.errors import CheckpointError, RanksDivergedError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
-from graphtrain.ranks import Ranks
+from graphtrain.ranks import Alone, Ranks
 from graphtrain.resume import equal_ranks, provenance, restore, setup_change
 from graphtrain.resume.environment import RunEnvironment
-from graphtrain.resume.equal_ranks import refuse_models, require_equal, require_equal_weights, require_one_folder
+from graphtrain.resume.equal_ranks import prepare_models, require_equal, require_equal_weights, require_one_folder
 from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, encoded
 from graphtrain.resume.provenance import Provenance, code_changes
 from graphtrain.resume.restore import ResumeOptions, difference_error, repeated
@@ -463,7 +463,10 @@ def test_all_ranks_see_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_models_that_ranks_cannot_train_are_refused() -> None:
-    refuse_models({"net": module_of(1.0), "other": 3})
+    alone = Agreement(Alone(), Requests())
+    prepare_models(alone, {"net": module_of(1.0), "other": 3})
+    assert not alone.sharded
+    former = type("FullyShardedDataParallel", (torch.nn.Module,), {})()
     for resources, message in (
         (
             {"net": torch.nn.Sequential(torch.nn.LazyLinear(1))},
@@ -476,7 +479,13 @@ def test_models_that_ranks_cannot_train_are_refused() -> None:
             "that a resume cannot repeat\n"
             "  hint: supply the plain model: gradients are exchanged at the node `exchange`, once a window",
         ),
+        (
+            {"net": torch.nn.Sequential(former)},
+            "`net` is wrapped in FullyShardedDataParallel, whose state no other number of ranks can read\n"
+            "  hint: in a setup(run), write `for layer in model.layers: fully_shard(layer, mesh=run.mesh)` and then "
+            "`fully_shard(model, mesh=run.mesh)`, from torch.distributed.fsdp",
+        ),
     ):
         with pytest.raises(UsageError) as refused:
-            refuse_models(resources)
+            prepare_models(alone, resources)
         assert str(refused.value) == message

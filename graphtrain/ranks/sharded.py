@@ -1,0 +1,160 @@
+"""Models that are sharded over ranks by `torch.distributed.fsdp.fully_shard`: their tensors, which are DTensors.
+
+Imported only where there are such tensors.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore  # which torch.distributed does not mark as exported
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+
+from graphtrain.errors import UsageError
+
+_DIMENSIONS = ("replicas", "shards")
+
+
+def is_sharded(value: Any) -> bool:
+    """True for a tensor of which this rank holds a part.
+
+    >>> is_sharded(torch.zeros(2))
+    False
+    """
+    return isinstance(value, DTensor)
+
+
+def local_of(tensor: Any) -> torch.Tensor:
+    """The part of this rank, which shares its memory."""
+    local: torch.Tensor = tensor.detach().to_local()
+    return local
+
+
+def divided_of(tensor: Any) -> tuple[int | None, ...]:
+    """For each dimension of the mesh, the dimension of the tensor that is divided along it; None for replicas.
+
+    Raises:
+        ValueError: it is divided in another way.
+    """
+    divided: list[int | None] = []
+    for placement in tensor.placements:
+        if type(placement) not in (Shard, Replicate):
+            raise ValueError(f"it is divided among ranks as {placement}; of a sharded tensor only Shard is known")
+        divided.append(placement.dim if isinstance(placement, Shard) else None)
+    return tuple(divided)
+
+
+def mesh_shape(tensor: Any) -> tuple[int, ...]:
+    """The shape of the mesh over which a tensor is divided."""
+    return tuple(tensor.device_mesh.shape)
+
+
+def whole_of_part(
+    values: torch.Tensor, like: Any, shape: Sequence[int], stride: Sequence[int], divided: Sequence[int | None]
+) -> torch.Tensor:
+    """A sharded tensor of which this rank has these values.
+
+    Arguments:
+        like: a sharded tensor, on whose mesh it is.
+        shape, stride: of the whole.
+        divided: as `divided_of` has it.
+    """
+    placements: list[Placement] = [Replicate() if dimension is None else Shard(dimension) for dimension in divided]
+    mesh: DeviceMesh = like.device_mesh
+    local = values.to(like.to_local().device)
+    whole: torch.Tensor = DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(stride)
+    )
+    return whole
+
+
+def refuse_meshes(name: str, tensor: Any, world_size: int) -> None:
+    """Raise for a sharded tensor that is not divided over all ranks in their order.
+
+    Raises:
+        UsageError: by its name.
+    """
+    ranks = tensor.device_mesh.mesh.flatten().tolist()
+    if ranks != [*range(world_size)]:
+        raise UsageError(
+            f"`{name}` is sharded over the ranks {ranks} of {world_size}",
+            "shard it over all of them: fully_shard(module, mesh=run.mesh), in a setup(run)",
+        )
+    try:
+        divided_of(tensor)
+    except ValueError as error:
+        raise UsageError(f"`{name}`: {error}", "shard it by fully_shard(module, mesh=run.mesh) alone") from None
+
+
+def sum_gradients(module: torch.nn.Module) -> None:
+    """Let every backward pass add up the gradients of all ranks: the loss is divided by the window of all of them."""
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.set_gradient_divide_factor(1.0)
+            # By a sum and no other operation, which not every backend has.
+            part.set_force_sum_reduction_for_comms(True)
+
+
+def reshard(module: torch.nn.Module) -> None:
+    """Let the parameters of a module be the sharded ones: a forward pass without a backward pass leaves some whole."""
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
+
+
+def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tensor:
+    """The norm of each tensor, by those of the parts of all ranks, which they gather in one call for each mesh.
+
+    Plain tensors, which every rank has as a whole, may be among them. All ranks get the same bits.
+
+    Arguments:
+        norm_type: the order of the norm; inf takes the largest absolute value.
+    """
+    with torch.no_grad():
+        locals_of = [local_of(tensor) if is_sharded(tensor) else tensor.detach() for tensor in tensors]
+        device = locals_of[0].device
+        norms = torch.stack([_norm(local, norm_type).to(device) for local in locals_of])
+        groups: dict[tuple[Any, int], list[int]] = {}
+        for number, tensor in enumerate(tensors):
+            if isinstance(tensor, DTensor):
+                for dimension, divided in enumerate(divided_of(tensor)):
+                    if divided is not None:
+                        groups.setdefault((tensor.device_mesh, dimension), []).append(number)
+        for (mesh, dimension), numbers in groups.items():
+            passed = norms[numbers]
+            gathered = passed.new_empty(mesh.size(dimension) * len(passed))
+            dist.all_gather_single(gathered, passed, group=mesh.get_group(dimension))
+            norms[numbers] = torch.linalg.vector_norm(gathered.view(-1, len(passed)), norm_type, dim=0)
+    return norms
+
+
+def _norm(local: torch.Tensor, norm_type: float) -> torch.Tensor:
+    if not local.numel():
+        return local.new_zeros(())
+    norm: torch.Tensor = torch.linalg.vector_norm(local, norm_type)
+    return norm
+
+
+def mesh_of_process(device_type: str, shape: Sequence[int]) -> DeviceMesh:
+    """The mesh of a single process, which is a group of its own then."""
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+        atexit.register(_leave, os.getpid())
+    return mesh_of_group(device_type, shape)
+
+
+def mesh_of_group(device_type: str, shape: Sequence[int]) -> DeviceMesh:
+    """A mesh over all ranks, whose group exists."""
+    return init_device_mesh(device_type, tuple(shape), mesh_dim_names=_DIMENSIONS[-len(shape) :])
+
+
+def _leave(process: int) -> None:
+    if os.getpid() == process and dist.is_initialized():
+        dist.destroy_process_group()

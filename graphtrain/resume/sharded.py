@@ -1,0 +1,86 @@
+"""The pieces of a checkpoint as tensors of the sharded models of this run, and what all ranks have read, compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.names import quoted
+from graphtrain.program.agreement import Agreement
+from graphtrain.ranks.sharded import is_sharded, whole_of_part
+from graphtrain.state.contents import replaced
+from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.encoding import TYPES
+from graphtrain.storage.pieces import Piece, digests_of_whole, part_of, sums_of
+from graphtrain.storage.state_files import split
+
+
+def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module]) -> Checkpoint:
+    """A checkpoint whose pieces are sharded tensors on the mesh of these modules; plain ones if none is sharded.
+
+    Raises:
+        UsageError: no module is sharded, and there are several ranks.
+    """
+    like = next((each for module in modules for each in module.parameters() if is_sharded(each)), None)
+
+    def assemble(part: Any, _keys: Any) -> Any:
+        if not isinstance(part, Piece):
+            return part
+        sharding = part.sharding
+        if like is not None:
+            tensor = whole_of_part(part.values, like, sharding.shape, sharding.stride, sharding.divided)
+        elif math.prod(sharding.mesh) == 1:
+            tensor = part.values
+        else:
+            raise UsageError(
+                f"{checkpoint.path}: its models are sharded over ranks, and those of `setup` are not",
+                "shard them again: fully_shard(module, mesh=run.mesh), in a setup(run); or resume with one process",
+            )
+        return tensor.requires_grad_(part.requires_grad)
+
+    sections = {
+        name: {key: replaced(part, assemble) for key, part in section.items()}
+        for name, section in checkpoint.sections.items()
+    }
+    return replace(checkpoint, sections=sections)
+
+
+def as_sharded(saved: Mapping[str, Any], module: torch.nn.Module, rank: int) -> dict[str, Any]:
+    """Whole weights, by name, of which those that are sharded in a module are this rank's parts."""
+    parts = dict(saved)
+    for name, target in module.state_dict().items():
+        values = saved.get(name)
+        if is_sharded(target) and isinstance(values, torch.Tensor) and values.shape == target.shape:
+            _, sharding = part_of(target)
+            part = values[tuple(slice(start, end) for start, end in sharding.box(rank))].to(target.dtype)
+            parts[name] = whole_of_part(part, target, sharding.shape, sharding.stride, sharding.divided)
+    return parts
+
+
+def expect_whole(checkpoint: Checkpoint, agreement: Agreement) -> None:
+    """Raise unless all ranks together have read the values that were saved, each its pieces.
+
+    Raises:
+        CheckpointError: they have not; raised on all ranks.
+    """
+    own: dict[str, dict[str, str]] = {}
+    for tensors in split(checkpoint.sections).files:
+        if tensors.pieces:
+            staged = {name: tensors.named[name] for name in tensors.pieces}
+            own[tensors.file] = sums_of(tensors.pieces, agreement.rank, lambda name, of=staged: _bytes_of(of[name]))  # type: ignore[misc]
+    found, saved = digests_of_whole(agreement.gather(own)), checkpoint.manifest.sharded
+    if wrong := [file for file in saved if found.get(file) != saved[file]]:
+        raise CheckpointError(
+            f"{checkpoint.path}: what the ranks have read of {quoted(wrong)} together is not what was saved",
+            "resume from an earlier checkpoint, or with the number of processes that saved it",
+        )
+
+
+def _bytes_of(tensor: torch.Tensor) -> tuple[str, memoryview]:
+    host = tensor.detach().cpu().contiguous().reshape(-1)
+    return TYPES[tensor.dtype], memoryview(host.view(torch.uint8).numpy().data)

@@ -1,0 +1,345 @@
+"""A model that is sharded over ranks, trained by a graph and by a loop by hand; called in processes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from graphtrain import Graph, Loader, PlannedRun, Trainer
+from graphtrain.errors import GraphtrainError
+from graphtrain.ranks import current_ranks
+from graphtrain.storage.manifest import read_manifest
+
+WIDTH, BATCH, SAMPLES = 33, 4, 66
+Edit = Callable[[Graph], Graph]
+Parameters = dict[str, Any]
+FIT = Graph.load("fit").set("clip", max_norm=0.5).set("validate", every="never").set("checkpoint", every="never")
+
+
+class Block(torch.nn.Module):
+    """A layer with a buffer that counts, dropout, and 33 rows, which no number of ranks divides."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.drop = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Dropout(0.2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.calls += inputs.detach().float().abs().mean().to(self.calls)
+        return inputs + self.drop(torch.tanh(self.linear(inputs)))
+
+
+class Tied(torch.nn.Module):
+    """An embedding whose weights are those of the output, a frozen layer, and two blocks between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(WIDTH, WIDTH)
+        self.layers = torch.nn.ModuleList([Block(), Block()])
+        self.frozen = torch.nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        self.output = torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        self.output.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.embedding(tokens)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        logits: torch.Tensor = self.output(torch.tanh(self.frozen(hidden)))
+        return logits
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and how."""
+
+    every: int = 1
+    dtype: torch.dtype = torch.float32
+    mixed: bool = False
+    dropout: float = 0.2
+    samples: int = SAMPLES
+    epochs: int = 2
+    foreach: bool = True
+    clip: float = 0.5
+    shards: bool = True
+    replicas: int = 1
+    average: bool = False
+
+
+def sharded_model(case: Case) -> Tied:
+    """The model, from a seed that does not depend on the ranks."""
+    torch.manual_seed(3)
+    torch.set_num_threads(1)
+    model = Tied().to(case.dtype)
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.p = case.dropout
+    if not case.shards:
+        return model
+    run = PlannedRun(FIT)
+    if case.replicas > 1:
+        run.mesh_shape = (case.replicas, run.world_size // case.replicas)
+    mesh = run.mesh
+    policy = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)} if case.mixed else {}
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh, **policy)
+    fully_shard(model, mesh=mesh, **policy)
+    return model
+
+
+def loss_of(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    logits = model(batch[:, :-1])
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).double(), batch[:, 1:].flatten())
+
+
+def tokens(samples: int) -> torch.Tensor:
+    return torch.randint(WIDTH, (samples, 6), generator=torch.Generator().manual_seed(1))
+
+
+def parts_of(case: Case) -> dict[str, Any]:
+    model = sharded_model(case)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parts = {
+        "model": model,
+        "optimizer": torch.optim.AdamW(trained, lr=0.01, foreach=case.foreach),
+        "train_data": Loader(tokens(case.samples), batch_size=BATCH, shuffle=True, seed=5),
+        "val_data": Loader(tokens(10), batch_size=BATCH),
+        "training_step": loss_of,
+    }
+    return parts | ({"average": sharded_model(case).requires_grad_(False)} if case.average else {})
+
+
+def same(graph: Graph) -> Graph:
+    return graph
+
+
+def trainer_of(case: Case, edit: Edit = same, **options: Any) -> Trainer:
+    graph = FIT.set("accumulate", every=case.every).set("clip", max_norm=case.clip)
+    graph = edit(graph.set("finish", after=f"{case.epochs} epochs"))
+    parts = parts_of(case)
+    torch.manual_seed(7 + current_ranks().rank)
+    given = {"seed": None, "display": None, "notify": lambda line: None, **parts, **options}
+    return Trainer(graph, **given)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor, on every rank."""
+    values: torch.Tensor = tensor.detach().full_tensor() if hasattr(tensor, "full_tensor") else tensor.detach()
+    return values.clone()
+
+
+def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: whole(tensor) for name, tensor in model.state_dict().items()}
+
+
+def digest(tensors: dict[str, torch.Tensor]) -> str:
+    found = hashlib.sha256()
+    for name, tensor in tensors.items():
+        found.update(name.encode() + tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def by_hand(case: Case) -> dict[str, torch.Tensor]:
+    """The same by a loop with `fully_shard`: rounds of one micro-batch of each rank; one without has a loss of zero."""
+    parts = parts_of(case)
+    model, optimizer = parts["model"], parts["optimizer"]
+    ranks = current_ranks()
+    torch.manual_seed(7 + ranks.rank)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    size = case.every * ranks.world_size
+    for epoch in range(case.epochs):
+        batches = list(parts["train_data"].batches(epoch))
+        for start in range(0, len(batches), size):
+            window = batches[start : start + size]
+            for first in range(0, len(window), ranks.world_size):
+                round_of = window[first : first + ranks.world_size]
+                if ranks.rank < len(round_of):
+                    (loss_of(model, round_of[ranks.rank]) / size).backward()
+                    continue
+                with without_trace(model):
+                    loss = loss_of(model, round_of[0])
+                    torch.where(torch.tensor(False), loss, torch.zeros_like(loss)).backward()
+            clip(model, case.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            share_buffers(model)
+    return weights(model)
+
+
+def clip(model: torch.nn.Module, max_norm: float) -> None:
+    """Clip by the norm of all gradients: the norm of the norms of the parts, in the order of the shards."""
+    gradients: list[Any] = [each.grad for each in model.parameters() if each.grad is not None]
+    mesh = gradients[0].device_mesh
+    norms = torch.stack([torch.linalg.vector_norm(gradient.to_local()) for gradient in gradients])
+    of_shards = [torch.empty_like(norms) for _ in range(mesh.size(mesh.ndim - 1))]
+    torch.distributed.all_gather(of_shards, norms, group=mesh.get_group(mesh.ndim - 1))
+    total = torch.linalg.vector_norm(torch.linalg.vector_norm(torch.stack(of_shards), dim=0))
+    for gradient in gradients:
+        gradient.to_local().mul_(torch.clamp(max_norm / (total + 1e-6), max=1.0))
+
+
+@contextmanager
+def without_trace(model: torch.nn.Module) -> Iterator[None]:
+    state, buffers = torch.get_rng_state(), [buffer.clone() for buffer in model.buffers()]
+    yield
+    torch.set_rng_state(state)
+    for buffer, before in zip(model.buffers(), buffers, strict=True):
+        buffer.copy_(before)
+
+
+def share_buffers(model: torch.nn.Module) -> None:
+    if current_ranks().world_size > 1:
+        for buffer in model.buffers():
+            torch.distributed.broadcast(buffer, 0)
+
+
+def both(cases: list[Case]) -> list[tuple[str, str, dict[str, float]]]:
+    """What the graph and the loop by hand have come to, and where they differ most."""
+    results = []
+    for case in cases:
+        trainer = trainer_of(case)
+        trainer.run()
+        graph, hand = weights(trainer.resources["model"]), by_hand(case)
+        apart = {name: float((graph[name].double() - hand[name].double()).abs().max()) for name in hand}
+        results.append((digest(graph), digest(hand), {name: value for name, value in apart.items() if value}))
+    return results
+
+
+def state_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """Weights, gradients and the state of the optimizer, all of each."""
+    model, optimizer = trainer.resources["model"], trainer.resources["optimizer"]
+    gradients = {f"{name}.grad": whole(each.grad) for name, each in model.named_parameters() if each.grad is not None}
+    states = {
+        f"{number}.{name}": whole(value)
+        for number, state in enumerate(optimizer.state.values())
+        for name, value in state.items()
+    }
+    return weights(model) | gradients | states
+
+
+def cut_everywhere(case: Case, folder: Path, positions: range, edit: Edit = same) -> list[tuple[int, str]]:
+    """The transitions after which a stop and a resume lead elsewhere than the run that was not cut, and where."""
+    run = trainer_of(case, edit)
+    run.run()
+    expected, wrong = (run.digest(), digest(state_of(run))), []
+    for number in positions:
+        first = trainer_of(case, edit, run_dir=folder / f"{number}")
+        place = first.advance(number)
+        before = first.digest()
+        first.save()
+        again = trainer_of(case, edit, run_dir=folder / f"{number}")
+        again.advance(0)
+        if again.digest() != before or again.position != place:
+            wrong.append((number, f"resumed at {again.position} instead of {place}"))
+            continue
+        again.run()
+        if (again.digest(), digest(state_of(again))) != expected:
+            wrong.append((number, place))
+    return wrong
+
+
+def transitions_of(case: Case, edit: Edit = same) -> int:
+    run, number = trainer_of(case, edit), 0
+    while run.position != "end":
+        run.advance()
+        number += 1
+    return number
+
+
+@dataclass
+class Leg:
+    """What a run has come to on one number of ranks.
+
+    Attributes:
+        sharded: the digests of whole values that its checkpoint has.
+        count: the micro-batches in the open window.
+        parameters: all of each.
+    """
+
+    sharded: dict[str, str]
+    count: int
+    parameters: Parameters
+
+
+def parameters(trainer: Trainer, name: str = "model") -> Parameters:
+    """All of each parameter, as numbers: a tensor needs the process that sends it."""
+    model = trainer.resources[name]
+    names = {name for name, _ in model.named_parameters()}
+    return {name: tensor.tolist() for name, tensor in weights(model).items() if name in names}
+
+
+def leg(case: Case, folder: Path, steps: int | None) -> Leg:
+    """Train on, to an open window after so many steps, and save there; or to the end."""
+    trainer = trainer_of(case, run_dir=folder)
+    if steps is None:
+        trainer.run()
+    else:
+        trainer.advance(0)
+        while not (
+            trainer.position == "next_batch" and is_open(trainer) and trainer.progress["step"]["steps"] >= steps
+        ):
+            trainer.advance()
+        trainer.save()
+    manifest = read_manifest(max((folder / "checkpoints").glob("*-step-*")))
+    return Leg(dict(manifest.sharded), trainer.progress["accumulate"]["count"], parameters(trainer))
+
+
+def is_open(trainer: Trainer) -> bool:
+    fields = trainer.progress["accumulate"]
+    return 0 < fields["count"] < fields["window"]
+
+
+def enter(case: Case, folder: Path) -> dict[str, str]:
+    """Resume, and save at once: the digests of whole values of what was loaded."""
+    trainer = trainer_of(case, run_dir=folder)
+    trainer.advance(0)
+    trainer.save()
+    return dict(read_manifest(max((folder / "checkpoints").glob("*-step-*"))).sharded)
+
+
+def trained(case: Case, edit: Edit = same) -> tuple[Parameters, list[dict[str, float]]]:
+    trainer = trainer_of(case, edit)
+    trainer.run()
+    return parameters(trainer, "average" if case.average else "model"), [dict(row) for row in trainer.metrics]
+
+
+def refusal(case: Case, edit: Edit = same) -> str:
+    """The error that a run ends with; empty for none."""
+    try:
+        trainer_of(case, edit).run()
+    except GraphtrainError as error:
+        return error.message
+    return ""
+
+
+def failing(kind: str) -> str:
+    """What rank 0 is told when rank 1 raises within a forward pass, or is killed there."""
+    calls = []
+
+    def failing_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        if current_ranks().rank == 1 and len(calls) == 3:
+            if kind == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("a bad batch")
+        return loss_of(model, batch)
+
+    try:
+        trainer_of(Case(), training_step=failing_loss).run()
+    except (GraphtrainError, ValueError) as error:
+        return str(error)
+    return ""

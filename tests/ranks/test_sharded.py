@@ -1,0 +1,216 @@
+"""Models that `fully_shard` has sharded: as by a loop by hand, cut anywhere, on any number of ranks."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from graphtrain import Graph
+from graphtrain.command.weights import export_weights
+from graphtrain.errors import CheckpointError
+from graphtrain.storage.pieces import Piece, Sharding, digests_of_whole, sums_of
+from graphtrain.storage.resharded import _Cut
+from tests.ranks import sharded
+from tests.ranks.processes import run_processes
+from tests.ranks.sharded import Case
+
+# ---- boxes and sums, without processes
+
+
+def piece(whole: torch.Tensor, sharding: Sharding, rank: int) -> Piece:
+    return Piece(whole[tuple(slice(*ends) for ends in sharding.box(rank))].clone(), sharding)
+
+
+@pytest.mark.parametrize(("rows", "ranks", "dimension"), [(33, 2, 0), (33, 4, 0), (2, 4, 0), (0, 3, 0), (7, 3, 1)])
+def test_the_boxes_of_ranks_are_the_chunks_of_torch(rows: int, ranks: int, dimension: int) -> None:
+    whole = torch.arange(float(rows * 5)).view(rows, 5) if not dimension else torch.arange(rows * 5.0).view(5, rows)
+    held = Sharding(tuple(whole.shape), tuple(whole.stride()), (dimension,), (ranks,))
+    chunks = list(torch.chunk(whole, ranks, dimension))
+    empty = whole.narrow(dimension, 0, 0)
+    for rank, chunk in itertools.zip_longest(range(ranks), chunks, fillvalue=empty):
+        assert torch.equal(piece(whole, held, int(rank)).values, torch.as_tensor(chunk)), rank
+
+
+@pytest.mark.parametrize("dimension", [0, 1, None])
+def test_the_digest_of_whole_values_is_the_same_for_every_number_of_ranks(dimension: int | None) -> None:
+    whole = torch.randn(7, 5)
+
+    def digest(values: torch.Tensor, mesh: tuple[int, ...]) -> dict[str, str]:
+        held = Sharding((7, 5), (5, 1), (None,) * (len(mesh) - 1) + (dimension,), mesh)
+        count = mesh[0] if len(mesh) == 1 else mesh[0] * mesh[1]
+        of_ranks = []
+        for rank in range(count):
+            data = piece(values, held, rank).values.contiguous().reshape(-1).view(torch.uint8).numpy().data
+            of_ranks.append({"model": sums_of({"weight": held}, rank, lambda name, data=data: ("F32", data))})  # type: ignore[misc]
+        return digests_of_whole(of_ranks)
+
+    meshes = [(1,), (2,), (3,), (8,), (2, 3)]
+    assert len({str(digest(whole, mesh)) for mesh in meshes}) == 1
+    swapped = whole[[1, 0, 2, 3, 4, 5, 6]]
+    assert digest(swapped, (2,)) != digest(whole, (2,))
+
+
+@pytest.mark.parametrize(("before", "now"), [((2,), (3,)), ((4,), (1,)), ((1,), (3,)), ((2, 2), (3,)), ((3,), (2, 2))])
+def test_pieces_are_cut_for_another_mesh(tmp_path: Path, before: tuple[int, ...], now: tuple[int, ...]) -> None:
+    whole = {"weight": torch.randn(33, 4), "bias": torch.randn(3)}
+    size = int(torch.tensor(before).prod())
+
+    def state(rank: int) -> dict[str, Any]:
+        divided = (None,) * (len(before) - 1) + (0,)
+        shardings = {name: Sharding(tuple(each.shape), each.stride(), divided, before) for name, each in whole.items()}
+        return {"resources": {"model": {name: piece(whole[name], held, rank) for name, held in shardings.items()}}}
+
+    for rank in range(int(torch.tensor(now).prod())):
+        base, needed = state(0), 0
+        cut = _Cut(tmp_path, base, rank, now)
+        for saved in range(size):
+            if cut.needs(saved):
+                cut.take(state(saved), saved)
+                needed += 1
+        cut.put(base)
+        for name, got in base["resources"]["model"].items():
+            assert torch.equal(got.values, piece(whole[name], got.sharding, rank).values)
+        assert needed <= size
+    cut = _Cut(tmp_path, state(0), 0, (1,))
+    cut.take(state(0), 0)
+    if size > 1:
+        with pytest.raises(CheckpointError, match=r"model\.weight.*of 132 elements of rank 0 are there"):
+            cut.put(state(0))
+
+
+# ---- processes
+
+
+EXACT = Case(every=2, dtype=torch.float64, dropout=0.0)
+
+CASES = [Case(), Case(every=3), Case(every=3, mixed=True), Case(mixed=True, foreach=False)]
+
+
+@pytest.mark.full
+def test_two_ranks_equal_a_loop_by_hand() -> None:
+    for results in run_processes(2, sharded.both, CASES):
+        for case, (graph, hand, apart) in zip(CASES, results, strict=True):
+            assert graph == hand, (case, apart)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_more_ranks_equal_a_loop_by_hand(ranks: int) -> None:
+    cases = [*CASES, *([Case(every=3, replicas=2)] if ranks == 4 else [])]
+    for results in run_processes(ranks, sharded.both, cases):
+        for case, (graph, hand, apart) in zip(cases, results, strict=True):
+            assert graph == hand, (case, apart)
+
+
+def validated(graph: Graph) -> Graph:
+    return graph.set("validate", every="1 epochs").set("log", every="1 steps")
+
+
+def averaged(graph: Graph) -> Graph:
+    return validated(graph).overlay("ema")
+
+
+def clipped(graph: Graph) -> Graph:
+    graph = graph.overlay("clip_value").set("clip_value", max_value=0.01)
+    return graph.overlay("gradient_norm").set("gradient_norm", per_parameter=True).set("log", every="1 steps")
+
+
+def adaptive(graph: Graph) -> Graph:
+    return graph.overlay("clip_adaptive").set("clip_adaptive", max_ratio=0.1).overlay("check_finite")
+
+
+CHANGES = [(EXACT, validated), (replace(EXACT, average=True), averaged), (EXACT, clipped), (EXACT, adaptive)]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("case", "edit"), CHANGES)
+def test_two_ranks_train_as_one_process(case: Case, edit: sharded.Edit) -> None:
+    ((weights, metrics),) = run_processes(1, sharded.trained, replace(case, every=4, shards=False), edit)
+    for got, rows in run_processes(2, sharded.trained, case, edit):
+        assert_close(got, weights)
+        assert [row.keys() for row in rows] == [row.keys() for row in metrics]
+        for row, expected in zip(rows, metrics, strict=True):
+            assert row == pytest.approx(expected, rel=1e-9)
+
+
+def assert_close(got: sharded.Parameters, expected: sharded.Parameters) -> None:
+    assert got.keys() == expected.keys()
+    for name, values in expected.items():
+        wanted = torch.tensor(values, dtype=torch.float64)
+        assert torch.allclose(torch.tensor(got[name], dtype=torch.float64), wanted, rtol=0, atol=1e-12), name
+
+
+SHORT = Case(every=2, samples=28, epochs=1)
+
+
+@pytest.mark.full
+def test_a_cut_in_a_window_leads_to_the_same_bits(tmp_path: Path) -> None:
+    for wrong in run_processes(2, sharded.cut_everywhere, SHORT, tmp_path, range(2, 24, 5)):
+        assert not wrong
+
+
+BATCHES_OF_TWO_WINDOWS = {2: 7, 4: 13}  # the second one is short
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_cut_leads_to_the_same_bits(tmp_path: Path, ranks: int) -> None:
+    case = Case(every=2, samples=4 * BATCHES_OF_TWO_WINDOWS[ranks], epochs=1)
+    count = run_processes(ranks, sharded.transitions_of, case, validated)[0]
+    for first in range(1, count, 8):
+        positions = range(first, min(first + 8, count))
+        for wrong in run_processes(ranks, sharded.cut_everywhere, case, tmp_path, positions, validated):
+            assert not wrong
+
+
+@pytest.mark.full
+def test_the_number_of_ranks_may_change_in_a_window(tmp_path: Path) -> None:
+    case = Case(every=3, dtype=torch.float64, dropout=0.0, samples=78)
+    (alone,) = run_processes(1, sharded.trained, replace(case, every=6, shards=False))
+    for steps, ranks in enumerate((2, 4, 1), 1):
+        legs = run_processes(ranks, sharded.leg, case, tmp_path, steps)
+        saved = legs[0].sharded
+        assert 0 < legs[0].count < 6, ranks
+        assert {"model", "optimizer", "gradients"} <= saved.keys()
+    for loaded in run_processes(3, sharded.enter, case, tmp_path):
+        assert loaded == saved
+    for last in run_processes(3, sharded.leg, case, tmp_path, None):
+        assert_close(last.parameters, alone[0])
+
+
+def sam(graph: Graph) -> Graph:
+    return graph.overlay("sam")
+
+
+@pytest.mark.full
+def test_a_kind_that_runs_backward_in_its_own_way_is_refused() -> None:
+    for message in run_processes(2, sharded.refusal, Case(), sam):
+        assert message.startswith("`train_batch` runs backward over a sharded model, and its kind `sam_batch`")
+
+
+@pytest.mark.full
+def test_a_rank_that_fails_within_a_forward_pass_is_named() -> None:
+    first, _ = run_processes(2, sharded.failing, "raises")
+    assert first.startswith("rank 1 failed in `train_batch` at step 2"), first
+    assert "ValueError: a bad batch" in first
+
+
+@pytest.mark.full
+def test_an_export_has_whole_tensors_in_shards(tmp_path: Path) -> None:
+    expected = run_processes(2, sharded.leg, SHORT, tmp_path / "run", None)[0].parameters
+    export_weights(tmp_path / "run", tmp_path / "one.safetensors", None, print)
+    export_weights(tmp_path / "run", tmp_path / "many.safetensors", None, print, 5e-6)
+    one = safetensors.torch.load_file(tmp_path / "one.safetensors")
+    parts = sorted(tmp_path.glob("many-*.safetensors"))
+    many = {name: each for part in parts for name, each in safetensors.torch.load_file(part).items()}
+    assert len(parts) > 1
+    assert (tmp_path / "many.safetensors.index.json").is_file()
+    assert one.keys() == many.keys()
+    for name, values in expected.items():
+        assert one[name].tolist() == many[name].tolist() == values, name
