@@ -67,13 +67,12 @@ class RunOptions:
     """The options of a run, which are those of the command line: this is their help.
 
     Options:
-        graph: A graph by name, a TOML file or another script; saved: that of the resumed checkpoint. Default: that of
-            the script, else fit.
+        graph: A graph by name, a TOML file or another script; saved: the checkpoint's. Default: the script's, else fit.
         overlay: Add an overlay, as in ema, or a TOML file. Repeatable.
         run_dir: The run is written here, or resumed from here. Default: a new folder in runs.
         config (FILE): Take settings from a TOML file as well.
         resume (WHAT): auto, never, best, newest, or a path.
-        fork (RUN): Begin from a checkpoint of another run, in a new one.
+        fork (RUN): Begin a new run from a checkpoint of another.
         init (NAME=FILE): Load weights, as in model=w.safetensors. Repeatable.
         rename (OLD=NEW): The node OLD of the saved graph is NEW now. Repeatable.
         from_setup (NAMES): When resuming, take these from setup: optimizer.lr,...
@@ -90,7 +89,7 @@ class RunOptions:
         show (NAMES): Display only loss,val/loss,...
         tensorboard: Log to TensorBoard too.
         no_times: Do not count and time nodes (nodes.jsonl).
-        report: At the end write a page about the run (report.html).
+        report: Write a page about the run (report.html).
         csv: Write metrics.csv too, one row for each step.
         wandb: Log to Weights and Biases too.
         mlflow: Log to MLflow too.

@@ -400,21 +400,17 @@ class RunFiles:
             self._store.resumed_from(checkpoint.path if checkpoint is not None and is_own else None, retention)
             rows.extend(self._metrics.cut(manifest.metrics_bytes))
             self._texts.cut(manifest.texts_bytes)
-            self._cut_counts(manifest.nodes_bytes)
+            try:
+                self._nodes.cut(manifest.nodes_bytes)
+            except UsageError:  # nothing depends on them
+                self._nodes.cut(0)
+                self._notify(f"{self.folder / NODES_FILE} is not what it was: nodes are counted from here on")
             return manifest.run or uuid.uuid4().hex
 
         self._run = self._lead(cut_back)
         if checkpoint is not None:
             self._note_latest(checkpoint.path, checkpoint.manifest)
         return rows if self.writes else self._metrics.first_rows(manifest.metrics_bytes)
-
-    def _cut_counts(self, length: int) -> None:
-        """Nothing depends on the counts: where they were lost, they begin anew, and the run goes on."""
-        try:
-            self._nodes.cut(length)
-        except UsageError:
-            self._nodes.cut(0)
-            self._notify(f"{self.folder / NODES_FILE} is not what it was: the runs of nodes are counted from here on")
 
     def started(self, start: Mapping[str, Any], texts: Mapping[str, str]) -> None:
         """Add a line to the list of starts.

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Trainer
+from graphtrain.program.bind import ProgramNode
 from graphtrain.program.stopwatch import NodeTimes, Stopwatch
 from tests.program.test_bind import bound
 
@@ -209,25 +210,30 @@ def test_visits_that_fetch_data_are_timed_where_no_activity_is_around_them() -> 
 def test_the_times_of_nodes_are_estimated_from_some_visits() -> None:
     program, clock = bound(Graph.load("fit")), Clock()
     times = NodeTimes(clock)
+    took, counts = {"next_batch": 2.0, "step": 1.0}, [0] * len(program.nodes)
 
-    def visit(seconds: float) -> Callable[[], int]:
-        def spend() -> int:
-            clock.time += seconds
+    def transition(node: ProgramNode) -> Callable[[], int]:
+        def visit() -> int:
+            clock.time += took[node.path]
+            counts[node.index] += 1
             return 7
 
-        return spend
+        return visit
 
-    fetch = times.wrap(program.by_path["next_batch"], visit(2))
-    step = times.wrap(program.by_path["step"], visit(1))
-    times.wrap(program.by_path["clip"], visit(9))
-    assert (fetch(), step()) == (7, 7) and times.seconds() == {}, "the first visits are not timed"
-    fetch(), step()
+    counters = [[node.index] for node in program.nodes]
+    table = times.over(program.nodes, [*map(transition, program.nodes)], counters, counts)
+
+    def run(*paths: str) -> list[int]:
+        return [table[program.by_path[path].index]() for path in paths]
+
+    assert run("next_batch", "step") == [7, 7] and times.seconds() == {}, "the first visits are not timed"
+    run("next_batch", "step")
     assert times.seconds() == {"next_batch": 4.0, "step": 2.0}
     for _ in range(127):
-        fetch()
-    slow = times.wrap(program.by_path["step"], visit(7))
-    slow()  # between other batches
-    assert times.seconds() == {"next_batch": 2.0 * 129, "step": 3.0}
-    fetch()
-    slow()  # the 130th batch is timed, and what follows it
-    assert times.seconds() == {"next_batch": 2.0 * 130, "step": 4.0 * 4}
+        run("next_batch")
+    run("step")
+    took["step"] = 7.0
+    run("step")  # between other batches
+    assert times.seconds() == {"next_batch": 2.0 * 129, "step": 4.0}
+    run("next_batch", "step")  # the 130th batch is timed, and what follows it
+    assert times.seconds() == {"next_batch": 2.0 * 130, "step": 3.0 * 5}

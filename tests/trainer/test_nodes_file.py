@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def procedure(after: str = AFTER) -> Graph:
     return graph.set("accumulate", every=2).set("checkpoint", every=["5 batches"], keep=20)
 
 
-def trainer_of(run_dir: Path, graph: Graph | None = None, **settings: Any) -> Trainer:
+def trainer_of(run_dir: Path, graph: Graph | None = None, told: Callable[[str], Any] = str, **settings: Any) -> Trainer:
     torch.manual_seed(0)
     model = torch.nn.Linear(2, 1)
     return Trainer(
@@ -37,7 +37,7 @@ def trainer_of(run_dir: Path, graph: Graph | None = None, **settings: Any) -> Tr
         training_step=lambda model, batch: (model(batch) - 1).square().mean(),
         validation_step=lambda model, batch: {"loss": 1.0},
         display=None,
-        notify=lambda line: None,
+        notify=told,
         **settings,
     )
 
@@ -257,3 +257,16 @@ def test_rows_are_chosen_evenly(tmp_path: Path) -> None:
     assert [row["rows"] for row in activity[::-3]] == [10, 7, 4, 1] and activity[0]["taken"] == {"a -> end": 1}
     with pytest.raises(IndexError):
         activity[10]
+
+
+def test_counts_that_were_lost_begin_anew_and_the_run_is_exact(tmp_path: Path) -> None:
+    whole = trainer_of(tmp_path / "whole")
+    whole.run()
+    trainer_of(tmp_path / "cut").run(until="7 batches")
+    (tmp_path / "cut" / "nodes.jsonl").unlink()
+    told: list[str] = []
+    resumed = trainer_of(tmp_path / "cut", told=told.append)
+    resumed.run()
+    assert [line for line in told if "nodes.jsonl is not what it was" in line]
+    assert resumed.digest() == whole.digest()
+    assert 0 < counts_of(tmp_path / "cut")[0]["train_batch"] < counts_of(tmp_path / "whole")[0]["train_batch"]
