@@ -211,6 +211,7 @@ def test_the_later_end_is_reached(rewire: Any) -> None:
     assert "Outcome.FINISHED" in shown(cell_with(rewire, 'after="6 epochs"'))["text/plain"]
 
 
+@pytest.mark.sweep
 def test_a_refusal_lists_all_problems(rewire: Any) -> None:
     (error,) = outputs(cell_with(rewire, "evry"), "error")
     assert error["ename"] == "GraphError"
@@ -322,6 +323,7 @@ def test_a_cell_that_declares_a_node_can_be_run_again(cells: dict[str, Any]) -> 
     assert shown(cells["after the refusal"])["text/plain"] == "([1, 1, 2, 2, 3, 3], 6)"
 
 
+@pytest.mark.sweep
 def test_a_notebook_without_pictures(cells: dict[str, Any]) -> None:
     for name in ("layout fails", "no such module"):
         html = shown(cells[name])["text/html"]
