@@ -95,10 +95,7 @@ clean:  ## remove everything that was made here
 	$(INSTALL) --editable '.[dev,examples,lightning,notebook,tensorboard,torchdata,transformers,watch]'
 	touch $@
 
-.venv/.installed-browser: .venv/.installed-dev  ## the page of runs in a real browser (apt-get install chromium)
-	$(BIN)/python -m pytest -m 'not sweep' tests/page
-
-docs: .venv/.installed-examples
+.venv/.installed-docs: .venv/.installed-examples
 	$(INSTALL) --editable '.[docs]'
 	touch $@
 

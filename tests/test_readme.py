@@ -59,6 +59,7 @@ def test_the_picture_is_what_its_command_draws(folder: Path) -> None:
     assert drawn == texts_of(ROOT / "docs" / "difference.svg")
 
 
+@pytest.mark.full
 def test_the_picture_of_a_module_is_what_its_command_draws(folder: Path) -> None:
     pytest.importorskip("lightning")
     page = (ROOT / "docs" / "lightning.md").read_text(encoding="utf-8")

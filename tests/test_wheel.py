@@ -51,6 +51,7 @@ def _install(folder: Path, *what: str) -> None:
     _run(sys.executable, "-m", "pip", "install", *options, *what, cwd=folder)
 
 
+@pytest.mark.full
 def test_one_name_at_the_top(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.partition("/")[0] for name in names}
@@ -59,6 +60,7 @@ def test_one_name_at_the_top(wheel: Path) -> None:
     assert not [name for name in names if "tests/" in name or "test_" in name or name.endswith(".pyc")]
 
 
+@pytest.mark.full
 def test_everything_is_inside(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {"graphtrain/py.typed"}
