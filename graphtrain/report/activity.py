@@ -148,9 +148,9 @@ class _Totals:
             self._begin(line["nodes"], line["edges"])
             return line
         counts, times = line["counts"], line.get("milliseconds", [])
-        if not all(counter < len(self._adds_to) for counter in counts[::2]):
+        if max(counts[::2], default=-1) >= len(self._adds_to):
             raise ValueError("a counter that the header before does not have")
-        if not all(node < len(self._nodes) for node in times[::2]):
+        if max(times[::2], default=-1) >= len(self._nodes):
             raise ValueError("a node that the header before does not have")
         for counter, more in zip(counts[::2], counts[1::2], strict=True):
             for totals, name in self._adds_to[counter]:
@@ -195,7 +195,7 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
         ValueError: it has not.
     """
     time, rows = line.get("time"), line.get("rows")
-    if type(time) not in (int, float) or not _are_counts([rows]):
+    if type(time) not in (int, float) or type(rows) is not int or not 0 <= rows <= _MOST:
         raise ValueError("it has no time, or no number of rows")
     if "event" in line:
         tables = [line.get("nodes"), line.get("edges")]
@@ -204,9 +204,10 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
         ):
             raise ValueError("it is no header")
         return line
-    pairs = [line.get("counts"), line.get("milliseconds", [])]
-    waits = [line.get(name, 0) for name in _WAITS]
-    if not all(_are_counts(numbers) and len(numbers) % 2 == 0 for numbers in pairs) or not _are_counts(waits):
+    counts, took = line.get("counts"), line.get("milliseconds", [])
+    if not isinstance(counts, list) or not isinstance(took, list) or len(counts) % 2 or len(took) % 2:
+        raise ValueError("it has no counts")
+    if not _are_counts([*counts, *took, *(line.get(name, 0) for name in _WAITS)]):
         raise ValueError("it has no counts")
     return line
 

@@ -116,7 +116,7 @@ def parsed_json(data: bytes | str) -> Any:
     {'loss': 'nan', 'lr': 'inf'}
     """
 
-    text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
+    text = data if isinstance(data, str) else data.decode("utf-8", "surrogatepass")
     try:
         value = _DECODER.decode(text)
     except RecursionError:
