@@ -37,8 +37,9 @@ def content_of_runs(paths: Sequence[Path]) -> dict[str, Any]:
     """
     runs = [Run(path) for path in paths]
     rows = [run.metrics for run in runs]
-    contents = [content_of_run(run, own) for run, own in zip(runs, rows, strict=True)]
-    graphs = [_graph(run)[0] for run in runs]
+    read = [_graph(run) for run in runs]
+    graphs = [graph for graph, _ in read]
+    contents = [content_of_run(run, own, *graph) for run, own, graph in zip(runs, rows, read, strict=True)]
     differences = [
         {
             "row": _first_difference(rows[0], other),
@@ -49,14 +50,17 @@ def content_of_runs(paths: Sequence[Path]) -> dict[str, Any]:
     return {"runs": contents, "differences": differences}
 
 
-def content_of_run(run: Run, rows: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+def content_of_run(
+    run: Run, rows: Sequence[Mapping[str, float]], graph: Graph | None, why_none: str = ""
+) -> dict[str, Any]:
     """What a page shows of a run.
 
     Arguments:
         rows: its rows of metrics.
+        graph: its procedure, or None where it cannot be read.
+        why_none: the reason. Default: there is none.
     """
     status = run.status
-    graph, error = _graph(run)
     drawn = None if graph is None else content_of(graph)
     return {
         "name": printable(run.path.name or str(run.path)),
@@ -75,7 +79,7 @@ def content_of_run(run: Run, rows: Sequence[Mapping[str, float]]) -> dict[str, A
             {key: checkpoint[key] for key in ("name", "step", "rows", "best")} for checkpoint in run.checkpoints
         ],
         "graph": drawn,
-        "graph_error": error,
+        "graph_error": why_none,
         "ticks": _ticks(run, rows, drawn or {"nodes": {}, "edges": {}}),
         "lines": [*_lines(run)],
     }

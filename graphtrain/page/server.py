@@ -32,7 +32,6 @@ from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.run_directory import present_status
 
 LOOPBACK = "127.0.0.1"
-DEFAULT_PORT = 8321
 SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_OF_SILENCE = 15.0  # then a line is sent, by which a connection that is gone is noticed
 _HOSTS = [LOOPBACK, "localhost"]

@@ -131,7 +131,7 @@ class Run(Recorded):
         Raises:
             CheckpointError: one of them cannot be read.
         """
-        best, listed = self.status.get("best"), []
+        best, listed, rows = self.status.get("best"), [], self._metrics_text()
         name_of_best = best.get("checkpoint") if isinstance(best, dict) else None
         for path in own_checkpoint_paths(self.path / CHECKPOINTS_FOLDER):
             manifest = read_manifest(path)
@@ -140,20 +140,19 @@ class Run(Recorded):
                     "name": path.name,
                     "step": manifest.step,
                     "epoch": manifest.epoch,
-                    "rows": self._rows_in(manifest.metrics_bytes),
+                    "rows": rows.count(b"\n", 0, manifest.metrics_bytes),
                     "metrics": dict(manifest.metrics),
                     "best": path.name == name_of_best,
                 }
             )
         return listed
 
-    def _rows_in(self, length: int) -> int:
-        """How many rows the first bytes of the metrics hold."""
+    def _metrics_text(self) -> bytes:
         file = self.path / METRICS_FILE
-        if not length or not file.exists():
-            return 0
+        if not file.exists():
+            return b""
         with readable_failure(file), open(open_regular(file), "rb") as opened:
-            return opened.read(length).count(b"\n")
+            return opened.read()
 
     def _last(self, key: str) -> dict[str, Any]:
         """What the last start has noted under a key; empty if that is no table."""
