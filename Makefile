@@ -33,7 +33,7 @@ test-newest:  ## the same tests on the newest Python, where there is one (NEWEST
 cuda: .venv/.installed-dev  ## on a CUDA device: the tests marked `cuda`, and how fast it trains and saves there
 	$(BIN)/python -m pytest -p no:cacheprovider -m cuda tests
 	mkdir -p $(RESULTS)
-	$(BIN)/python benchmarks/cuda.py --json $(RESULTS)/cuda.json
+	$(BIN)/python benchmarks/device.py --json $(RESULTS)/device.json
 
 sweep: .venv/.installed-dev  ## the long proofs: every cut, all data, all settings
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m sweep tests

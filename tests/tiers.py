@@ -35,7 +35,10 @@ _slow: list[tuple[float, str]] = []
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A run of the whole first tier does not look into what is heavy."""
+    """A run of the whole first tier does not look into what is heavy; one on a device, into what needs none."""
+    if config.getoption("markexpr") == "cuda" and collection_path.suffix == ".py":
+        text = collection_path.read_text(encoding="utf-8")
+        return None if "mark.cuda" in text or "from tests.devices import DEVICES" in text else True
     is_whole = config.getoption("markexpr") == FIRST and [*map(str, config.args)] == config.getini("testpaths")
     return True if is_whole and collection_path in HEAVY else None
 
