@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore  # which torch.dist
 
 from graphtrain.alive import is_alive
 from graphtrain.errors import UsageError
-from graphtrain.ranks.ranks import FAILURE, LostRankError, Ranks
+from graphtrain.ranks.ranks import FAILURE, WITH_DEVICES, LostRankError, Ranks
 
 # How long a rank waits for another by default: setup may download, the first batch may start workers.
 _TIMEOUT_SECONDS = 1800.0
@@ -28,8 +28,6 @@ _PROCESS_BYTES = 256
 _POLLING_SECONDS = 0.02
 _SECONDS_TO_READ = 5.0  # how long the rank with the store stays after it has failed
 _SECONDS_TO_JOIN = 0.5  # after which a waiting rank checks whether another has failed
-# Of tensors on the host and on CUDA devices, each by its own; a mesh of sharded models has the group that it is for.
-DEVICES_TOO = "cpu:gloo,cuda:nccl"
 # Two ranks gather and add anything smaller: over gloo, 0.4 ms instead of 1.1 for 20 kB, and 2.2 instead of 2.4 for
 # 1.2 MB. A sum of two numbers has the same bits in either order.
 _GATHERED_BYTES = 2**18
@@ -136,7 +134,7 @@ class Processes(Ranks):
             raise _has_begun()
         self._wait_for_all()
         store, timeout, lost = self._keys(self._store), self._timeout, ""
-        backend = DEVICES_TOO if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        backend = WITH_DEVICES if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size, timeout=timeout)
             self._tensors["cpu"] = dist.new_group(backend="gloo", timeout=timeout)

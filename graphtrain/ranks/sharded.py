@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from graphtrain.errors import UsageError
+from graphtrain.ranks.ranks import WITH_DEVICES
 
 _DIMENSIONS = ("replicas", "shards")
 
@@ -145,7 +146,10 @@ def _norm(local: torch.Tensor, norm_type: float) -> torch.Tensor:
 def mesh_of_process(device_type: str, shape: Sequence[int]) -> DeviceMesh:
     """The mesh of a single process, which is a group of its own then."""
     if not dist.is_initialized():
-        backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"  # offloaded tensors are on the host
+        backend = "gloo"
+        if device_type == "cuda":
+            backend = WITH_DEVICES
+            torch.cuda.set_device(torch.cuda.current_device())  # else a mesh warns that nobody has chosen one
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
         atexit.register(_leave, os.getpid())
     return mesh_of_group(device_type, shape)

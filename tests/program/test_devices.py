@@ -65,6 +65,10 @@ class Attention(nn.Module):
         return logits
 
 
+def plain_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
 def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
@@ -94,13 +98,6 @@ def adamw(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
 
 def same(graph: Graph) -> Graph:
     return graph
-
-
-def without_dropout(model: nn.Module) -> nn.Module:
-    for layer in model.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.p = 0.0
-    return model
 
 
 def graphed(model: nn.Module) -> nn.Module:
@@ -137,7 +134,8 @@ class SetUp:
 
     def parts(self, device: str) -> dict[str, Any]:
         """What both loops are supplied with: the same, every time."""
-        torch._dynamo.reset() if self.compile else None
+        if self.compile:
+            torch._dynamo.reset()
         seed_everything(7)
         model = self.model().to(device)
         if self.prepare is not None:
@@ -218,7 +216,7 @@ SET_UPS = {
 }
 OF_CUDA = {
     "rate on the device": SetUp(options={"capturable": True, "lr": torch.tensor(0.05)}, every=2),
-    "CUDA graphs": SetUp(prepare=graphed, samples=5 * BATCH, every=2),
+    "CUDA graphs": SetUp(prepare=graphed, samples=5 * BATCH),
 }
 
 
@@ -368,7 +366,7 @@ def test_a_generator_that_is_not_restored_is_noticed(tmp_path: Path, monkeypatch
 # ---- from one device to another
 
 
-ELSEWHERE = SetUp(every=2, average=True, model=lambda: without_dropout(make_model()))
+ELSEWHERE = SetUp(model=plain_model, every=2, average=True)  # without dropout, which draws on its device
 
 
 def on_host(value: Any) -> Any:
@@ -453,10 +451,6 @@ def too_large(model: nn.Module, batch: Any) -> torch.Tensor:
     if len(batch[0]) > 2:
         torch.empty(1 << 50, dtype=torch.uint8, device=batch[0].device)
     return mean_loss(model, batch)
-
-
-def plain_model() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -156,12 +156,12 @@ def test_a_cut_in_a_window_leads_to_the_same_bits(tmp_path: Path) -> None:
         assert not wrong
 
 
-ALONE = Case(every=3, samples=16, epochs=1)  # a window, and a short one
-OF_A_DEVICE = [ALONE, replace(ALONE, mixed=True), replace(ALONE, offload=True), replace(ALONE, foreach=False, clip=1e9)]
+ALONE = Case(every=2, samples=12, epochs=1)  # a window, and a short one
+OF_A_DEVICE = [ALONE, replace(ALONE, mixed=True), replace(ALONE, offload=True)]
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("case", OF_A_DEVICE, ids=["float32", "bfloat16", "offload", "not foreach"])
+@pytest.mark.parametrize("case", OF_A_DEVICE, ids=["float32", "bfloat16", "offload"])
 def test_one_rank_on_a_device_equals_a_loop_by_hand_and_every_cut_leads_to_the_same_bits(
     case: Case, device: str, tmp_path: Path
 ) -> None:
