@@ -10,7 +10,7 @@ RESULTS := benchmarks/results
 # Else each process of the tests would compile all of the code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo browser test test-all test-lowest test-newest test-without sweep simulate bugs mutants figures lint docs bench bench-peers clean
+.PHONY: demo browser cuda test test-all test-lowest test-newest test-without sweep simulate bugs mutants figures lint docs bench bench-peers clean
 
 demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new process, compare, draw the loop
 	$(BIN)/python examples/demo.py
@@ -29,6 +29,11 @@ test-newest:  ## the same tests on the newest Python, where there is one (NEWEST
 	@if $(NEWEST) -c '' 2>/dev/null; then $(MAKE) --no-print-directory .venv-newest/.installed && \
 	  .venv-newest/bin/python -m pytest --numprocesses 3 --dist worksteal -m 'not sweep'; \
 	else echo "there is no $(NEWEST) here: nothing was tested"; fi
+
+cuda: .venv/.installed-dev  ## on a CUDA device: the tests marked `cuda`, and how fast it trains and saves there
+	$(BIN)/python -m pytest -p no:cacheprovider -m cuda tests
+	mkdir -p $(RESULTS)
+	$(BIN)/python benchmarks/device.py --json $(RESULTS)/device.json
 
 sweep: .venv/.installed-dev  ## the long proofs: every cut, all data, all settings
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m sweep tests

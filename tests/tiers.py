@@ -1,12 +1,13 @@
 """The three tiers of the tests, by what they cost: `make test`, `make test-all` and `make sweep`.
 
-A test is in the first one unless it is marked: `full` puts it into the second, `first(n)` puts all but its first n rows
-there, `sweep` puts it into the third, `second(n)` puts all but its first n rows there. In the first tier a row takes at
-most a second of processor time, those of `slow.toml` aside: a run with a slower one fails.
+A test is in the first one unless it is marked: `full` and `cuda` put it into the second, `first(n)` puts all but its
+first n rows there, `sweep` puts it into the third, `second(n)` puts all but its first n rows there. In the first tier a
+row takes at most a second of processor time, those of `slow.toml` aside: a run with a slower one fails.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import tomllib
 from collections import Counter
@@ -34,9 +35,19 @@ _slow: list[tuple[float, str]] = []
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A run of the whole first tier does not look into what is heavy."""
+    """A run of the whole first tier does not look into what is heavy; one on a device, into what needs none."""
+    if config.getoption("markexpr") == "cuda" and collection_path.suffix == ".py":
+        text = collection_path.read_text(encoding="utf-8")
+        return None if "mark.cuda" in text or "from tests.devices import DEVICES" in text else True
     is_whole = config.getoption("markexpr") == FIRST and [*map(str, config.args)] == config.getini("testpaths")
     return True if is_whole and collection_path in HEAVY else None
+
+
+@functools.cache
+def _has_device() -> bool:
+    import torch  # which the modules of such tests have imported
+
+    return torch.cuda.is_available()
 
 
 def _processor_seconds() -> float:
@@ -46,7 +57,15 @@ def _processor_seconds() -> float:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All but the first rows of a test that is marked `first` or `second` are in the tier after it."""
+    """All but the first rows of a test that is marked `first` or `second` are in the tier after it.
+
+    What needs a CUDA device is in the second tier, and is skipped where there is none.
+    """
+    for item in items:
+        if item.get_closest_marker("cuda") is not None:
+            item.add_marker("full")
+            if not _has_device():
+                item.add_marker(pytest.mark.skip(reason="there is no CUDA device"))
     rows: Counter[str] = Counter()
     for item in items:
         function = item.nodeid.partition("[")[0]

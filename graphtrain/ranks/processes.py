@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore  # which torch.dist
 
 from graphtrain.alive import is_alive
 from graphtrain.errors import UsageError
-from graphtrain.ranks.ranks import FAILURE, LostRankError, Ranks
+from graphtrain.ranks.ranks import FAILURE, WITH_DEVICES, LostRankError, Ranks
 
 # How long a rank waits for another by default: setup may download, the first batch may start workers.
 _TIMEOUT_SECONDS = 1800.0
@@ -103,7 +103,7 @@ class Processes(Ranks):
         size = len(record)
         passed = torch.frombuffer(bytearray(record), dtype=torch.uint8)
         gathered = torch.empty(size * self.world_size, dtype=torch.uint8)
-        _together(lambda: dist.all_gather_single(gathered, passed, group=self._records))
+        _together(lambda: _all_gather(gathered, passed, group=self._records))
         data = gathered.numpy().tobytes()
         return [data[start : start + size] for start in range(0, size * self.world_size, size)]
 
@@ -123,7 +123,7 @@ class Processes(Ranks):
         is_small = tensor.numel() * tensor.element_size() < _GATHERED_BYTES
         if self.world_size == 2 and is_small and tensor.device.type == "cpu":
             parts = tensor.new_empty(2 * tensor.numel())
-            return tensor, dist.all_gather_single(parts, tensor.view(-1), group=group, async_op=True), parts
+            return tensor, _all_gather(parts, tensor.view(-1), group=group, async_op=True), parts
         return tensor, dist.all_reduce(tensor, group=group, async_op=True), None
 
     def _join_groups(self) -> None:
@@ -134,8 +134,9 @@ class Processes(Ranks):
             raise _has_begun()
         self._wait_for_all()
         store, timeout, lost = self._keys(self._store), self._timeout, ""
+        backend = WITH_DEVICES if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         try:
-            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size, timeout=timeout)
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size, timeout=timeout)
             self._tensors["cpu"] = dist.new_group(backend="gloo", timeout=timeout)
             self._records = dist.new_group(backend="gloo", timeout=timeout)
         except RuntimeError as error:
@@ -240,6 +241,12 @@ class Processes(Ranks):
 
     def ended(self) -> list[int]:
         return [rank for rank, process in self._processes.items() if not is_alive(process)]
+
+
+def _all_gather(gathered: torch.Tensor, passed: torch.Tensor, **options: Any) -> Any:
+    """Gather a tensor of every rank into one; the function had another name before torch 2.13."""
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    return gather(gathered, passed, **options)
 
 
 def _together(call: Callable[[], Any]) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 
 FAILURE = "failure"  # the key of the store under which a rank publishes why it is missing
+# Of a group for tensors on CUDA devices, and on the host, where the parts of sharded models may be.
+WITH_DEVICES = "cpu:gloo,cuda:nccl"
 
 
 class LostRankError(Exception):

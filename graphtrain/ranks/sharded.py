@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from graphtrain.errors import UsageError
+from graphtrain.ranks.ranks import WITH_DEVICES
 
 _DIMENSIONS = ("replicas", "shards")
 
@@ -129,9 +130,9 @@ def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tens
                         groups.setdefault((tensor.device_mesh, dimension), []).append(number)
         for (mesh, dimension), numbers in groups.items():
             passed = norms[numbers]
-            gathered = passed.new_empty(mesh.size(dimension) * len(passed))
-            dist.all_gather_single(gathered, passed, group=mesh.get_group(dimension))
-            norms[numbers] = torch.linalg.vector_norm(gathered.view(-1, len(passed)), norm_type, dim=0)
+            gathered = [torch.empty_like(passed) for _ in range(mesh.size(dimension))]
+            dist.all_gather(gathered, passed, group=mesh.get_group(dimension))
+            norms[numbers] = torch.linalg.vector_norm(torch.stack(gathered), norm_type, dim=0)
     return norms
 
 
@@ -145,7 +146,11 @@ def _norm(local: torch.Tensor, norm_type: float) -> torch.Tensor:
 def mesh_of_process(device_type: str, shape: Sequence[int]) -> DeviceMesh:
     """The mesh of a single process, which is a group of its own then."""
     if not dist.is_initialized():
-        dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+        backend = "gloo"
+        if device_type == "cuda":
+            backend = WITH_DEVICES
+            torch.cuda.set_device(torch.cuda.current_device())  # else a mesh warns that nobody has chosen one
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
         atexit.register(_leave, os.getpid())
     return mesh_of_group(device_type, shape)
 

@@ -25,6 +25,7 @@ from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange, Hype
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.data_content import ComparedData
 from graphtrain.state.modules import NO_RESUME
+from graphtrain.state.random import fitted_random
 from graphtrain.state.reachable import is_within
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
@@ -218,7 +219,9 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     # Everything that can be refused is refused before any object is changed.
     change = GraphChange.of(checkpoint, compiled.graph, options.rename)
     state, position = placed(change, checkpoint.sections, manifest.position, manifest.ended, compiled)
-    state = replace(state, progress={**state.progress, **options.kept})
+    random, of_devices = fitted_random(state.random)
+    resized = ", ".join(filter(None, (resized, of_devices)))
+    state = replace(state, progress={**state.progress, **options.kept}, random=random)
     refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
     decisions = _Decisions.of(run, manifest, options)
 

@@ -74,6 +74,25 @@ def restore_random(captured: dict[str, Any]) -> None:
             torch.cuda.set_rng_state(state, index)
 
 
+def fitted_random(captured: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """What was captured, with as many CUDA devices as are in use now; and what that changes, in words.
+
+    A run may be resumed on the CPU, on a device, or where there are more of them. Generators of further devices stay
+    as they are. Nothing is changed, and the words are empty, if there are as many.
+
+    >>> fitted_random(capture_random())[1]
+    ''
+    """
+    now = capture_random()
+    saved, here = captured.get("cuda", []), now.get("cuda", [])
+    if len(saved) == len(here):
+        return captured, ""
+    fitted = {**now, **{name: state for name, state in captured.items() if name != "cuda"}}
+    if here:
+        fitted["cuda"] = [*saved[: len(here)], *here[len(saved) :]]
+    return fitted, f"random numbers of {len(here)} CUDA devices instead of {len(saved)}"
+
+
 def seed_all(seed: int, generators: Iterable[AnyGenerator] = ()) -> None:
     """Seed the global generators of the processor, and others. `torch.manual_seed` costs 130 us, this 6 us."""
     for generator in itertools.chain(HOST.values(), generators):

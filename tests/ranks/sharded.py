@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from graphtrain import Graph, Loader, PlannedRun, Trainer
 from graphtrain.errors import GraphtrainError
 from graphtrain.ranks import current_ranks
 from graphtrain.storage.manifest import read_manifest
+from tests.devices import deterministic_kernels
 
 WIDTH, BATCH, SAMPLES = 33, 4, 66
 Edit = Callable[[Graph], Graph]
@@ -75,6 +76,8 @@ class Case:
     shards: bool = True
     replicas: int = 1
     average: bool = False
+    device: str = "cpu"
+    offload: bool = False
 
 
 def sharded_model(case: Case) -> Tied:
@@ -87,11 +90,15 @@ def sharded_model(case: Case) -> Tied:
             layer.p = case.dropout
     if not case.shards:
         return model
-    run = PlannedRun(FIT)
+    run = PlannedRun(FIT, case.device)
     if case.replicas > 1:
         run.mesh_shape = (case.replicas, run.world_size // case.replicas)
     mesh = run.mesh
-    policy = {"mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)} if case.mixed else {}
+    policy: dict[str, Any] = {}
+    if case.mixed:
+        policy["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    if case.offload:
+        policy["offload_policy"] = CPUOffloadPolicy(pin_memory=case.device == "cuda")
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, **policy)
     fully_shard(model, mesh=mesh, **policy)
@@ -129,7 +136,7 @@ def trainer_of(case: Case, edit: Edit = same, **options: Any) -> Trainer:
     graph = edit(graph.set("finish", after=f"{case.epochs} epochs"))
     parts = parts_of(case)
     torch.manual_seed(7 + current_ranks().rank)
-    given = {"seed": None, "display": None, "notify": lambda line: None, **parts, **options}
+    given = {"device": case.device, "seed": None, "display": None, "notify": lambda line: None, **parts, **options}
     return Trainer(graph, **given)
 
 
@@ -146,7 +153,7 @@ def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def digest(tensors: dict[str, torch.Tensor]) -> str:
     found = hashlib.sha256()
     for name, tensor in tensors.items():
-        found.update(name.encode() + tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        found.update(name.encode() + tensor.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
     return found.hexdigest()
 
 
@@ -168,10 +175,10 @@ def by_hand(case: Case) -> dict[str, torch.Tensor]:
             for first in range(0, len(window), ranks.world_size):
                 round_of = window[first : first + ranks.world_size]
                 if ranks.rank < len(round_of):
-                    (loss_of(model, round_of[ranks.rank]) / size).backward()
+                    (loss_of(model, round_of[ranks.rank].to(case.device)) / size).backward()
                     continue
                 with without_trace(model):
-                    loss = loss_of(model, round_of[0])
+                    loss = loss_of(model, round_of[0].to(case.device))
                     torch.where(torch.tensor(False), loss, torch.zeros_like(loss)).backward()
             clip(model, case.clip)
             optimizer.step()
@@ -250,6 +257,17 @@ def cut_everywhere(case: Case, folder: Path, positions: range, edit: Edit = same
         if (again.digest(), digest(state_of(again))) != expected:
             wrong.append((number, place))
     return wrong
+
+
+def on_a_device(cases: list[Case], folder: Path, edit: Edit) -> list[tuple[Any, ...]]:
+    """For each case, what differs from a loop by hand, and the transitions after which a resume leads elsewhere."""
+    with deterministic_kernels():
+        results: list[tuple[Any, ...]] = []
+        for number, (case, (graph, hand, apart)) in enumerate(zip(cases, both(cases), strict=True)):
+            positions = range(1, transitions_of(case, edit))
+            wrong = cut_everywhere(case, folder / f"{number}", positions, edit)
+            results.append((case, graph == hand, apart, len(positions), wrong))
+        return results
 
 
 def transitions_of(case: Case, edit: Edit = same) -> int:

@@ -16,6 +16,7 @@ from graphtrain.command.weights import export_weights
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.pieces import Piece, Sharding, digests_of_whole, sums_of
 from graphtrain.storage.resharded import _Cut
+from tests.devices import DEVICES
 from tests.ranks import sharded
 from tests.ranks.processes import run_processes
 from tests.ranks.sharded import Case
@@ -153,6 +154,22 @@ SHORT = Case(every=2, samples=28, epochs=1)
 def test_a_cut_in_a_window_leads_to_the_same_bits(tmp_path: Path) -> None:
     for wrong in run_processes(2, sharded.cut_everywhere, SHORT, tmp_path, range(2, 24, 5)):
         assert not wrong
+
+
+ALONE = Case(every=2, samples=12, epochs=1)  # a window, and a short one
+OF_A_DEVICE = [ALONE, replace(ALONE, mixed=True), replace(ALONE, offload=True)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("case", OF_A_DEVICE, ids=["float32", "bfloat16", "offload"])
+def test_one_rank_on_a_device_equals_a_loop_by_hand_and_every_cut_leads_to_the_same_bits(
+    case: Case, device: str, tmp_path: Path
+) -> None:
+    (results,) = run_processes(1, sharded.on_a_device, [replace(case, device=device)], tmp_path, validated)
+    for done, is_as_by_hand, apart, count, wrong in results:
+        assert is_as_by_hand, (done, apart)
+        assert count > 20
+        assert not wrong, done
 
 
 BATCHES_OF_TWO_WINDOWS = {2: 7, 4: 13}  # the second one is short
