@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from graphtrain.errors import UsageError
+from graphtrain.ranks.processes import all_gather
 
 _DIMENSIONS = ("replicas", "shards")
 
@@ -130,7 +131,7 @@ def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tens
         for (mesh, dimension), numbers in groups.items():
             passed = norms[numbers]
             gathered = passed.new_empty(mesh.size(dimension) * len(passed))
-            dist.all_gather_single(gathered, passed, group=mesh.get_group(dimension))
+            all_gather(gathered, passed, mesh.get_group(dimension))
             norms[numbers] = torch.linalg.vector_norm(gathered.view(-1, len(passed)), norm_type, dim=0)
     return norms
 

@@ -124,6 +124,10 @@ def test_records_come_in_the_order_of_ranks(group: Any, monkeypatch: pytest.Monk
     assert ranks.gather(b"abc") == [b"abc", b"bcd", b"cde"]
     assert ranks.gather(b"\x00") == [b"\x00", b"\x01", b"\x02"]
     assert fake.calls == [*JOINED, "gather 3 by gloo 2", "gather 1 by gloo 2"]
+    former = SimpleNamespace(all_gather_into_tensor=fake.all_gather_single)
+    monkeypatch.setattr(module, "dist", former)
+    assert ranks.gather(b"abc") == [b"abc", b"bcd", b"cde"], "as torch called it before 2.13"
+    monkeypatch.setattr(module, "dist", fake)
     assert (fake.options["rank"], fake.options["world_size"], fake.options["backend"]) == (0, 3, "gloo")
     looked_at: list[int] = []
     monkeypatch.setattr(module, "is_alive", lambda process: looked_at.append(process) or False)  # type: ignore[func-returns-value]
