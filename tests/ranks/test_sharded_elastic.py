@@ -1,4 +1,4 @@
-"""A sharded run on 2, 4, 1 and 3 ranks in turn: each sample once, the values of one process, the digest that was saved."""
+"""A sharded run on 2, 4, 1 and 3 ranks in turn: each sample once, the values of one process, digests as saved."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ class Leg:
     """What a run has come to on one number of ranks.
 
     Attributes:
-        loaded, saved: the digests of whole values of its first checkpoint, made as soon as it was resumed, and its last.
+        loaded: the digests of whole values of a checkpoint made as soon as it was resumed.
+        saved: those of its last checkpoint.
         count: the micro-batches in the open window.
         parameters: all of each.
     """
@@ -99,10 +100,10 @@ def leg(folder: Path, steps: int | None) -> Leg:
     return Leg(loaded, digests(folder), trainer.progress["accumulate"]["count"], sharded.parameters(trainer))
 
 
-def is_open(trainer: Trainer) -> bool:
-    """True in a window that still gets batches of this epoch, on any number of ranks."""
-    fields = trainer.progress["accumulate"]
-    return 0 < fields["count"] < fields["window"] and not trainer.read("next_batch.last")
+def is_open(trainer: Trainer, steps: int) -> bool:
+    """True in the window after so many steps, if it still gets batches of this epoch."""
+    fields, is_here = trainer.progress["accumulate"], trainer.progress["step"]["steps"] == steps
+    return is_here and 0 < fields["count"] < fields["window"] and not trainer.read("next_batch.last")
 
 
 def alone() -> sharded.Parameters:
