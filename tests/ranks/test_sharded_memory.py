@@ -43,7 +43,7 @@ def give_back_at_once() -> None:
     torch.set_num_threads(1)
 
 
-def trainer_of(layers: int, width: int, folder: Path) -> Trainer:
+def trainer_of(layers: int, width: int, folder: Path | None) -> Trainer:
     """A model that is never whole: made without memory, sharded, and then filled."""
     with torch.device("meta"):
         model = torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(layers)])
@@ -68,6 +68,11 @@ def trainer_of(layers: int, width: int, folder: Path) -> Trainer:
     )
 
 
+def is_open(trainer: Trainer) -> bool:
+    """True in a window after the first step, when there are gradients and the state of the optimizer."""
+    return bool(trainer.progress["step"]["steps"] and trainer.progress["accumulate"]["count"])
+
+
 def held(trainer: Trainer) -> int:
     """Bytes of this rank's parts of weights, gradients and the state of the optimizer."""
     parameters = [*trainer.resources["model"].parameters()]
@@ -90,21 +95,20 @@ class Measured:
     peak: int
 
 
-def small(folder: Path) -> int:
-    """What a process holds that has trained and saved a tiny model, as all before that is no part of the figures."""
+def small() -> int:
+    """What a process holds that has trained a tiny model: nothing of that is in the figures."""
     give_back_at_once()
-    trainer = trainer_of(2, 64, folder / "small")
+    trainer = trainer_of(2, 64, None)
     trainer.advance(20)
-    trainer.save()
     return resident()
 
 
 def saved(folder: Path) -> Measured:
     """Train to within a window, and save there."""
-    before = small(folder)
+    before = small()
     trainer = trainer_of(LAYERS, WIDTH, folder)
     trainer.advance(0)
-    while trainer.progress["step"]["steps"] < 1 or not trainer.progress["accumulate"]["count"]:
+    while trainer.position != "next_batch" or not is_open(trainer):
         trainer.advance()
     forget_peak()
     trainer.save()
@@ -113,11 +117,11 @@ def saved(folder: Path) -> Measured:
 
 def loaded(folder: Path) -> Measured:
     """Resume."""
-    before = small(folder)
+    before = small()
     trainer = trainer_of(LAYERS, WIDTH, folder)
     forget_peak()
     trainer.advance(0)
-    assert trainer.progress["accumulate"]["count"]
+    assert is_open(trainer)
     return Measured(held(trainer), resident("VmHWM") - before)
 
 
