@@ -177,6 +177,16 @@ def test_ranks_leave_and_join_again(group: Any) -> None:
     assert ranks.gather(b"abc") == [b"abc", b"bcd"]
 
 
+def test_a_store_that_is_gone_is_not_connected_to_again() -> None:
+    def check(keys: list[str]) -> bool:
+        raise RuntimeError("connection closed")
+
+    ranks = rank_of(SimpleNamespace(check=check, clone=lambda: pytest.fail("it would try for minutes")), 1)
+    with pytest.raises(LostRankError, match=r"^connection closed$"):
+        ranks.publish("key", b"value")
+    assert ranks.read("key") is None
+
+
 @pytest.mark.parametrize("fails", [1, 3])
 def test_a_group_that_cannot_be_made_is_a_lost_rank(fails: int, group: Any) -> None:
     fake, ranks = group(2)
