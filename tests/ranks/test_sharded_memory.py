@@ -115,22 +115,25 @@ def saved(folder: Path) -> Measured:
     return Measured(held(trainer), resident("VmHWM") - before)
 
 
-def loaded(folder: Path) -> Measured:
-    """Resume."""
+def loaded(folder: Path, saves: bool = False) -> Measured:
+    """Resume; and save again, on this number of ranks."""
     before = small()
     trainer = trainer_of(LAYERS, WIDTH, folder)
     forget_peak()
     trainer.advance(0)
     assert is_open(trainer)
-    return Measured(held(trainer), resident("VmHWM") - before)
+    measured = Measured(held(trainer), resident("VmHWM") - before)
+    if saves:
+        trainer.save()
+    return measured
 
 
 @pytest.mark.sweep
 @pytest.mark.skipif(not CLEAR.exists(), reason="the peak of a process is forgotten by Linux only")
 def test_a_rank_holds_its_state_twice_and_one_layer(tmp_path: Path) -> None:
     total = 4 * LAYERS * LAYER  # weights, gradients, and two tensors of the optimizer
-    for ranks, function in ((4, saved), (4, loaded), (2, loaded), (3, loaded)):
-        for measured in run_processes(ranks, function, tmp_path, seconds=600):
-            print(ranks, function.__name__, measured.state / 1e6, measured.peak / 1e6)
+    for ranks, function, *arguments in ((4, saved), (4, loaded), (3, loaded), (2, loaded, True), (4, loaded)):
+        for measured in run_processes(ranks, function, tmp_path, *arguments, seconds=600):
+            print(ranks, function.__name__, *(f"{each / 1e6:.0f} MB" for each in (measured.state, measured.peak)))
             assert measured.state == pytest.approx(total / ranks, rel=0.01)
             assert measured.peak <= 2 * measured.state + LAYER + MOST_BESIDE, (ranks, function, measured)
