@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, final
 
 import msgpack
@@ -219,6 +219,33 @@ class Decoder:
 
 
 _message = functools.partial(msgpack.unpackb, strict_map_key=True, raw=False)
+
+
+def pieces_in(data: bytes) -> Iterator[tuple[str, str]]:
+    """File and name of the tensors that are pieces of sharded ones, in an encoding or a file of encoded parts.
+
+    What is no encoding has none: decoding says why.
+    """
+    waiting: list[Any] = [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, bytes | bytearray | msgpack.ExtType):
+            try:
+                inner = _message(value.data if isinstance(value, msgpack.ExtType) else value)
+            except (msgpack.UnpackException, ValueError):
+                continue
+            if isinstance(value, msgpack.ExtType) and value.code == Code.PIECE and inner:
+                tensor = inner[0]
+                if isinstance(tensor, msgpack.ExtType) and tensor.code == Code.TENSOR:
+                    file, key, _ = _message(tensor.data)
+                    yield file, key
+            elif isinstance(inner, list | dict) or isinstance(value, msgpack.ExtType):
+                waiting.append(inner)
+        elif isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            waiting.extend(value.values())
+
 
 # The types in a message that have to be decoded or numbered.
 _WITH_PARTS = frozenset({list, dict, torch.Tensor, msgpack.ExtType, msgpack.Timestamp})

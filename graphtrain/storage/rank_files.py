@@ -27,11 +27,12 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
+from graphtrain.storage.decoding import pieces_in
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.regular import HashedReader
 from graphtrain.storage.sharing import Sharing
 from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, StagedState, joined
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, holds, read_tensors
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, InPlace, StagedTensor, file_of, holds, read_tensors
 
 _PIECE = 1 << 20  # bytes in a write; pieces of 4 MB took 1.1 to 5 times as long
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors)")
@@ -234,11 +235,14 @@ def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
 # ---- reading
 
 
-def read_state(path: Path, manifest: Manifest, ranks: Sequence[int]) -> dict[int, dict[str, dict[str, Any]]]:
+def read_state(
+    path: Path, manifest: Manifest, ranks: Sequence[int], in_place: InPlace | None = None
+) -> dict[int, dict[str, dict[str, Any]]]:
     """Read the state of some ranks of a checkpoint: rank -> section -> name -> state.
 
     Arguments:
         ranks: the state of the first is read completely; of the others, only the sections in `OF_RANKS`.
+        in_place: holds the files in which the pieces of the first stay until they are used. Default: all is read.
 
     Raises:
         CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
@@ -249,7 +253,20 @@ def read_state(path: Path, manifest: Manifest, ranks: Sequence[int]) -> dict[int
     wanted = {PROGRESS_FILE, *(place for tensors in places.values() for place in tensors.values())}
     if missing := sorted(wanted - listed.keys()):
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
-    files = read_files(path, {name: listed[name] for name in listed.keys() - others}, _read)
+    pieces: set[tuple[str, str]] = set()
+    if in_place is not None:
+        parts = {name: listed[name] for name in (PROGRESS_FILE, _own_parts(ranks[0])) if name in listed}
+        pieces = {piece for data in read_files(path, parts, _read).values() for piece in pieces_in(data)}
+
+    def read(name: str, file: HashedReader) -> Any:
+        if not pieces or not name.endswith(TENSOR_SUFFIX):
+            return _read(name, file)
+        if name == _own_tensors(ranks[0]):
+            return read_tensors(file, in_place, {f"{of_file}/{key}" for of_file, key in pieces})
+        mapped = {key for of_file, key in pieces if places.get(of_file, {}).get(key, of_file + TENSOR_SUFFIX) == name}
+        return read_tensors(file, in_place, mapped)
+
+    files = read_files(path, {name: listed[name] for name in listed.keys() - others}, read)
     return {
         rank: joined_state(path, places, files, rank, sections=None if rank == ranks[0] else OF_RANKS) for rank in ranks
     }

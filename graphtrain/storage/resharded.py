@@ -1,12 +1,12 @@
 """Reading a checkpoint of sharded models on another mesh: the saved ranks one after the other, by the boxes in common.
 
-A rank holds what it needs itself, and the state of one saved rank at a time.
+A rank holds what it needs itself. The pieces of the saved ranks stay in their files, of which every byte is hashed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -16,6 +16,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.pieces import Piece, copy_common, overlap
 from graphtrain.storage.rank_files import OF_RANKS, read_state
+from graphtrain.storage.tensor_files import InPlace
 
 State = dict[str, dict[str, Any]]
 Place = tuple[Any, ...]
@@ -47,9 +48,10 @@ def read_resharded(
         CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
     """
     first, *others = ranks
-    states = read_state(path, manifest, [first])
+    in_place = InPlace() if world_size != manifest.ranks else None
+    states = read_state(path, manifest, [first], in_place)
     meshes = {piece.sharding.mesh for _, piece in pieces_of(states[first])}
-    if world_size == manifest.ranks:
+    if in_place is None:
         if mesh and not meshes <= {mesh}:
             raise CheckpointError(
                 f"{path}: its models are sharded over a mesh of {meshes.pop()}, and those of now over one of {mesh}",
@@ -60,8 +62,8 @@ def read_resharded(
     for saved in range(manifest.ranks):
         if saved != first and not cut.needs(saved) and saved not in others:
             continue
-        state = states[first] if saved == first else read_state(path, manifest, [saved])[saved]
-        cut.take(state, saved)
+        state = states[first] if saved == first else read_state(path, manifest, [saved], in_place)[saved]
+        cut.take(state, saved, in_place.release)
         if saved in others:
             kept = {section: state[section] for section in OF_RANKS if section in state}
             kept["gradients"] = {
@@ -99,8 +101,12 @@ class _Cut:
             for place, sharding in self._saved.items()
         )
 
-    def take(self, state: State, saved: int) -> None:
-        """Copy what is needed of a saved rank."""
+    def take(self, state: State, saved: int, release: Callable[[], None] = lambda: None) -> None:
+        """Copy what is needed of a saved rank.
+
+        Arguments:
+            release: called after each piece.
+        """
         for place, piece in pieces_of(state):
             sharding = self._saved.get(place)
             if sharding is None:  # a value of a single rank, which no other takes
@@ -114,6 +120,7 @@ class _Cut:
             if sharding.is_first(saved):
                 box = sharding.box(saved)
                 self._filled[place] += copy_common(self._parts[place], self._boxes[place], piece.values, box)
+                release()
 
     def put(self, state: State) -> None:
         """Let the pieces of a state be those that were filled.
