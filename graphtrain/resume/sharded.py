@@ -18,6 +18,7 @@ from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.encoding import TYPES
 from graphtrain.storage.pieces import Piece, digests_of_whole, part_of, sums_of
 from graphtrain.storage.state_files import split
+from graphtrain.storage.weight_files import StoredTensor
 
 
 def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module]) -> Checkpoint:
@@ -50,16 +51,22 @@ def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module]) -> Che
     return replace(checkpoint, sections=sections)
 
 
-def as_sharded(saved: Mapping[str, Any], module: torch.nn.Module, rank: int) -> dict[str, Any]:
-    """Whole weights, by name, of which those that are sharded in a module are this rank's parts."""
-    parts = dict(saved)
-    for name, target in module.state_dict().items():
-        values = saved.get(name)
-        if is_sharded(target) and isinstance(values, torch.Tensor) and values.shape == target.shape:
+def read_as_sharded(stored: Mapping[str, StoredTensor], module: torch.nn.Module, rank: int) -> dict[str, torch.Tensor]:
+    """Weights from files, by name, of which this rank reads its parts of those that are sharded in a module.
+
+    Raises:
+        ValueError: a file does not hold what it says.
+    """
+    targets, saved = module.state_dict(), dict[str, torch.Tensor]()
+    for name, tensor in stored.items():
+        target = targets.get(name)
+        if target is not None and is_sharded(target):
             _, sharding = part_of(target)
-            part = values[tuple(slice(start, end) for start, end in sharding.box(rank))].to(target.dtype)
-            parts[name] = whole_of_part(part, target, sharding.shape, sharding.stride, sharding.divided)
-    return parts
+            part = tensor.read(sharding.box(rank)).to(target.dtype)
+            saved[name] = whole_of_part(part, target, sharding.shape, sharding.stride, sharding.divided)
+        else:
+            saved[name] = tensor.read()
+    return saved
 
 
 def expect_whole(checkpoint: Checkpoint, agreement: Agreement) -> None:

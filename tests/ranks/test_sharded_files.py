@@ -1,0 +1,36 @@
+"""Sharded models in folders of `torch.distributed.checkpoint`: written and read in parts, without unpickling."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphtrain.command.weights import export_weights
+from tests.ranks import sharded, sharded_files
+from tests.ranks.processes import run_processes
+from tests.ranks.test_sharded import SHORT
+
+PLAIN = replace(SHORT, shards=False)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
+def test_an_export_for_dcp_is_loaded_by_it_and_begins_runs(tmp_path: Path) -> None:
+    trained = run_processes(2, sharded.leg, SHORT, tmp_path / "run", None)[0].parameters
+    folder = tmp_path / "weights"
+    assert "10 tensors" in export_weights(tmp_path / "run", folder, None, print, dcp=True)
+
+    def assert_trained(got: dict[str, Any]) -> None:
+        assert {name: got[name] for name in trained} == trained
+
+    assert_trained(sharded_files.loaded_by_dcp(PLAIN, folder))
+    assert_trained(sharded_files.warm_started(PLAIN, folder)[0])
+    for got in run_processes(2, sharded_files.loaded_by_dcp, SHORT, folder):
+        assert_trained(got)
+    for ranks in (2, 3):
+        for got, read in run_processes(ranks, sharded_files.warm_started, SHORT, folder):
+            assert_trained(got)
+            assert read <= 1.1
