@@ -1,4 +1,4 @@
-"""The pieces of a checkpoint as tensors of the sharded models of this run, and what all ranks have read, compared."""
+"""The pieces of a checkpoint, and weights in files, as tensors of the sharded models of this run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 
 import torch
 
-from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.names import quoted
+from graphtrain.errors import UsageError
 from graphtrain.program.agreement import Agreement
 from graphtrain.ranks.sharded import is_sharded, whole_of_part
 from graphtrain.state.contents import replaced
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.encoding import TYPES
-from graphtrain.storage.pieces import Piece, digests_of_whole, part_of, sums_of
-from graphtrain.storage.state_files import split
+from graphtrain.storage.pieces import Piece, part_of
+from graphtrain.storage.resharded import compare_sums, sums_of_pieces
 from graphtrain.storage.weight_files import StoredTensor
 
 
@@ -70,24 +68,10 @@ def read_as_sharded(stored: Mapping[str, StoredTensor], module: torch.nn.Module,
 
 
 def expect_whole(checkpoint: Checkpoint, agreement: Agreement) -> None:
-    """Raise unless all ranks together have read the values that were saved, each its pieces.
+    """Raise unless all ranks together have read the values that another number of ranks has saved, each its pieces.
 
     Raises:
         CheckpointError: they have not; raised on all ranks.
     """
-    own: dict[str, dict[str, str]] = {}
-    for tensors in split(checkpoint.sections).files:
-        if tensors.pieces:
-            staged = {name: tensors.named[name] for name in tensors.pieces}
-            own[tensors.file] = sums_of(tensors.pieces, agreement.rank, lambda name, of=staged: _bytes_of(of[name]))  # type: ignore[misc]
-    found, saved = digests_of_whole(agreement.gather(own)), checkpoint.manifest.sharded
-    if wrong := [file for file in saved if found.get(file) != saved[file]]:
-        raise CheckpointError(
-            f"{checkpoint.path}: what the ranks have read of {quoted(wrong)} together is not what was saved",
-            "resume from an earlier checkpoint, or with the number of processes that saved it",
-        )
-
-
-def _bytes_of(tensor: torch.Tensor) -> tuple[str, memoryview]:
-    host = tensor.detach().cpu().contiguous().reshape(-1)
-    return TYPES[tensor.dtype], memoryview(host.view(torch.uint8).numpy().data)
+    sums = sums_of_pieces(checkpoint.sections, agreement.rank)
+    compare_sums(checkpoint.path, checkpoint.manifest, agreement.gather(sums))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,12 @@ from typing import Any
 import torch
 
 from graphtrain.command.set_up import warm_start
-from tests.ranks.sharded import Case, sharded_model, weights
+from graphtrain.ranks import current_ranks
+from graphtrain.storage.manifest import read_manifest
+from tests.ranks import sharded
+from tests.ranks.sharded import Case, sharded_model, trainer_of, weights
+
+WIDTH = 384  # of layers whose pieces are much larger than all else in a checkpoint
 
 
 def loaded_by_dcp(case: Case, folder: Path) -> dict[str, Any]:
@@ -45,3 +51,37 @@ def warm_started(case: Case, path: Path) -> tuple[dict[str, Any], float]:
     weight_files.copy_common = copy
     held = sum(getattr(each, "_local_tensor", each).nbytes for each in model.state_dict().values())
     return {name: tensor.tolist() for name, tensor in weights(model).items()}, counted[0] / held
+
+
+def begun(case: Case, folder: Path) -> dict[str, str]:
+    """Train a wide model to an open window, and save: the digests."""
+    sharded.WIDTH = WIDTH
+    return sharded.leg(case, folder, 1).sharded
+
+
+def resumed(case: Case, folder: Path) -> tuple[float, dict[str, str]]:
+    """Resume and save: the bytes that this rank has read, per byte that it needs; and the digests of what is saved."""
+    from graphtrain.storage import rank_files, resharded
+
+    sharded.WIDTH = WIDTH
+    counted, copy, read = [0], resharded.copy_common, rank_files.read_files
+
+    def counting(target: torch.Tensor, box: Any, source: torch.Tensor, source_box: Any) -> int:
+        count = copy(target, box, source, source_box)
+        counted[0] += count * source.itemsize
+        return count
+
+    def counting_files(path: Path, files: Any, reader: Any) -> Any:
+        counted[0] += sum(size for size, _ in files.values())
+        return read(path, files, reader)
+
+    resharded.copy_common, rank_files.read_files = counting, counting_files
+    trainer = trainer_of(case, run_dir=folder)
+    trainer.advance(0)
+    resharded.copy_common, rank_files.read_files = copy, read
+    trainer.save()
+    path = max((folder / "checkpoints").glob("*-step-*"))
+    manifest = read_manifest(path)
+    own = [size for name, (size, _) in manifest.files.items() if not re.match(r"rank\.\d+|.*\.\d{5}\.", name)]
+    own += [size for name, (size, _) in manifest.files.items() if name.startswith(f"rank.{current_ranks().rank:05d}")]
+    return counted[0] / sum(own), dict(manifest.sharded)

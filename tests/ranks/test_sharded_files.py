@@ -11,6 +11,7 @@ import pytest
 from graphtrain.command.weights import export_weights
 from tests.ranks import sharded, sharded_files
 from tests.ranks.processes import run_processes
+from tests.ranks.sharded import Case
 from tests.ranks.test_sharded import SHORT
 
 PLAIN = replace(SHORT, shards=False)
@@ -34,3 +35,14 @@ def test_an_export_for_dcp_is_loaded_by_it_and_begins_runs(tmp_path: Path) -> No
         for got, read in run_processes(ranks, sharded_files.warm_started, SHORT, folder):
             assert_trained(got)
             assert read <= 1.1
+
+
+@pytest.mark.full
+def test_a_rank_reads_no_more_than_its_parts(tmp_path: Path) -> None:
+    case = Case(every=3)
+    saved = run_processes(2, sharded_files.begun, case, tmp_path)[0]
+    assert {"model", "optimizer", "gradients"} <= saved.keys()
+    for ranks in (4, 3, 1):
+        for rank, (read, found) in enumerate(run_processes(ranks, sharded_files.resumed, case, tmp_path)):
+            assert found == saved
+            assert read <= 1.1, (ranks, rank)
