@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import warnings
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import torch
 
 from graphtrain.command.set_up import warm_start
+from graphtrain.errors import GraphtrainError
 from graphtrain.ranks import current_ranks
 from graphtrain.storage.manifest import read_manifest
 from tests.ranks import sharded
@@ -85,3 +88,42 @@ def resumed(case: Case, folder: Path) -> tuple[float, dict[str, str]]:
     own = [size for name, (size, _) in manifest.files.items() if not re.match(r"rank\.\d+|.*\.\d{5}\.", name)]
     own += [size for name, (size, _) in manifest.files.items() if name.startswith(f"rank.{current_ranks().rank:05d}")]
     return counted[0] / sum(own), dict(manifest.sharded)
+
+
+def saved_twice(case: Case, folder: Path) -> None:
+    trainer = trainer_of(case, run_dir=folder)
+    for _ in range(2):
+        trainer.advance(6)
+        trainer.save()
+
+
+def told(case: Case, folders: list[Path]) -> list[str]:
+    """What is said when runs are resumed, a line each, and the checkpoint that was taken."""
+    texts = []
+    for folder in folders:
+        lines: list[str] = []
+        try:
+            trainer = trainer_of(case, run_dir=folder, notify=lines.append)
+            trainer.advance(0)
+        except GraphtrainError as error:
+            lines.append(error.message)
+        texts.append("\n".join(lines))
+    return texts
+
+
+def full_disk(case: Case, folder: Path) -> tuple[str, list[Path]]:
+    """What a save says when the disk of rank 1 is full, and the checkpoints that there are."""
+    from graphtrain.resume import rank_saves
+
+    def full(*words: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    trainer = trainer_of(case, run_dir=folder)
+    trainer.advance(6)
+    if current_ranks().rank == 1:
+        rank_saves.write_files = full  # type: ignore[assignment]
+    try:
+        trainer.save()
+    except GraphtrainError as error:
+        return error.message, [*(folder / "checkpoints").glob("*-step-*")]
+    return "", []

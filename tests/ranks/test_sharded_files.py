@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,3 +47,37 @@ def test_a_rank_reads_no_more_than_its_parts(tmp_path: Path) -> None:
         for rank, (read, found) in enumerate(run_processes(ranks, sharded_files.resumed, case, tmp_path)):
             assert found == saved
             assert read <= 1.1, (ranks, rank)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+@pytest.mark.full
+def test_a_damaged_piece_is_named_and_the_earlier_checkpoint_taken(tmp_path: Path) -> None:
+    run_processes(2, sharded_files.saved_twice, SHORT, tmp_path / "run")
+    what = {flip: "match", shorten: "has 32211 bytes instead of 32216", Path.unlink: "cannot be read"}
+    for ranks in (2, 1):
+        folders = [tmp_path / f"{ranks}-{number}" for number in range(len(what))]
+        for folder, damage in zip(folders, what, strict=True):
+            shutil.copytree(tmp_path / "run", folder)
+            damage(max((folder / "checkpoints").glob("*-step-*")) / "rank.00001.sharded.safetensors")
+        texts, *_ = run_processes(ranks, sharded_files.told, SHORT, folders)
+        for text, words in zip(texts, what.values(), strict=True):
+            skipped, resumed = text.splitlines()
+            assert skipped.startswith("skipped a damaged checkpoint: ")
+            assert ("the ranks have read of" if words == "match" and ranks == 1 else words) in skipped
+            assert "batch 2/7, window 2/4" in resumed
+
+
+@pytest.mark.full
+def test_a_full_disk_of_one_rank_is_named(tmp_path: Path) -> None:
+    for message, saved in run_processes(2, sharded_files.full_disk, SHORT, tmp_path):
+        assert message.startswith("rank 1 cannot write its part of the checkpoint: No space left on device")
+        assert not saved
