@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from graphtrain import Graph
 from graphtrain.command.set_up import warm_start
 from graphtrain.errors import GraphtrainError
 from graphtrain.ranks import current_ranks
@@ -127,3 +128,27 @@ def full_disk(case: Case, folder: Path) -> tuple[str, list[Path]]:
     except GraphtrainError as error:
         return error.message, [*(folder / "checkpoints").glob("*-step-*")]
     return "", []
+
+
+def swa(graph: Graph) -> Graph:
+    return graph.overlay("swa").set("swa", every="1 steps")
+
+
+def averaged(case: Case) -> dict[str, Any]:
+    """The mean of the weights after every step."""
+    trainer = trainer_of(case, swa, swa_model=sharded_model(case).requires_grad_(False))
+    trainer.run()
+    return sharded.parameters(trainer, "swa_model")
+
+
+def refusals(case: Case) -> list[str]:
+    """What is said of what a sharded model cannot do."""
+    texts = []
+    for resource in ("swa_model", "optimizer"):
+        parameters = [each for each in sharded_model(case).parameters() if each.requires_grad]
+        changed = {"optimizer": torch.optim.LBFGS(parameters)} if resource == "optimizer" else {}
+        try:
+            trainer_of(case, swa if not changed else sharded.same, **changed).run()
+        except GraphtrainError as error:
+            texts.append(f"{error.message}; {error.hint}")
+    return texts

@@ -13,7 +13,7 @@ from graphtrain.command.weights import export_weights
 from tests.ranks import sharded, sharded_files
 from tests.ranks.processes import run_processes
 from tests.ranks.sharded import Case
-from tests.ranks.test_sharded import SHORT
+from tests.ranks.test_sharded import EXACT, SHORT, assert_close
 
 PLAIN = replace(SHORT, shards=False)
 
@@ -81,3 +81,17 @@ def test_a_full_disk_of_one_rank_is_named(tmp_path: Path) -> None:
     for message, saved in run_processes(2, sharded_files.full_disk, SHORT, tmp_path):
         assert message.startswith("rank 1 cannot write its part of the checkpoint: No space left on device")
         assert not saved
+
+
+@pytest.mark.full
+def test_swa_as_in_one_process() -> None:
+    (alone,) = run_processes(1, sharded_files.averaged, replace(EXACT, every=4, shards=False))
+    for got in run_processes(2, sharded_files.averaged, EXACT):
+        assert_close(got, alone)
+
+
+@pytest.mark.full
+def test_what_sharded_models_cannot_do_is_refused() -> None:
+    for copied, lbfgs in run_processes(2, sharded_files.refusals, SHORT):
+        assert copied.endswith("let `setup` return a `swa_model`, made as `model` is")
+        assert lbfgs.startswith("`optimizer` is a torch.optim.LBFGS, which takes all weights as one vector")
