@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, final
 
 import msgpack
@@ -61,6 +61,7 @@ class Decoder:
         self._left = {file: dict(tensors) for file, tensors in files.items()}
         self._met: dict[str, list[Any]] = {}
         self._part = ""
+        self._named = ("", "")  # file and name of the tensor that was referred to last
 
     def unpack(self, data: bytes, part: str = "") -> Any:
         """Decode a value.
@@ -153,7 +154,8 @@ class Decoder:
         if code == Code.PIECE:
             from graphtrain.storage.pieces import Piece  # which few checkpoints have
 
-            return self._noted(Piece.of(self._quietly(_typed(inner, list), depth)))
+            parts = self._quietly(_typed(inner, list), depth)
+            return self._noted(Piece.of(parts, self._named))
         raise ValueError(f"unknown code {code}")
 
     def unpack_part(self, packed: Packed) -> Any:
@@ -215,37 +217,11 @@ class Decoder:
                 if is_known
                 else f"the file `{file}` has no tensor `{key}`"
             )
+        self._named = file, key
         return _on_device(stored, device)
 
 
 _message = functools.partial(msgpack.unpackb, strict_map_key=True, raw=False)
-
-
-def pieces_in(data: bytes) -> Iterator[tuple[str, str]]:
-    """File and name of the tensors that are pieces of sharded ones, in an encoding or a file of encoded parts.
-
-    What is no encoding has none: decoding says why.
-    """
-    waiting: list[Any] = [data]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, bytes | bytearray | msgpack.ExtType):
-            try:
-                inner = _message(value.data if isinstance(value, msgpack.ExtType) else value)
-            except (msgpack.UnpackException, ValueError):
-                continue
-            if isinstance(value, msgpack.ExtType) and value.code == Code.PIECE and inner:
-                tensor = inner[0]
-                if isinstance(tensor, msgpack.ExtType) and tensor.code == Code.TENSOR:
-                    file, key, _ = _message(tensor.data)
-                    yield file, key
-            elif isinstance(inner, list | dict) or isinstance(value, msgpack.ExtType):
-                waiting.append(inner)
-        elif isinstance(value, list):
-            waiting.extend(value)
-        elif isinstance(value, dict):
-            waiting.extend(value.values())
-
 
 # The types in a message that have to be decoded or numbered.
 _WITH_PARTS = frozenset({list, dict, torch.Tensor, msgpack.ExtType, msgpack.Timestamp})

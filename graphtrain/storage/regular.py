@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import math
-import mmap
 import os
 import re
 import shutil
@@ -187,24 +186,12 @@ class HashedReader:
         self.fill(memoryview(data))
         return data
 
-    def skip(self, size: int) -> None:
-        """Hash the next bytes only.
-
-        Raises:
-            NotAsAgreedError: the file ends before.
-        """
-        memory = memoryview(bytearray(min(size, _PIECE)))
-        while size:
-            self.fill(memory[:size])
-            size -= min(size, _PIECE)
-
-    def mapped(self) -> mmap.mmap:
-        """The whole file as memory, into which a page is read when it is used; what is written there stays there."""
-        return mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_COPY)
-
     def checksum(self) -> str:
         """The SHA-256 (hexadecimal) of the file; reads the rest of it."""
-        self.skip(self.left)
+        if self.left:
+            memory = memoryview(bytearray(min(self.left, _PIECE)))
+            while self.left:
+                self.fill(memory[: self.left])
         return self._hash.hexdigest()
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import mmap
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, final
@@ -259,32 +258,8 @@ def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
     return [header, *(tensor.data for _, tensor in ordered)]
 
 
-@final
-class InPlace:
-    """Tensors that stay in their files: of what is used, the memory can be released again."""
-
-    def __init__(self) -> None:
-        self._maps: list[mmap.mmap] = []
-
-    def map(self, file: HashedReader) -> mmap.mmap:
-        """Map a file."""
-        self._maps.append(file.mapped())
-        return self._maps[-1]
-
-    def release(self) -> None:
-        """Release the memory of what was used so far, where the system can."""
-        for each in self._maps if hasattr(mmap, "MADV_DONTNEED") else ():
-            each.madvise(mmap.MADV_DONTNEED)
-
-
-def read_tensors(
-    file: HashedReader, in_place: InPlace | None = None, mapped: Collection[str] = ()
-) -> dict[str, torch.Tensor]:
+def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
     """Read the tensors of a file by name, each into its own memory.
-
-    Arguments:
-        in_place: holds the file if some tensors stay in it. Default: none does.
-        mapped: the names of these.
 
     Raises:
         ValueError: it is not a tensor file.
@@ -296,21 +271,9 @@ def read_tensors(
         raise ValueError(f"is not a tensor file ({type(error).__name__})") from error
     named: dict[str, torch.Tensor] = {}
     memory = torch.empty(_PIECE, dtype=torch.uint8, device="cpu")
-    stays = {entry.name for entry in entries if entry.size and entry.name in mapped}
-    whole = in_place.map(file) if in_place is not None and stays else None
-    sized = (
-        (entry, entry.dtype if entry.size and entry.name not in stays else None, entry.size * entry.dtype.itemsize)
-        for entry in entries
-    )
+    sized = ((entry, entry.dtype if entry.size else None, entry.size * entry.dtype.itemsize) for entry in entries)
     for neighbours, size in _together(sized):
         first = neighbours[0]
-        if first.name in stays and whole is not None:
-            start = file.size - file.left
-            named[first.name] = torch.frombuffer(whole, dtype=first.dtype, count=first.size, offset=start).view(
-                first.shape
-            )
-            file.skip(size)
-            continue
         if len(neighbours) == 1:
             named[first.name] = _empty(first)
             if size:
