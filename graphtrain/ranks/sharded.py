@@ -18,8 +18,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from graphtrain.errors import UsageError
-from graphtrain.ranks.ranks import WITH_DEVICES
 from graphtrain.ranks.processes import all_gather
+from graphtrain.ranks.ranks import WITH_DEVICES
 
 _DIMENSIONS = ("replicas", "shards")
 
