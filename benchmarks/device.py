@@ -106,16 +106,17 @@ WORKLOADS = (
 )
 
 
-def precision_of(workload: Workload) -> str:
-    return "bf16-mixed" if workload.name in HALF else "32-true"
+def is_half(workload: Workload, device: torch.device) -> bool:
+    return workload.name in HALF and device.type == "cuda"  # most processors only emulate it
 
 
 def by_hand(workload: Workload, training: Training) -> None:
     model, optimizer, training_step = training.model, training.optimizer, training.training_step
-    device, is_half = training.device, workload.name in HALF
+    device = training.device
+    in_half = is_half(workload, device)
     for batch in training.data:
         batch = tuple(tensor.to(device, non_blocking=True) for tensor in batch)
-        with torch.autocast(device.type, torch.bfloat16) if is_half else nullcontext():
+        with torch.autocast(device.type, torch.bfloat16) if in_half else nullcontext():
             loss = training_step(model, batch)
         loss.backward()
         clip_grad_norm_(model.parameters(), MAX_NORM)
@@ -127,7 +128,7 @@ def fit(workload: Workload, training: Training, *, prefetch: bool = False) -> No
     graph = Graph.load("fit").set("clip", max_norm=MAX_NORM).set("finish", after=f"{len(training.data)} batches")
     graph = graph.set("log", every="never").set("next_batch", prefetch=prefetch)
     Trainer(
-        graph.set("train_batch", precision=precision_of(workload)),
+        graph.set("train_batch", precision="bf16-mixed" if is_half(workload, training.device) else "32-true"),
         device=training.device,
         model=training.model,
         optimizer=training.optimizer,
@@ -159,7 +160,7 @@ def batches(options: Namespace, rows: list[dict[str, Any]], aims: list[Target]) 
     }
     for workload in WORKLOADS:
         if options.small:
-            workload = Workload(workload.name, workload.model, workload.optimizer, workload.batch, batches=2, warm_up=1)
+            workload = Workload(workload.name, workload.model, workload.optimizer, workload.batch, batches=1, warm_up=1)
         data = data_of(workload, options.device, small=options.small)
 
         def measured(loop: Callable[..., None], workload: Workload = workload, data: list[Batch] = data) -> float:
@@ -359,6 +360,8 @@ def main() -> None:
         sys.exit()
     # torch.distributed warns, also from its own thread, that it runs in one process and that it overwrites files.
     warnings.simplefilter("ignore", UserWarning)
+    if options.small:
+        Transformer.WIDTH, Transformer.LAYERS = 64, 1
     rows: list[dict[str, Any]] = []
     aims: list[Target] = []
     batches(options, rows, aims)
