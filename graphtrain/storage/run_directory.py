@@ -36,6 +36,7 @@ _MOST_BYTES_OF_STARTS = 64 << 20
 _MOST_BYTES_OF_LAST_ROWS = 256 << 10
 _MOST_BYTES_OF_A_ROW = 64 << 20
 _FIRST_OF_A_START = b'{"run"'
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 T = TypeVar("T")
 
@@ -171,10 +172,11 @@ class MetricsFile:
         self._descriptor: int | None = None
         self._waiting = b""
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Add a row. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
-        separators = (",", ":") if self._holds == "counts" else (", ", ": ")
-        self._waiting += (json.dumps(json_value(row), separators=separators) + "\n").encode()
+    def append(self, *rows: Mapping[str, Any]) -> None:
+        """Add rows. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
+        # Counts are plain already, and looking at each number takes 20 us.
+        encoded = _COMPACT.encode if self._holds == "counts" else _encoded
+        self._waiting += "".join(f"{encoded(row)}\n" for row in rows).encode()
         with suppress(OSError, NotAsAgreedError):  # reported by `length`, where something depends on it
             self._write()
 
@@ -326,6 +328,10 @@ def readable_failure(path: Path) -> Iterator[None]:
     except OSError as error:
         hint = "make it writable, then resume" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else ""
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}", hint) from error
+
+
+def _encoded(row: Mapping[str, Any]) -> str:
+    return json.dumps(json_value(row))
 
 
 def _number(value: Any) -> float:
