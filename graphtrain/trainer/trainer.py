@@ -161,6 +161,7 @@ class Trainer(RunView):
             saving=run_dir is not None,
             notices=notices,
             tick=lambda now: self._run.watchers.tick(),
+            counts_edges=times,
         )
         arguments = about.get("arguments", {})
         settings = {"seed": session.seed, "deterministic": deterministic, **arguments}

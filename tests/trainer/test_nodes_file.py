@@ -197,6 +197,8 @@ def test_times_false_writes_nothing_and_changes_nothing(
     table = trainer._session.compiled.compiler.transitions
     assert trainer._run.timed(table) is table and not any(isinstance(w, NodesFile) for w in trainer._run.watchers.each)
     trainer.run()
+    compiler = trainer._session.compiled.compiler
+    assert not any(compiler.counts[counter] for own in compiler.counters for counter in own), "no edge is counted"
     assert not (tmp_path / "nodes.jsonl").exists() and len(Run(tmp_path).activity) == 0
     assert Run(tmp_path).counts_at() is None and Run(tmp_path).activity.starts == []
     assert trainer.digest() == whole[1].digest() and trainer.metrics == whole[1].metrics
