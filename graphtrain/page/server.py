@@ -28,8 +28,8 @@ from graphtrain.graph.read_toml import read_graph
 from graphtrain.page.content import content_of_graph, content_of_runs
 from graphtrain.page.document import SCRIPTS, STYLES, asset, served
 from graphtrain.printable import printable
+from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.run_directory import present_status
 
 LOOPBACK = "127.0.0.1"
 SECONDS_BETWEEN_LOOKS = 0.25
@@ -90,7 +90,7 @@ class Watched:
     def _listed(self, folder: Path) -> Iterator[dict[str, Any]]:
         for run in self.runs_in(folder):
             try:
-                status = present_status(run)
+                status = Run(run).status
             except GraphtrainError:  # removed since, or damaged
                 continue
             snapshot = Snapshot.from_plain(status)
