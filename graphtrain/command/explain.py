@@ -162,17 +162,19 @@ class _Past:
         return [*map("  ".join, shown_rows)]
 
     def transitions(self) -> Iterator[str]:
-        """What ran last, and which edges were taken: what `nodes.jsonl` has gained from its last line but one."""
+        """What ran since the last row of metrics but one, and which edges were taken."""
+        activity = self.run.activity
         try:
-            rows = self.run.activity[-2:]
-        except UsageError:  # nothing else depends on it
+            last = next(iter(activity[-1:]), None)
+            earlier = activity.at(last["rows"] - 2) if last is not None and last["rows"] > 1 else None
+        except UsageError:  # a damaged file, on which nothing else depends
             return
-        if not rows:
+        if last is None:
             return
-        before: dict[str, Any] = rows[0] if len(rows) > 1 else {"runs": {}, "taken": {}, "rows": 0}
+        before: dict[str, Any] = earlier or {"runs": {}, "taken": {}, "rows": 0}
         since = f"since row {before['rows']} of metrics" if before["rows"] else "since the beginning"
         for title, key in (("ran", "runs"), ("took", "taken")):
-            more = {name: count - before[key].get(name, 0) for name, count in rows[-1][key].items()}
+            more = {name: count - before[key].get(name, 0) for name, count in last[key].items()}
             listed = sorted((name for name in more if more[name]), key=lambda name: -more[name])
             words = [f"{shown(name)} ({more[name]})" for name in listed[:_MOST_EDGES]]
             words += [f"{len(listed) - _MOST_EDGES} others"] if len(listed) > _MOST_EDGES else []
