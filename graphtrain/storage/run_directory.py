@@ -33,6 +33,7 @@ _MOST_BYTES_OF_A_RANKING = 1 << 20
 _MOST_BYTES_OF_STARTS = 64 << 20
 _MOST_BYTES_OF_A_ROW = 64 << 20
 _FIRST_OF_A_START = b'{"run"'
+_NUMBERS = {int, float}
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 T = TypeVar("T")
@@ -246,11 +247,13 @@ class MetricsFile:
             raise UsageError(f"{self._path}:{number} is not a row that a run has written ({error})") from None
 
     def _row(self, line: bytes) -> dict[str, Any]:
-        values = parsed_json(line).items()
-        if self._holds == "counts":
-            return dict(values)
+        row = parsed_json(line)
+        if type(row) is not dict:
+            raise ValueError("it is no table")
+        if self._holds == "counts" or {*map(type, row.values())} <= _NUMBERS:
+            return row
         is_text = self._holds == "texts"
-        return {name: value if is_text and isinstance(value, str) else _number(value) for name, value in values}
+        return {name: value if is_text and isinstance(value, str) else _number(value) for name, value in row.items()}
 
     def _size(self) -> int:
         if not os.path.lexists(self._path):
