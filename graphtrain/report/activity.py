@@ -223,11 +223,10 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: it has not.
     """
-    time, rows = line.get("time"), line.get("rows")
-    if type(time) not in (int, float) or type(rows) is not int or not 0 <= rows <= _MOST:
-        raise ValueError("it has no time, or no number of rows")
+    if type(line.get("time")) not in (int, float):
+        raise ValueError("it has no time")
     if "event" in line:
-        tables = [line.get("nodes"), line.get("edges")]
+        tables = [{"rows": [line.get("rows")]}, line.get("nodes"), line.get("edges")]
         if line["event"] not in _EVENTS or not all(
             isinstance(table, dict) and all(map(_are_counts, table.values())) for table in tables
         ):
@@ -236,8 +235,8 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
     counts, took = line.get("counts"), line.get("milliseconds", [])
     if type(counts) is not list or type(took) is not list or len(counts) % 2 or len(took) % 2:
         raise ValueError("it has no counts")
-    if not _are_counts([*counts, *took, *(line[name] for name in _WAITS if name in line)]):
-        raise ValueError("it has no counts")
+    if not _are_counts([line.get("rows"), *counts, *took, *(line[name] for name in _WAITS if name in line)]):
+        raise ValueError("it has no counts, or no number of rows")
     return line
 
 

@@ -247,7 +247,7 @@ class MetricsFile:
             raise UsageError(f"{self._path}:{number} is not a row that a run has written ({error})") from None
 
     def _row(self, line: bytes) -> dict[str, Any]:
-        row = parsed_json(line)
+        row = parsed_json(line, overflows=self._holds == "numbers")
         if type(row) is not dict:
             raise ValueError("it is no table")
         if self._holds == "counts" or {*map(type, row.values())} <= _NUMBERS:
