@@ -83,7 +83,7 @@ def content_of_run(
         ],
         "graph": drawn,
         "graph_error": why_none,
-        "ticks": _ticks(moments, rows, drawn or {"nodes": {}, "edges": {}}),
+        "ticks": {"whole": _is_whole(run, starts), **_ticks(moments, rows, drawn or {"nodes": {}, "edges": {}})},
         "lines": [*_lines(run)],
     }
 
@@ -184,6 +184,12 @@ def _ticks(
     }
 
 
+def _is_whole(run: Run, starts: Sequence[Mapping[str, Any]]) -> bool:
+    """True if nodes were counted from the beginning of their progress on: not in a fork, nor after a loss."""
+    begun = [start["checkpoint"] for start in run.starts[:1]]
+    return begun == [None] and bool(starts) and starts[0]["event"] == "begun"
+
+
 def _rounded(value: float) -> float:
     return round(value, 3)
 
@@ -213,15 +219,12 @@ def _script(run: Run) -> str:
 # ---- a graph file
 
 
-def content_of_graph(
-    draft: Draft, problems: Sequence[Problem], base: Graph | None, last_sound: Graph | None
-) -> dict[str, Any]:
+def content_of_graph(draft: Draft, problems: Sequence[Problem], last_sound: Graph | None) -> dict[str, Any]:
     """What a page shows of a graph that is being edited.
 
     Arguments:
         draft: the graph as it was read.
         problems: those of its text, or else of its checks.
-        base: the graph that it extends; None where there is none.
         last_sound: the last graph without errors that was read; None where there was none.
     """
     broken = any(problem.severity == "error" for problem in draft.problems)
@@ -233,7 +236,7 @@ def content_of_graph(
             {**problem.as_plain(), "about": [*_about(problem, graph)] if graph is not None else []}
             for problem in problems
         ],
-        "difference": difference_of(base, graph) if base is not None and graph is not None else "",
+        "difference": difference_of(draft.base, graph) if draft.base is not None and graph is not None else "",
     }
 
 
