@@ -299,16 +299,17 @@ class Compiler:
 
         return -1, end
 
-    def leave_again(self, node: ProgramNode) -> ProgramNode | None:
-        """The node to which the edges of a node lead now, or None for the end. Has no side effects.
+    def leave_again(self, node: ProgramNode) -> tuple[ProgramNode | None, str]:
+        """The node to which the edges of a node lead now, or None for the end; and the edge. Has no side effects.
 
         Raises:
             GuardError: a guard raises.
         """
-        for way, target in zip(node.plan_node.exits, self._program.targets(node), strict=True):
+        edges = node.scope.graph.edges[node.node.name]
+        for way, target, edge in zip(node.plan_node.exits, self._program.targets(node), edges, strict=True):
             try:
                 if way.guard is None or self.cells.compiled(node.scope, way.guard)():
-                    return target
+                    return target, f"{node.path} -> {edge}"
             except Exception as error:
                 raise self._guard_error(node, way.when or "", error) from None
         raise AssertionError("the last edge is always taken")

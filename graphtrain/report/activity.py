@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final, overload
 
+from graphtrain.graph.renaming import renamed_path
 from graphtrain.storage.run_directory import NODES_FILE, MetricsFile
 
 _EVENTS = ("begun", "resumed", "rewired")
@@ -22,8 +23,9 @@ class RunActivity(Sequence[dict[str, Any]]):
     Each is a dictionary: ``time`` in Unix seconds; ``rows``, how many rows of metrics there were; ``runs``, how often
     each node had run, by its path; ``taken``, how often each edge was taken, by ``"accumulate -> decide"``, which is
     the path of a node and an `Edge` that leaves it; ``seconds`` of nodes that were timed, estimated; and ``waits``,
-    the seconds for data and for saves. Totals never fall, and go on where a run was resumed or rewired. Those of nodes
-    in a body are over all times that it ran.
+    the seconds for data and for saves. Totals go on where a run was resumed or rewired, also those of nodes that were
+    renamed in ``rewire(graph, rename=...)`` or on a resume. They never fall, but for the edge to the end of a run that
+    goes on. Those of nodes in a body are over all times that it ran.
 
     It is empty where nothing was counted. One pass over a million lines takes some ten seconds.
 
@@ -163,6 +165,9 @@ class _Totals:
         self.time, self.rows = line["time"], line["rows"]
         if "event" in line:
             self._begin(line["nodes"], line["edges"])
+            for names in line.get("renamed", ()):
+                self._rename(names)
+            self._continue(line.get("instead", ""))
             return line
         numbers, totals, what = line["counts"], self._counts, "counter"
         try:
@@ -189,6 +194,25 @@ class _Totals:
         self._counts, self._times = [0] * counters, [0] * len(nodes)
         self._nodes, self._edges = nodes, edges
 
+    def _rename(self, names: Mapping[str, str]) -> None:
+        """Move totals to the present names of nodes; what had such a name before has another now, or is gone."""
+        for totals, renamed in (
+            (self._runs, renamed_path),
+            (self._milliseconds, renamed_path),
+            (self._taken, _renamed_edge),
+        ):
+            now = [(renamed(name, names), name, count) for name, count in totals.items()]
+            totals.clear()
+            totals.update({new: count for new, old, count in now if new == old})
+            totals.update({new: count for new, old, count in now if new != old})
+
+    def _continue(self, edge: str) -> None:
+        """The run was left by this edge, not by that to its end."""
+        to_end = f"{edge.partition(' -> ')[0]} -> end"
+        for taken in [key for key, count in self._taken.items() if count and key.partition(" if ")[0] == to_end][:1]:
+            self._taken[taken] -= 1
+            self._taken[edge] = self._taken.get(edge, 0) + 1
+
     def _sums(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
         """Runs, edges taken and milliseconds, by name."""
         runs, taken, milliseconds = self._runs.copy(), self._taken.copy(), self._milliseconds.copy()
@@ -213,6 +237,19 @@ class _Totals:
         }
 
 
+def _renamed_edge(edge: str, names: Mapping[str, str]) -> str:
+    """The present key of an edge.
+
+    >>> _renamed_edge("a/b -> c if d", {"a": "x", "a/c": "a/y"})
+    'x/b -> y if d'
+    """
+    source, _, leaving = edge.partition(" -> ")
+    target, space, guard = leaving.partition(" ")
+    scope, slash, _ = source.rpartition("/")
+    present = renamed_path(f"{scope}{slash}{target}", names).rpartition("/")[2]
+    return f"{renamed_path(source, names)} -> {present}{space}{guard}"
+
+
 def _start(line: Mapping[str, Any]) -> dict[str, Any]:
     return {key: line[key] for key in ("time", "rows", "event")}
 
@@ -231,6 +268,8 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
             isinstance(table, dict) and all(map(_are_counts, table.values())) for table in tables
         ):
             raise ValueError("it is no header")
+        if not isinstance(line.get("instead", ""), str) or not _are_renamings(line.get("renamed", [])):
+            raise ValueError("it is no header")
         return line
     counts, took = line.get("counts"), line.get("milliseconds", [])
     if type(counts) is not list or type(took) is not list or len(counts) % 2 or len(took) % 2:
@@ -238,6 +277,12 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
     if not _are_counts([line.get("rows"), *counts, *took, *(line[name] for name in _WAITS if name in line)]):
         raise ValueError("it has no counts, or no number of rows")
     return line
+
+
+def _are_renamings(tables: Any) -> bool:
+    return isinstance(tables, list) and all(
+        isinstance(table, dict) and all(isinstance(name, str) for name in table.values()) for table in tables
+    )
 
 
 def _are_counts(numbers: Any) -> bool:

@@ -133,8 +133,8 @@ def _decoded(text: str, decoder: json.JSONDecoder) -> Any:
     """What `decoder.decode` returns, without its search for space around it: 1 us a row."""
     row = text.rstrip(" \t\n\r")
     try:
-        value, end = decoder.scan_once(row, 0)
-    except StopIteration:  # space before it, or no JSON
+        value, end = decoder.raw_decode(row)
+    except ValueError:  # space before it, or no JSON
         return decoder.decode(text)
     return value if end == len(row) else decoder.decode(text)
 

@@ -370,6 +370,7 @@ class Trainer(RunView):
         run.has_changed()
         self._notify_of_graph()
         if self._has_begun and run.unnoted is None:
+            run.note_counts(renamed=rename)
             run.announce()
 
     @on_all_ranks("in `load`")
@@ -502,7 +503,9 @@ class Trainer(RunView):
         compiled, loop = session.compiled, session.loop
         compiled.refuse_fractions("until", limit, loop.position)
         if loop.ended:  # its end may have been moved since
-            loop.position, loop.ended = compiled.leave_again(loop.position)
+            loop.position, loop.ended, edge = compiled.leave_again(loop.position)
+            if not loop.ended:
+                run.note_counts(instead=edge)
             if not loop.ended and (line := compiled.run_clock.cut_window()) is not None:
                 run.notices(line)
         if run.unnoted is not None and not loop.ended:

@@ -285,6 +285,7 @@ class NodesFile(Watcher):
         self._waits: Mapping[str, int] = {}
         self._noted: list[tuple[float, int, list[int]]] = []  # of lines that are not written yet: time, rows, counts
         self._written_at = -math.inf
+        self._notes: dict[str, Any] = {}  # for the next header
         files.count = self.write
 
     def restart(self, event: str) -> None:
@@ -293,9 +294,23 @@ class NodesFile(Watcher):
         Arguments:
             event: what the next header says about it: ``"begun"`` or ``"resumed"``.
         """
-        self._event, self._header, self._noted = event, {}, []
+        self._event, self._header, self._noted, self._notes = event, {}, [], {}
         self._count()
         self._counts, self._milliseconds, self._waits = [*self._counted], self._times(), self._waited()
+
+    def note(self, renamed: Mapping[str, str], instead: str) -> None:
+        """Note, for the header that follows, what becomes of the counts so far.
+
+        Arguments:
+            renamed: former path -> present path of nodes; empty if none were renamed.
+            instead: the edge by which a run that had ended continues; empty if it had not.
+        """
+        if renamed or instead:
+            self.write()  # under the former names
+        if renamed:
+            self._notes["renamed"] = [*self._notes.get("renamed", ()), dict(renamed)]
+        if instead:
+            self._notes["instead"] = instead
 
     def announce(self, beginning: Beginning) -> None:
         if self._header and self._counted is not self._run.session.compiled.compiler.counts:
@@ -342,13 +357,16 @@ class NodesFile(Watcher):
                 lines.append({"time": round(at, 3), "rows": rows, "counts": changes})
             self._counts = counts
         self._noted, self._written_at = [], time.monotonic()
-        if not lines:
+        # A checkpoint has the present names of nodes, so the counts before it have to have them too.
+        if not lines and not ("renamed" in self._notes and self._run.unnoted is None):
             return
-        if self._event or self._header != self._layout:
-            place = {key: lines[0][key] for key in ("time", "rows")}
-            lines.insert(0, {"event": self._event or "rewired", **place, **self._layout})
-            self._event, self._header = "", self._layout
-        lines[-1] |= self._take_times()
+        if lines:
+            lines[-1] |= self._take_times()
+        if self._event or self._header != self._layout or self._notes:
+            place = {"time": lines[0]["time"] if lines else round(at, 3), "rows": lines[0]["rows"] if lines else rows}
+            event = self._event or ("rewired" if self._header != self._layout else "resumed")
+            lines.insert(0, {"event": event, **place, **self._layout, **self._notes})
+            self._event, self._header, self._notes = "", self._layout, {}
         self._files.append(*lines, holds="counts")
 
     def _take_times(self) -> dict[str, Any]:
