@@ -132,8 +132,7 @@ class Session(RunOfRank):
         self.compiled = self._compile(graph, self.resources, self._prepared, made=self._made)
         self.requests.retention, self.requests.running = self.compiled.retention, lambda: self.path
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
-        self.loop = Loop(self.compiled.start, self.requests)
-        self.setup = SetupHashes()
+        self.loop, self.setup = Loop(self.compiled.start, self.requests), SetupHashes()
 
     def _compile(
         self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any

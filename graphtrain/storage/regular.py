@@ -120,23 +120,19 @@ def parsed_json(data: bytes | str, *, overflows: bool = False) -> Any:
     """
 
     text = data if isinstance(data, str) else data.decode("utf-8", "surrogatepass")
+    decoder, row = _OVERFLOWING if overflows else _DECODER, text.rstrip(" \t\n\r")
     try:
-        value = _decoded(text, _OVERFLOWING if overflows else _DECODER)
+        try:
+            value, end = decoder.raw_decode(row)  # without a search for space around it: 1 us a row
+        except ValueError:  # space before it, or no JSON
+            end = -1
+        if end != len(row):
+            value = decoder.decode(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     if text.count("[") + text.count("{") > _MAX_DEPTH:  # it can be nested deeply; all else that JSON has is plain
         expect_plain(value)
     return value
-
-
-def _decoded(text: str, decoder: json.JSONDecoder) -> Any:
-    """What `decoder.decode` returns, without its search for space around it: 1 us a row."""
-    row = text.rstrip(" \t\n\r")
-    try:
-        value, end = decoder.raw_decode(row)
-    except ValueError:  # space before it, or no JSON
-        return decoder.decode(text)
-    return value if end == len(row) else decoder.decode(text)
 
 
 def _number(text: str) -> float | str:

@@ -172,8 +172,7 @@ class Trainer(RunView):
             require_one_folder(session.world, files)
         display = display_for(notices) if display == "auto" else display
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
-        self._run = LiveRun(session, files, arguments, *of_rank_0, times=times)
-        session.world.run = session
+        self._run, session.world.run = LiveRun(session, files, arguments, *of_rank_0, times=times), session
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
