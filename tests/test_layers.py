@@ -298,6 +298,20 @@ def test_imports_point_one_way(package: str) -> None:
     assert [pair for pair in against_the_order(MODULES) if package_of(pair[0]) == package] == []
 
 
+def test_the_files_of_a_run_are_read_through_run() -> None:
+    """What writes them is in `storage`; a resume takes the notices of the process before along."""
+    parsers = {"read_status", "read_starts", "noted", "tables_in", "MetricsFile"}
+    found = {
+        module
+        for module, tree in MODULES.items()
+        if package_of(module) != "storage"
+        for statement in ast.walk(tree)
+        if isinstance(statement, ast.ImportFrom) and statement.module == "graphtrain.storage.run_directory"
+        if parsers.intersection(alias.name for alias in statement.names)
+    }
+    assert found == {"report.run", "report.activity", "trainer.entry"}
+
+
 @pytest.mark.parametrize(
     "module", sorted(name for name in MODULES if within(name, GALLERY) or name.startswith(f"{ADAPTERS}."))
 )

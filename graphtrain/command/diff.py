@@ -14,6 +14,7 @@ from graphtrain.command.graphs import ON_GRAPHS
 from graphtrain.command.output import console, counted, escaped, notify, shown, table
 from graphtrain.command.script import load_graph
 from graphtrain.command.settings import renamings
+from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.difference import Change, Difference
 from graphtrain.graph.registry import find_graph
@@ -21,10 +22,10 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.lazy import part
 from graphtrain.plain import is_equal
 from graphtrain.report.numbers import metric
+from graphtrain.report.run import Run
 from graphtrain.resume.provenance import code_changes
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import graph_of, holds_a_graph, saved_manifest
-from graphtrain.storage.run_directory import last_rows
 
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
@@ -165,7 +166,10 @@ class SavedRun:
     @classmethod
     def of(cls, checkpoint: Path, manifest: Manifest) -> SavedRun:
         """The run that made a checkpoint, with the metrics that it had recorded by then."""
-        rows = last_rows(checkpoint.parent.parent, manifest.metrics_bytes)
+        try:
+            rows = Run(checkpoint.parent.parent).last_rows(manifest.metrics_bytes)
+        except UsageError:  # a checkpoint that was copied elsewhere
+            rows = []
         latest = {name: value for row in rows for name, value in row.items()}
         return cls(manifest, latest or manifest.metrics)
 

@@ -27,6 +27,7 @@ from graphtrain.outcome import Outcome
 from graphtrain.plain import json_value
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.numbers import metric
+from graphtrain.report.run import Run
 from graphtrain.report.values import ROW_POSITION
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
@@ -37,7 +38,6 @@ from graphtrain.storage.run_directory import (
     BEST_FILE,
     CHECKPOINTS_FOLDER,
     STATUS_FILE,
-    present_status,
     readable_failure,
 )
 from graphtrain.trainer.trainer import Trainer
@@ -184,7 +184,7 @@ def _untested(run_dir: Path) -> Iterator[Path]:
 
 def _is_over(run_dir: Path) -> bool:
     """True for a run that nobody trains any more; one that has not begun may begin."""
-    return (run_dir / STATUS_FILE).exists() and present_status(run_dir).get("state") not in ACTIVE
+    return (run_dir / STATUS_FILE).exists() and Run(run_dir).status.get("state") not in ACTIVE
 
 
 def run_predict(script: str, settings: Sequence[str], weights: Weights, graph: str, output: Path | None) -> int:

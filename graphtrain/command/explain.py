@@ -27,19 +27,7 @@ from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
-from graphtrain.storage.run_directory import (
-    ACTIVE,
-    CHECKPOINTS_FOLDER,
-    METRICS_FILE,
-    NOT_BEGUN,
-    STARTING,
-    STATUS_FILE,
-    last_rows,
-    noted,
-    present_status,
-    read_starts,
-    read_status,
-)
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE
 
 _MOST_STARTS = 6
 _MOST_ROWS = 3
@@ -64,12 +52,13 @@ def explain(run_dir: Path) -> None:
             f"`{run_dir}` holds {counted(len(runs), 'run')}: graphtrain ls {folder}",
             f"name one of them{f'; failed: {quoted(failed)}' if failed else ''}",
         )
-    status = present_status(run_dir)
-    past = _Past(run_dir, status, Snapshot.from_plain(status), read_starts(run_dir))
+    run = Run(run_dir)
+    status = run.status
+    past = _Past(run, status, Snapshot.from_plain(status), run.starts)
     sections = {
         "": [past.headline(), *(f"  {line}" for line in past.why())],
         "starts": past.begun(),
-        "reported": [f"{_moment(at)}  {shown(line, 300)}" for at, line in noted(status)],
+        "reported": [f"{_moment(at)}  {shown(line, 300)}" for at, line in run.notices],
         "last rows of metrics": past.rows(),
         "last transitions": past.transitions(),
         "checkpoints": past.checkpoints(),
@@ -85,10 +74,15 @@ def explain(run_dir: Path) -> None:
 class _Past:
     """What a run has left in its directory."""
 
-    path: Path
+    run: Run
     status: Mapping[str, Any]
     snapshot: Snapshot
     starts: Sequence[Mapping[str, Any]]
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self.run.path
 
     def headline(self) -> str:
         """Its state and place."""
@@ -112,7 +106,7 @@ class _Past:
             yield f"it was stopped {why}; next is {position}"
         elif state in ACTIVE:
             yield f"process {process} is running it; next is {position}"
-        elif read_status(self.path).get("state") in ACTIVE:
+        elif self.run.was_killed:
             yield f"process {process} is gone and has not stopped it: killed, out of memory, or the machine went down"
             yield f"it was last seen before {position}"
         elif state in (STARTING, NOT_BEGUN):
@@ -134,7 +128,7 @@ class _Past:
             graph = graph_of(self.path, manifest)
         except GraphtrainError:  # of a kind of graph that this version does not read
             return
-        of_nodes = [line for _, line in noted(self.status) if line.partition(": ")[0] in graph.nodes]
+        of_nodes = [line for _, line in self.run.notices if line.partition(": ")[0] in graph.nodes]
         if of_nodes and not self._is_at_its_end:
             yield shown(of_nodes[-1], 300)
             return
@@ -163,25 +157,22 @@ class _Past:
 
     def rows(self) -> list[str]:
         """The last rows of metrics."""
-        file = self.path / METRICS_FILE
-        rows = last_rows(self.path, file.stat().st_size) if file.is_file() else []
-        shown_rows = (
-            [f"{shown(name)} {shown_number(value)}" for name, value in row.items()] for row in rows[-_MOST_ROWS:]
-        )
+        rows = self.run.last_rows()[-_MOST_ROWS:]
+        shown_rows = ([f"{shown(name)} {shown_number(value)}" for name, value in row.items()] for row in rows)
         return [*map("  ".join, shown_rows)]
 
     def transitions(self) -> Iterator[str]:
-        """What ran last, and which edges were taken: what `nodes.jsonl` has gained from its last line but one."""
+        """What ran since the last row of metrics but one, and which edges were taken."""
+        activity = self.run.activity
         try:
-            rows = Run(self.path).activity[-2:]
-        except UsageError:  # nothing else depends on it
+            last = activity[-1]
+            earlier = activity.at(last["rows"] - 2) if last["rows"] > 1 else None
+        except (IndexError, UsageError):  # nothing was counted; or a damaged file, on which nothing else depends
             return
-        if not rows:
-            return
-        before: dict[str, Any] = rows[0] if len(rows) > 1 else {"runs": {}, "taken": {}, "rows": 0}
+        before: dict[str, Any] = earlier or {"runs": {}, "taken": {}, "rows": 0}
         since = f"since row {before['rows']} of metrics" if before["rows"] else "since the beginning"
         for title, key in (("ran", "runs"), ("took", "taken")):
-            more = {name: count - before[key].get(name, 0) for name, count in rows[-1][key].items()}
+            more = {name: count - before[key].get(name, 0) for name, count in last[key].items()}
             listed = sorted((name for name in more if more[name]), key=lambda name: -more[name])
             words = [f"{shown(name)} ({more[name]})" for name in listed[:_MOST_EDGES]]
             words += [f"{len(listed) - _MOST_EDGES} others"] if len(listed) > _MOST_EDGES else []

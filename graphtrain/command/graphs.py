@@ -36,8 +36,9 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import part
 from graphtrain.names import suggestion
 from graphtrain.printable import printable
+from graphtrain.report.run import Run
 from graphtrain.storage.named import graph_of, holds_a_graph, newest_in, saved_graph
-from graphtrain.storage.run_directory import STATUS_FILE, read_status
+from graphtrain.storage.run_directory import STATUS_FILE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -143,7 +144,7 @@ def render(
 
 def _bypassed(run_dir: Path) -> list[str]:
     """The nodes that the run bypasses; none if it has no status file."""
-    bypassed = read_status(run_dir).get("bypassed") if (run_dir / STATUS_FILE).exists() else None
+    bypassed = Run(run_dir).status.get("bypassed") if (run_dir / STATUS_FILE).exists() else None
     return [path for path in bypassed if isinstance(path, str)] if isinstance(bypassed, list) else []
 
 
@@ -151,7 +152,7 @@ def _seconds(run_dir: Path | None) -> dict[str, float]:
     """The seconds of the visits of each node, in the process that trained the run last."""
     if run_dir is None:
         raise UsageError("--seconds: no run is named", "name the directory of one with --run-dir")
-    took = read_status(run_dir).get("seconds_by_node")
+    took = Run(run_dir).status.get("seconds_by_node")
     if not isinstance(took, dict) or not all(
         isinstance(value, int | float) and 0 <= value < math.inf for value in took.values()
     ):

@@ -20,16 +20,10 @@ from graphtrain.names import in_natural_order, nearest
 from graphtrain.plain import json_value
 from graphtrain.printable import shorten
 from graphtrain.report.numbers import duration, metric
+from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import checkpoint_paths
-from graphtrain.storage.run_directory import (
-    ACTIVE,
-    CHECKPOINTS_FOLDER,
-    NOT_BEGUN,
-    STARTING,
-    STATUS_FILE,
-    present_status,
-)
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE
 
 _DEPTH = 4
 _MOST_METRICS = 3
@@ -94,7 +88,7 @@ def _is_run(path: Path) -> bool:
     try:
         if not (path / STATUS_FILE).is_file():
             return bool(checkpoint_paths(path / CHECKPOINTS_FOLDER))
-        return (path / CHECKPOINTS_FOLDER).is_dir() or {"state", "position"} <= present_status(path).keys()
+        return (path / CHECKPOINTS_FOLDER).is_dir() or {"state", "position"} <= Run(path).status.keys()
     except (OSError, UsageError):
         return False
 
@@ -113,7 +107,7 @@ class ListedRun:
     def of(cls, path: Path) -> ListedRun:
         """The run in a directory."""
         try:
-            return cls(path, present_status(path))
+            return cls(path, Run(path).status)
         except UsageError:
             return cls(path, {"state": "unreadable" if (path / STATUS_FILE).exists() else NOT_BEGUN})
 

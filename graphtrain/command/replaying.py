@@ -25,10 +25,11 @@ from graphtrain.proof.replay import Replay, parse_moment
 from graphtrain.proof.verify import Verdict, Verifier
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.numbers import duration, size
+from graphtrain.report.run import Run
 from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.named import checkpoint_folder, graph_of
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
 _MOST_PARAMETERS = 60
 _MOST_PARTS = 12
@@ -233,7 +234,7 @@ def _refuse_beyond_the_run(run_dir: Path, term: Term, report: Callable[[str], No
     """Raise if the run stopped before a moment. A killed run may have come further than its status shows."""
     unit, amount = term.base.unit, term.base.amount
     try:
-        status = read_status(run_dir)
+        status = Run(run_dir).status
         counts = {"steps": status["step"], "epochs": status["epoch"], "batches": status["trained"][0]}
         count = status.get("clocks", counts)[unit] if "clock_of" in status else counts[unit]
         is_beyond, has_stopped = count < amount, status["state"] in ("finished", "stopped", "failed")

@@ -18,8 +18,9 @@ from graphtrain.command.output import console, error_lines, notify, shown, shown
 from graphtrain.errors import UsageError
 from graphtrain.lazy import PARTS, installed
 from graphtrain.printable import one_line
+from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.run_directory import ACTIVE, NOT_BEGUN, STARTING, STATUS_FILE, present_status
+from graphtrain.storage.run_directory import ACTIVE, NOT_BEGUN, STARTING, STATUS_FILE
 
 _EXIT_CODES = {"finished": 0, "stopped": STOPPED}
 _WIDTH_OF_A_PIPE = 120
@@ -85,7 +86,7 @@ def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> 
             raise UsageError(f"--exit-code: `{run_dir}` is a folder of runs", "name the directory of one run")
         print_runs(inner, run_dir, as_json=as_json)
         return 0
-    present = present_status(run_dir)
+    present = Run(run_dir).status
     text = json.dumps(present, indent=2, allow_nan=False) if as_json else "\n".join(_lines(run_dir, present))
     encoding = sys.stdout.encoding or "utf-8"
     click.echo(text.encode(encoding, "replace").decode(encoding))

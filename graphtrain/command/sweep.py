@@ -38,6 +38,7 @@ from graphtrain.names import quoted
 from graphtrain.printable import one_line
 from graphtrain.ranks.current import is_one_of_several
 from graphtrain.report.numbers import duration
+from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
@@ -47,8 +48,6 @@ from graphtrain.storage.run_directory import (
     NOT_BEGUN,
     STARTING,
     has_begun,
-    is_alive_here,
-    read_starts,
 )
 from graphtrain.storage.run_files import write_start
 
@@ -135,7 +134,7 @@ class _Run:
         """
         if status.get("state") != "finished":
             return ""
-        about = [start.get("about") for start in read_starts(self.run_dir)[-1:]]
+        about = [start.get("about") for start in Run(self.run_dir).starts[-1:]]
         if any(isinstance(facts, Mapping) and facts.get("command") == self.command for facts in about):
             return "finished before"
         saved = self._saved
@@ -320,7 +319,7 @@ class _Sweep:
         if finished := run.finished_before(status):
             self._codes[number] = 0
             self._say(number, finished)
-        elif status.get("state") in ACTIVE and is_alive_here(status):
+        elif status.get("state") in ACTIVE and Run(run.run_dir).is_alive:
             self._codes[number] = STOPPED
             self._say(number, f"process {status['process']} trains it already")
         else:

@@ -47,8 +47,9 @@ from graphtrain.proof.cuts import (
     sampled_transitions,
 )
 from graphtrain.report.numbers import about, duration, size
+from graphtrain.report.run import Run
 from graphtrain.storage.manifest import checkpoint_paths
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, read_status
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.trainer.trainer import Trainer
 
 _MOST_LINES = 12
@@ -319,7 +320,7 @@ class Doing:
 
     def __rich__(self) -> Text:
         try:
-            place = read_status(self.run_dir).get("place", "")
+            place = Run(self.run_dir).status.get("place", "")
         except UsageError:  # it has not begun
             place = ""
         line = f"{self.what}: {place}" if place else self.what

@@ -48,12 +48,14 @@ class GraphReading:
         folder: the folder that must contain the files. None: anywhere.
         problems: of all texts so far.
         nodes: how many were read so far, each file counted as one more.
+        base: the graph that the file extends; None if it extends none.
     """
 
     make: type[Graph]
     folder: Path | None = None
     problems: list[Problem] = field(default_factory=list)
     nodes: int = 0
+    base: Graph | None = None
 
     def count_node(self) -> None:
         self.nodes += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import shlex
@@ -62,6 +63,8 @@ def content_of_run(
     """
     status = run.status
     drawn = None if graph is None else content_of(graph)
+    counted = 1 + (2 * len(drawn["nodes"]) + len(drawn["edges"]) if drawn is not None else 0)
+    starts, moments = run.activity.overview(max(2, min(MOST_TICKS, MOST_COUNTS // counted)))
     return {
         "name": printable(run.path.name or str(run.path)),
         "path": printable(str(run.path)),
@@ -74,13 +77,13 @@ def content_of_run(
         },
         "versions": {**run.versions, **({"revision": run.revision} if run.revision else {})},
         "curves": [*_curves(rows, run.snapshot().clocks)],
-        "marks": [{"row": mark["rows"], "event": mark["event"], "time": mark["time"]} for mark in run.activity.starts],
+        "marks": [{"row": mark["rows"], "event": mark["event"], "time": mark["time"]} for mark in starts],
         "checkpoints": [
             {key: checkpoint[key] for key in ("name", "step", "rows", "best")} for checkpoint in run.checkpoints
         ],
         "graph": drawn,
         "graph_error": why_none,
-        "ticks": _ticks(run, rows, drawn or {"nodes": {}, "edges": {}}),
+        "ticks": {"whole": _is_whole(run, starts), **_ticks(moments, rows, drawn or {"nodes": {}, "edges": {}})},
         "lines": [*_lines(run)],
     }
 
@@ -97,16 +100,11 @@ def _graph(run: Run) -> tuple[Graph | None, str]:
 
 
 def _curves(rows: Sequence[Mapping[str, float]], clocks: Mapping[str, Any] | Sequence[str]) -> Iterator[dict[str, Any]]:
-    columns: dict[str, tuple[list[int], list[float]]] = {}
-    for number, row in enumerate(rows):
-        for name, value in row.items():
-            numbers, values = columns.setdefault(name, ([], []))
-            numbers.append(number)
-            values.append(value)
-    for name, (numbers, values) in columns.items():
+    for name in dict.fromkeys(itertools.chain.from_iterable(rows)):
         if name in _PLACES or name in clocks:
             continue
-        kept = thinned(values)
+        numbers = [number for number, row in enumerate(rows) if name in row]
+        kept = thinned(values := [rows[number][name] for number in numbers])
         places = [rows[numbers[index]] for index in kept]
         yield {
             "name": printable(name),
@@ -157,11 +155,11 @@ def _first_difference(first: Sequence[Mapping[str, float]], second: Sequence[Map
 # ---- the slider
 
 
-def _ticks(run: Run, rows: Sequence[Mapping[str, float]], drawn: Mapping[str, Any]) -> dict[str, Any]:
+def _ticks(
+    moments: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, float]], drawn: Mapping[str, Any]
+) -> dict[str, Any]:
     """Moments of the run, oldest first: row, step, epoch and time; totals of nodes and edges where they are known."""
     names = [*drawn["nodes"]], [*drawn["edges"]]
-    most = max(2, min(MOST_TICKS, MOST_COUNTS // (1 + 2 * len(names[0]) + len(names[1]))))
-    moments = run.activity.thinned(most)
     if not moments:
         stride = max(1, math.ceil(len(rows) / MOST_TICKS))
         moments = [{"rows": number + 1} for number in sorted({*range(0, len(rows), stride), len(rows) - 1} - {-1})]
@@ -184,6 +182,12 @@ def _ticks(run: Run, rows: Sequence[Mapping[str, float]], drawn: Mapping[str, An
             if "waits" in moment
         ],
     }
+
+
+def _is_whole(run: Run, starts: Sequence[Mapping[str, Any]]) -> bool:
+    """True if nodes were counted from the beginning of their progress on: not in a fork, nor after a loss."""
+    begun = [start["checkpoint"] for start in run.starts[:1]]
+    return begun == [None] and bool(starts) and starts[0]["event"] == "begun"
 
 
 def _rounded(value: float) -> float:
@@ -215,15 +219,12 @@ def _script(run: Run) -> str:
 # ---- a graph file
 
 
-def content_of_graph(
-    draft: Draft, problems: Sequence[Problem], base: Graph | None, last_sound: Graph | None
-) -> dict[str, Any]:
+def content_of_graph(draft: Draft, problems: Sequence[Problem], last_sound: Graph | None) -> dict[str, Any]:
     """What a page shows of a graph that is being edited.
 
     Arguments:
         draft: the graph as it was read.
         problems: those of its text, or else of its checks.
-        base: the graph that it extends; None where there is none.
         last_sound: the last graph without errors that was read; None where there was none.
     """
     broken = any(problem.severity == "error" for problem in draft.problems)
@@ -235,7 +236,7 @@ def content_of_graph(
             {**problem.as_plain(), "about": [*_about(problem, graph)] if graph is not None else []}
             for problem in problems
         ],
-        "difference": difference_of(base, graph) if base is not None and graph is not None else "",
+        "difference": difference_of(draft.base, graph) if draft.base is not None and graph is not None else "",
     }
 
 

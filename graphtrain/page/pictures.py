@@ -130,8 +130,11 @@ def _edges(graph: Graph, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]
             yield from _edges(node.body, f"{prefix}{name}/")
 
 
-def _operands(expression: str, graph: Graph, prefix: str) -> Iterator[tuple[str, str | None]]:
-    """What an expression and the guards that it names read: a parameter's value, None for what changes in the run."""
+def _operands(expression: str, graph: Graph, prefix: str) -> Iterator[tuple[str, str | dict[str, Any] | None]]:
+    """What an expression and the guards that it names read: a parameter's value, or what follows from counts.
+
+    The latter is the path of a node, and what each of its runs adds. None for what no count tells.
+    """
     waiting, seen = [expression], {expression}
     nodes = nodes_of(graph)
     while waiting:
@@ -139,12 +142,21 @@ def _operands(expression: str, graph: Graph, prefix: str) -> Iterator[tuple[str,
         for operand in _OPERAND.findall(text):
             name, _, field = operand.rpartition(".")
             parameter = _parameter(nodes[name], field) if name in nodes else None
-            yield f"{prefix}{operand}", None if parameter is None else value_text(parameter)
+            value = _counted(nodes[name], name, field) if name in nodes and not prefix else None
+            yield f"{prefix}{operand}", value if parameter is None else value_text(parameter)
         named = [
             graph.guards[word] for word in re.findall(r"[A-Za-z_]\w*", _OPERAND.sub("", text)) if word in graph.guards
         ]
         waiting += [other for other in named if other not in seen]
         seen.update(named)
+
+
+def _counted(node: Node, path: str, name: str) -> dict[str, Any] | None:
+    """A field that grows alike with each run of a node; one in a body begins again, and so does a window."""
+    kind = kind_of_node(node) if "/" not in path else None
+    field = kind.fields.get(name) if kind is not None else None
+    adds = 1 if name == "runs" else field.adds if field is not None and field.default == 0 else None
+    return None if adds is None or kind is None else {"runs": path, "adds": adds}
 
 
 def _parameter(node: Node, name: str) -> Any:

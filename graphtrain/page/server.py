@@ -7,7 +7,6 @@ import contextlib
 import functools
 import math
 import socket
-import tomllib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +27,8 @@ from graphtrain.graph.read_toml import read_graph
 from graphtrain.page.content import content_of_graph, content_of_runs
 from graphtrain.page.document import SCRIPTS, STYLES, asset, served
 from graphtrain.printable import printable
+from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.run_directory import present_status
 
 LOOPBACK = "127.0.0.1"
 SECONDS_BETWEEN_LOOKS = 0.25
@@ -90,7 +89,7 @@ class Watched:
     def _listed(self, folder: Path) -> Iterator[dict[str, Any]]:
         for run in self.runs_in(folder):
             try:
-                status = present_status(run)
+                status = Run(run).status
             except GraphtrainError:  # removed since, or damaged
                 continue
             snapshot = Snapshot.from_plain(status)
@@ -107,20 +106,7 @@ class Watched:
         problems = draft.problems or check_graph(draft.graph, all_kinds_known=False)
         if not any(problem.severity == "error" for problem in draft.problems):
             self._sound = draft.graph
-        return content_of_graph(draft, problems, _base(path), self._sound)
-
-
-def _base(path: Path) -> Graph | None:
-    """The graph that a file extends; None where it extends none, or cannot be read."""
-    try:
-        sources = tomllib.loads(path.read_text(encoding="utf-8")).get("extends")
-        first = sources[0] if isinstance(sources, list) else sources
-        if not isinstance(first, str):
-            return None
-        inside = path.parent / first
-        return Graph.load(inside if first.endswith(".toml") else first)
-    except (OSError, ValueError, IndexError, GraphtrainError):
-        return None
+        return content_of_graph(draft, problems, self._sound)
 
 
 def _name(run: Path, folder: Path) -> str:

@@ -131,6 +131,7 @@ class CompiledGraph:
         former, renaming: the graph that this one replaces, and its renamed nodes.
         given: the names of the resources that are new. Default: all.
         made: the resources made by nodes, each with the name of its source. Default: none.
+        counts_edges: as of `Compiler`. Default: True.
 
     Raises:
         GraphError: a resource that the graph reads is missing, or a new one is not read.
@@ -156,6 +157,8 @@ class CompiledGraph:
         renaming: Renaming | None = None,
         given: Collection[str] | None = None,
         made: Mapping[str, str] = MappingProxyType({}),
+        *,
+        counts_edges: bool = True,
     ) -> None:
         self.graph = graph
         plan, ranks = Plan(graph), prepared.get("ranks")
@@ -168,7 +171,7 @@ class CompiledGraph:
             assert renaming is not None, "they come together"
             self.kept = _keep_instances(self.program, former.program, renaming)
         triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
-        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
+        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch, counts_edges=counts_edges)
         # From here on all reads are known, also those of users' step functions.
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
@@ -381,12 +384,12 @@ class CompiledGraph:
 
     # ---- evaluating edges again
 
-    def leave_again(self, position: int) -> tuple[int, bool]:
-        """The position of an ended run after the edges of its last node are evaluated again, and whether it is still at
-        its end, which may have been postponed.
+    def leave_again(self, position: int) -> tuple[int, bool, str]:
+        """The position of an ended run after the edges of its last node are evaluated again, whether it is still at its
+        end, which may have been postponed, and the edge, as in `Compiler.sums`.
         """
-        target = self.compiler.leave_again(self.program.nodes[position])
-        return (position, True) if target is None else (self.compiler.position(target), False)
+        target, edge = self.compiler.leave_again(self.program.nodes[position])
+        return (position, True, edge) if target is None else (self.compiler.position(target), False, edge)
 
     def resume_at(self, position: int, trained_last: str = "") -> None:
         """Set up the nodes around a position, from their progress. May draw random numbers.

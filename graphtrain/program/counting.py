@@ -258,7 +258,8 @@ class CountedRun:
         self._visits = 0
         triggers = Triggers(program, functools.partial(_terms, program, counted))
         visits = _CountingVisits(program, _LoggingCells(program, counted, self._log), self._log)
-        compiler = Compiler(visits, triggers, self._end, Stopwatch(lambda time: None), counted.detours)
+        untimed = Stopwatch(lambda time: None)
+        compiler = Compiler(visits, triggers, self._end, untimed, counted.detours, counts_edges=False)
         self._transitions = compiler.transitions
         acting = [node for node in program.nodes if not node.bypassed]
         self._fields = [

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.errors import CheckpointError
 from graphtrain.ranks import current_ranks
+from graphtrain.report.run import Run
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.manifest import SkippedCheckpoints
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
     STARTS_FILE,
-    STATUS_FILE,
-    read_starts,
 )
 from graphtrain.storage.store import FolderStore
 
@@ -60,10 +59,8 @@ class RunHistory:
         self.path = run_dir
         self._notify = notify
         self._folder = FolderStore(run_dir / CHECKPOINTS_FOLDER, notify)
-        if not (run_dir / STATUS_FILE).exists() and not self._folder.paths():
-            raise UsageError(f"there is no run in `{run_dir}`", f"a run directory holds a file {STATUS_FILE}")
         # The checkpoint that each start of the run resumed from, None for the beginning; empty if it is not known.
-        self._starts = [start["checkpoint"] for start in read_starts(run_dir) if "checkpoint" in start]
+        self._starts = [start["checkpoint"] for start in Run(run_dir).starts]
 
     def lineage(self, spans: int | None = None) -> list[SavedCheckpoint]:
         """The newest checkpoint and its predecessors, the oldest first.

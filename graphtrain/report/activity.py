@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final, overload
 
+from graphtrain.graph.renaming import renamed_path
 from graphtrain.storage.run_directory import NODES_FILE, MetricsFile
 
 _EVENTS = ("begun", "resumed", "rewired")
@@ -21,8 +23,9 @@ class RunActivity(Sequence[dict[str, Any]]):
     Each is a dictionary: ``time`` in Unix seconds; ``rows``, how many rows of metrics there were; ``runs``, how often
     each node had run, by its path; ``taken``, how often each edge was taken, by ``"accumulate -> decide"``, which is
     the path of a node and an `Edge` that leaves it; ``seconds`` of nodes that were timed, estimated; and ``waits``,
-    the seconds for data and for saves. Totals never fall, and go on where a run was resumed or rewired. Those of nodes
-    in a body are over all times that it ran.
+    the seconds for data and for saves. Totals go on where a run was resumed or rewired, also those of nodes that were
+    renamed in ``rewire(graph, rename=...)`` or on a resume. They never fall, but for the edge to the end of a run that
+    goes on. Those of nodes in a body are over all times that it ran.
 
     It is empty where nothing was counted. One pass over a million lines takes some ten seconds.
 
@@ -60,6 +63,9 @@ class RunActivity(Sequence[dict[str, Any]]):
     def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
 
     def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if index == -1:  # which one pass finds
+            for totals in deque(self._totals(), maxlen=1):
+                return totals.plain()
         numbers = range(len(self))[index]
         if isinstance(numbers, int):
             return self._chosen([numbers])[0]
@@ -69,8 +75,7 @@ class RunActivity(Sequence[dict[str, Any]]):
     @property
     def starts(self) -> list[dict[str, Any]]:
         """Where the run was started: ``time``, ``rows``, and ``event``, which is begun, resumed or rewired."""
-        keys = ("time", "rows", "event")
-        return [{key: line[key] for key in keys} for line in self._file.each_row(_checked, b'{"event"')]
+        return [_start(line) for line in self._file.each_row(_checked, b'{"event"')]
 
     def at(self, row: int) -> dict[str, Any] | None:
         """The totals when a row of metrics was recorded; None where nothing was counted until then.
@@ -78,14 +83,16 @@ class RunActivity(Sequence[dict[str, Any]]):
         Arguments:
             row: its number in `Run.metrics`; -1 is the last.
         """
-        chosen: int | None = None
-        for number, totals in enumerate(self._totals()):
-            if 0 <= row < totals.rows - 1:
+        chosen = -1
+        for line in self._file.each_row(_checked):
+            if "counts" not in line:
+                continue
+            if 0 <= row < line["rows"] - 1:
                 break
-            chosen = number
-            if totals.rows == row + 1:
+            chosen += 1
+            if line["rows"] == row + 1:
                 break
-        return self[chosen] if chosen is not None else None
+        return self._chosen([chosen])[0] if chosen >= 0 else None
 
     def thinned(self, most: int) -> list[dict[str, Any]]:
         """At most so many of them, about evenly apart, the last among them.
@@ -93,9 +100,14 @@ class RunActivity(Sequence[dict[str, Any]]):
         Arguments:
             most: at least 1.
         """
+        return self.overview(most)[1]
+
+    def overview(self, most: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """What `starts` and `thinned` return, read in one pass."""
+        starts: list[dict[str, Any]] = []
         kept: list[dict[str, Any]] = []
         stride, last = 1, None
-        for number, totals in enumerate(self._totals(), 1):
+        for number, totals in enumerate(self._totals(starts), 1):
             last = totals
             if number % stride == 0:
                 kept.append(totals.plain())
@@ -104,7 +116,9 @@ class RunActivity(Sequence[dict[str, Any]]):
         if last is not None and (not kept or kept[-1] != last.plain()):
             kept.append(last.plain())
         count = len(kept)
-        return [kept[count * (number + 1) // most - 1] for number in range(most)] if count > most else kept
+        if count > most:
+            kept = [kept[count * (number + 1) // most - 1] for number in range(most)]
+        return starts, kept
 
     def _chosen(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Those with these numbers, which rise."""
@@ -116,12 +130,14 @@ class RunActivity(Sequence[dict[str, Any]]):
                 chosen.append(totals.plain())
         return chosen
 
-    def _totals(self) -> Iterator[_Totals]:
-        """The totals after each line: one object, which changes."""
+    def _totals(self, starts: list[dict[str, Any]] | None = None) -> Iterator[_Totals]:
+        """The totals after each line: one object, which changes; headers are added to `starts`."""
         totals = _Totals()
         for line in self._file.each_row(totals.add):
             if "counts" in line:
                 yield totals
+            elif starts is not None:
+                starts.append(_start(line))
 
 
 class _Totals:
@@ -133,8 +149,11 @@ class _Totals:
         self._taken: dict[str, int] = {}
         self._milliseconds: dict[str, int] = {}
         self._waits = dict.fromkeys(_WAITS, 0)
-        self._nodes: list[str] = []
-        self._adds_to: list[list[tuple[dict[str, int], str]]] = []  # counter -> totals, and the names in these
+        # What the lines after the last header add up to, by numbers, and what these stand for.
+        self._counts: list[int] = []
+        self._times: list[int] = []
+        self._nodes: Mapping[str, list[int]] = {}
+        self._edges: Mapping[str, list[int]] = {}
 
     def add(self, line: dict[str, Any]) -> dict[str, Any]:
         """Add a line; returns it.
@@ -146,46 +165,93 @@ class _Totals:
         self.time, self.rows = line["time"], line["rows"]
         if "event" in line:
             self._begin(line["nodes"], line["edges"])
+            for names in line.get("renamed", ()):
+                self._rename(names)
+            self._continue(line.get("instead", ""))
             return line
-        counts, times = line["counts"], line.get("milliseconds", [])
-        if max(counts[::2], default=-1) >= len(self._adds_to):
-            raise ValueError("a counter that the header before does not have")
-        if max(times[::2], default=-1) >= len(self._nodes):
-            raise ValueError("a node that the header before does not have")
-        for counter, more in zip(counts[::2], counts[1::2], strict=True):
-            for totals, name in self._adds_to[counter]:
-                totals[name] += more
-        for node, more in zip(times[::2], times[1::2], strict=True):
-            name = self._nodes[node]
-            self._milliseconds[name] = self._milliseconds.get(name, 0) + more
+        numbers, totals, what = line["counts"], self._counts, "counter"
+        try:
+            for counter, more in zip(numbers[::2], numbers[1::2], strict=True):
+                totals[counter] += more
+            if numbers := line.get("milliseconds"):
+                totals, what = self._times, "node"
+                for node, more in zip(numbers[::2], numbers[1::2], strict=True):
+                    totals[node] += more
+        except IndexError:
+            raise ValueError(f"a {what} that the header before does not have") from None
         for name in _WAITS:
-            self._waits[name] += line.get(name, 0)
+            if name in line:
+                self._waits[name] += line[name]
         return line
 
     def _begin(self, nodes: Mapping[str, list[int]], edges: Mapping[str, list[int]]) -> None:
-        self._nodes = [*nodes]
         counters = 1 + max(
             (counter for table in (nodes, edges) for own in table.values() for counter in own), default=-1
         )
         if counters > _MOST_COUNTERS:
             raise ValueError(f"more than {_MOST_COUNTERS} counters")
-        self._adds_to = [[] for _ in range(counters)]
-        for totals, table in ((self._runs, nodes), (self._taken, edges)):
+        self._runs, self._taken, self._milliseconds = self._sums()
+        self._counts, self._times = [0] * counters, [0] * len(nodes)
+        self._nodes, self._edges = nodes, edges
+
+    def _rename(self, names: Mapping[str, str]) -> None:
+        """Move totals to the present names of nodes; what had such a name before has another now, or is gone."""
+        for totals, renamed in (
+            (self._runs, renamed_path),
+            (self._milliseconds, renamed_path),
+            (self._taken, _renamed_edge),
+        ):
+            now = [(renamed(name, names), name, count) for name, count in totals.items()]
+            totals.clear()
+            totals.update({new: count for new, old, count in now if new == old})
+            totals.update({new: count for new, old, count in now if new != old})
+
+    def _continue(self, edge: str) -> None:
+        """The run was left by this edge, not by that to its end."""
+        to_end = f"{edge.partition(' -> ')[0]} -> end"
+        for taken in [key for key, count in self._taken.items() if count and key.partition(" if ")[0] == to_end][:1]:
+            self._taken[taken] -= 1
+            self._taken[edge] = self._taken.get(edge, 0) + 1
+
+    def _sums(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+        """Runs, edges taken and milliseconds, by name."""
+        runs, taken, milliseconds = self._runs.copy(), self._taken.copy(), self._milliseconds.copy()
+        for totals, table in ((runs, self._nodes), (taken, self._edges)):
             for name, own in table.items():
-                totals.setdefault(name, 0)
-                for counter in own:
-                    self._adds_to[counter].append((totals, name))
+                totals[name] = totals.get(name, 0) + sum(map(self._counts.__getitem__, own))
+        for name, took in zip(self._nodes, self._times, strict=True):
+            if took:
+                milliseconds[name] = milliseconds.get(name, 0) + took
+        return runs, taken, milliseconds
 
     def plain(self) -> dict[str, Any]:
         """As plain data, which does not change."""
+        runs, taken, milliseconds = self._sums()
         return {
             "time": self.time,
             "rows": self.rows,
-            "runs": dict(self._runs),
-            "taken": dict(self._taken),
-            "seconds": {name: took / 1000 for name, took in self._milliseconds.items()},
+            "runs": runs,
+            "taken": taken,
+            "seconds": {name: took / 1000 for name, took in milliseconds.items()},
             "waits": {name: took / 1000 for name, took in self._waits.items()},
         }
+
+
+def _renamed_edge(edge: str, names: Mapping[str, str]) -> str:
+    """The present key of an edge.
+
+    >>> _renamed_edge("a/b -> c if d", {"a": "x", "a/c": "a/y"})
+    'x/b -> y if d'
+    """
+    source, _, leaving = edge.partition(" -> ")
+    target, space, guard = leaving.partition(" ")
+    scope, slash, _ = source.rpartition("/")
+    present = renamed_path(f"{scope}{slash}{target}", names).rpartition("/")[2]
+    return f"{renamed_path(source, names)} -> {present}{space}{guard}"
+
+
+def _start(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: line[key] for key in ("time", "rows", "event")}
 
 
 def _checked(line: dict[str, Any]) -> dict[str, Any]:
@@ -194,22 +260,29 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: it has not.
     """
-    time, rows = line.get("time"), line.get("rows")
-    if type(time) not in (int, float) or type(rows) is not int or not 0 <= rows <= _MOST:
-        raise ValueError("it has no time, or no number of rows")
+    if type(line.get("time")) not in (int, float):
+        raise ValueError("it has no time")
     if "event" in line:
-        tables = [line.get("nodes"), line.get("edges")]
+        tables = [{"rows": [line.get("rows")]}, line.get("nodes"), line.get("edges")]
         if line["event"] not in _EVENTS or not all(
             isinstance(table, dict) and all(map(_are_counts, table.values())) for table in tables
         ):
             raise ValueError("it is no header")
+        if not isinstance(line.get("instead", ""), str) or not _are_renamings(line.get("renamed", [])):
+            raise ValueError("it is no header")
         return line
     counts, took = line.get("counts"), line.get("milliseconds", [])
-    if not isinstance(counts, list) or not isinstance(took, list) or len(counts) % 2 or len(took) % 2:
+    if type(counts) is not list or type(took) is not list or len(counts) % 2 or len(took) % 2:
         raise ValueError("it has no counts")
-    if not _are_counts([*counts, *took, *(line.get(name, 0) for name in _WAITS)]):
-        raise ValueError("it has no counts")
+    if not _are_counts([line.get("rows"), *counts, *took, *(line[name] for name in _WAITS if name in line)]):
+        raise ValueError("it has no counts, or no number of rows")
     return line
+
+
+def _are_renamings(tables: Any) -> bool:
+    return isinstance(tables, list) and all(
+        isinstance(table, dict) and all(isinstance(name, str) for name in table.values()) for table in tables
+    )
 
 
 def _are_counts(numbers: Any) -> bool:

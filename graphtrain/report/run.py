@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from graphtrain.alive import is_alive
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.plain import of_text
@@ -15,17 +18,24 @@ from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
-from graphtrain.storage.regular import open_regular
+from graphtrain.storage.regular import NotAsAgreedError, open_regular
 from graphtrain.storage.run_directory import (
+    ACTIVE,
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
+    NOT_BEGUN,
+    STARTING,
+    STATUS_FILE,
     TEXTS_FILE,
     MetricsFile,
-    present_status,
+    noted,
     read_starts,
+    read_status,
     readable_failure,
+    tables_in,
 )
 
+_MOST_BYTES_OF_LAST_ROWS = 256 << 10
 _VERSIONS = ("graphtrain", "python", "torch", "numpy")
 
 
@@ -37,7 +47,7 @@ class Run(Recorded):
         run_dir: its run directory.
 
     Raises:
-        UsageError: there is no run, or a file cannot be read; here, and where it is read.
+        UsageError: there is no run; and where a file is read that cannot be.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +60,8 @@ class Run(Recorded):
 
     def __init__(self, run_dir: str | Path) -> None:
         self.path = Path(run_dir)
-        present_status(self.path)
+        if not (self.path / STATUS_FILE).exists() and not own_checkpoint_paths(self.path / CHECKPOINTS_FOLDER):
+            read_status(self.path)
 
     def __getattr__(self, name: str) -> Any:
         hint = f': write trainer.load("{self.path}/best"), which loads its weights into the model' * (name == "best")
@@ -58,13 +69,53 @@ class Run(Recorded):
 
     @property
     def status(self) -> dict[str, Any]:
-        """The last status, as ``graphtrain status --json`` prints it; that of a killed run is `interrupted`."""
-        return present_status(self.path)
+        """The last status, as ``graphtrain status --json`` prints it.
+
+        A run that is running in a process that is gone is `interrupted`, or `not begun`.
+        """
+        status = read_status(self.path)
+        if status.get("state") in (*ACTIVE, STARTING) and _is_alive_here(status) is False:
+            status["state"] = NOT_BEGUN if status["state"] == STARTING else "interrupted"
+        return status
+
+    @property
+    def is_alive(self) -> bool | None:
+        """True if the process that wrote the status is alive; None if it runs on another host."""
+        return _is_alive_here(read_status(self.path))
+
+    @property
+    def was_killed(self) -> bool:
+        """True if its process is gone and has not stopped it."""
+        status = read_status(self.path)
+        return status.get("state") in ACTIVE and _is_alive_here(status) is False
+
+    @property
+    def notices(self) -> list[tuple[float, str]]:
+        """What the run has reported last: times in Unix seconds, and lines."""
+        return noted(self.status)
 
     @property
     def metrics(self) -> list[dict[str, float]]:
         """The rows recorded so far, oldest first."""
         return MetricsFile(self.path / METRICS_FILE).complete_rows()
+
+    def last_rows(self, until_bytes: int | None = None) -> list[dict[str, Any]]:
+        """The last rows of metrics: those in the last 256 KiB, which are read at once, however long the run is.
+
+        NaN and infinities are strings. Rows that cannot be read are left out.
+
+        Arguments:
+            until_bytes: where in the file they end, as `Manifest.metrics_bytes` has it. Default: at its end.
+        """
+        try:
+            with open(open_regular(self.path / METRICS_FILE), "rb") as file:
+                end = os.fstat(file.fileno()).st_size if until_bytes is None else until_bytes
+                start = max(end - _MOST_BYTES_OF_LAST_ROWS, 0)
+                file.seek(start)
+                lines = file.read(end - start).split(b"\n")
+        except (OSError, NotAsAgreedError):
+            return []
+        return tables_in(lines[1 if start else 0 :])
 
     @property
     def texts(self) -> list[dict[str, Any]]:
@@ -97,8 +148,8 @@ class Run(Recorded):
         Each has its ``time`` in Unix seconds, the ``checkpoint`` that it was resumed from or None, and what else the
         start has noted: ``about`` (command and arguments), ``environment`` (versions), ``origin`` (code), ``data``.
         """
-        starts = [start for start in read_starts(self.path) if "run" in start]
-        return [{"checkpoint": None, **start, "time": start.get("started_at_unix_seconds")} for start in starts]
+        starts = [start for start in read_starts(self.path) if {"run", "checkpoint"} <= start.keys()]
+        return [{**start, "time": start.get("started_at_unix_seconds")} for start in starts]
 
     @property
     def versions(self) -> dict[str, str]:
@@ -201,3 +252,11 @@ class Run(Recorded):
         except UsageError:  # a damaged file
             totals = None
         return html_of(self, totals["runs"] if totals is not None else None)
+
+
+def _is_alive_here(status: Mapping[str, Any]) -> bool | None:
+    """True if the process that wrote the status is alive; None if it runs on another host."""
+    if status.get("host") not in (None, socket.gethostname()):
+        return None
+    process = status.get("process")
+    return isinstance(process, int) and not isinstance(process, bool) and is_alive(process)

@@ -466,10 +466,10 @@ class RunFiles:
         if self.writes:
             self._metrics.append(metrics)
 
-    def append(self, row: Mapping[str, Any], holds: Literal["texts", "counts"]) -> None:
-        """Append a row to the file of texts, or of counts."""
+    def append(self, *rows: Mapping[str, Any], holds: Literal["texts", "counts"]) -> None:
+        """Append rows to the file of texts, or of counts."""
         if self.writes:
-            (self._texts if holds == "texts" else self._nodes).append(row)
+            (self._texts if holds == "texts" else self._nodes).append(*rows)
 
     def noted(self, facts: Manifest) -> Manifest:
         """Add what a checkpoint made now has to know about these files.

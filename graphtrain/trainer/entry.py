@@ -162,6 +162,7 @@ def _resume(
     changes = _report(run, checkpoint, restored, options, status if is_ours else None, in_place=in_place)
     if files is not None:
         run.cut_back_to(checkpoint)
+        run.note_counts(renamed=options.rename)
     elif in_place:
         session.recorder.load_rows([])
     is_newest = files is not None and files.is_newest(checkpoint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, final
 
 from graphtrain.errors import LifeCycleError, SaveFailedError
@@ -239,6 +239,11 @@ class LiveRun:
         self.session.recorder.load_rows(rows)
         if self._nodes is not None:
             self._nodes.restart("resumed" if checkpoint is not None and self.files.owns(checkpoint) else "begun")
+
+    def note_counts(self, *, renamed: Mapping[str, str] | None = None, instead: str = "") -> None:
+        """Note what becomes of the counts so far, as `NodesFile.note` does, where nodes are counted."""
+        if self._nodes is not None:
+            self._nodes.note(renamed or {}, instead)
 
     # ---- saving
 

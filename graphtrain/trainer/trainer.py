@@ -161,6 +161,7 @@ class Trainer(RunView):
             saving=run_dir is not None,
             notices=notices,
             tick=lambda now: self._run.watchers.tick(),
+            counts_edges=times,
         )
         arguments = about.get("arguments", {})
         settings = {"seed": session.seed, "deterministic": deterministic, **arguments}
@@ -171,8 +172,7 @@ class Trainer(RunView):
             require_one_folder(session.world, files)
         display = display_for(notices) if display == "auto" else display
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
-        self._run = LiveRun(session, files, arguments, *of_rank_0, times=times)
-        session.world.run = session
+        self._run, session.world.run = LiveRun(session, files, arguments, *of_rank_0, times=times), session
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
@@ -369,6 +369,7 @@ class Trainer(RunView):
         run.has_changed()
         self._notify_of_graph()
         if self._has_begun and run.unnoted is None:
+            run.note_counts(renamed=rename)
             run.announce()
 
     @on_all_ranks("in `load`")
@@ -501,7 +502,9 @@ class Trainer(RunView):
         compiled, loop = session.compiled, session.loop
         compiled.refuse_fractions("until", limit, loop.position)
         if loop.ended:  # its end may have been moved since
-            loop.position, loop.ended = compiled.leave_again(loop.position)
+            loop.position, loop.ended, edge = compiled.leave_again(loop.position)
+            if not loop.ended:
+                run.note_counts(instead=edge)
             if not loop.ended and (line := compiled.run_clock.cut_window()) is not None:
                 run.notices(line)
         if run.unnoted is not None and not loop.ended:

@@ -42,7 +42,7 @@ class Process:
         }
         (self.run_dir / "status.json").write_text(json.dumps(status))
         about = {"command": shlex.join(["graphtrain", *self.words])}
-        (self.run_dir / "starts.jsonl").write_text(json.dumps({"run": "", "about": about}) + "\n")
+        (self.run_dir / "starts.jsonl").write_text(json.dumps({"run": "", "checkpoint": None, "about": about}) + "\n")
 
     def poll(self) -> int | None:
         self._on_poll()

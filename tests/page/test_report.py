@@ -91,7 +91,10 @@ def test_a_guard_is_shown_with_what_it_reads() -> None:
         Graph.load("fit").guard("late", "accumulate.every > 3 and step.runs > 7").connect("step", "log", when="late")
     )
     operands = content_of(graph)["edges"]["step -> log if late"]["operands"]
-    assert operands == {"accumulate.every": "1", "step.runs": None}
+    assert operands == {"accumulate.every": "1", "step.runs": {"runs": "step", "adds": 1}}
+    graph = graph.guard("late", "step.steps > 1 and accumulate.count == 0")
+    operands = content_of(graph)["edges"]["step -> log if late"]["operands"]
+    assert operands == {"step.steps": {"runs": "step", "adds": 1}, "accumulate.count": None}, "a window begins again"
 
 
 def test_runs_are_compared(run_dir: Path, tmp_path: Path) -> None:
@@ -118,6 +121,11 @@ def test_no_name_becomes_markup_and_nothing_is_requested(run_dir: Path, tmp_path
         allowed = policy.partition(source)[2].partition(";")[0]
         for inside in re.findall(rf"<{tag}(?: type=\"module\"| )?>(.*?)</{tag}>", text, re.DOTALL):
             assert base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode() in allowed
+
+
+def test_what_follows_from_counts_is_known_where_all_was_counted(run_dir: Path, tmp_path: Path) -> None:
+    trainer_of(tmp_path / "fork", procedure().set("finish", after="3 epochs")).run(resume=run_dir / "newest")
+    assert shown(run_dir)["ticks"]["whole"] and not shown(tmp_path / "fork")["ticks"]["whole"]
 
 
 def test_a_run_without_times_or_without_a_graph_is_shown(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_what_is_missing_or_damaged_is_named(damage: Callable[[Path], Any], said
     run = on_disk(tmp_path / "run")
     damage(tmp_path / "run")
     with pytest.raises(UsageError, match=said):
-        _ = (Run(run.path), run.metrics, run.texts)
+        _ = (Run(run.path).status, run.metrics, run.texts)
     assert repr(run).startswith(f"<Run {run.path}: ")
 
 

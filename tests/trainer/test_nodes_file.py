@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,19 @@ def counts_of(run_dir: Path) -> tuple[dict[str, int], dict[str, int]]:
     return last["runs"], last["taken"]
 
 
+def expect_flow(graph: Graph | None, taken: Mapping[str, int], prefix: str = "", begun: int = 1) -> None:
+    assert graph is not None
+    for name in graph.nodes:
+        leaving = sum(taken[f"{prefix}{name} -> {edge}"] for edge in graph.edges[name])
+        arriving = sum(
+            taken[f"{prefix}{source} -> {edge}"]
+            for source, edges in graph.edges.items()
+            for edge in edges
+            if edge.target == name
+        )
+        assert leaving == arriving + begun * (name == graph.start), name
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trainer, list[dict[str, int]]]:
     """A run never cut, and its progress when each row was recorded."""
@@ -91,20 +105,8 @@ def test_every_edge_has_its_count_and_counts_flow(whole: tuple[Path, Trainer, li
     assert sorted(taken) == sorted(keys_of(trainer.graph))
     assert runs["validate/eval_batch"] == 3 * runs["validate"] > 3, "over all times that the body ran"
     assert taken["exchange -> clip"] == taken["accumulate -> exchange if accumulation_reached"] == runs["step"]
-    for prefix, graph, begun in (
-        ("", trainer.graph, 1),
-        ("validate/", trainer.graph.nodes["validate"].body, runs["validate"]),
-    ):
-        assert graph is not None
-        for name in graph.nodes:
-            leaving = sum(taken[f"{prefix}{name} -> {edge}"] for edge in graph.edges[name])
-            arriving = sum(
-                taken[f"{prefix}{source} -> {edge}"]
-                for source, edges in graph.edges.items()
-                for edge in edges
-                if edge.target == name
-            )
-            assert leaving == arriving + begun * (name == graph.start), name
+    expect_flow(trainer.graph, taken)
+    expect_flow(trainer.graph.nodes["validate"].body, taken, "validate/", runs["validate"])
 
 
 def test_the_form_and_the_size_of_lines(whole: tuple[Path, Trainer, list[dict[str, int]]]) -> None:
@@ -165,6 +167,42 @@ def test_going_on_in_another_graph_has_a_header_and_keeps_totals(tmp_path: Path)
     assert activity[-1]["runs"]["next_batch"] == trainer.progress["next_batch"]["runs"] == 21
 
 
+def test_renamed_nodes_keep_their_counts(whole: tuple[Path, Trainer, list[dict[str, int]]], tmp_path: Path) -> None:
+    """In place, and in another process, which resumes from a checkpoint of the former names; bodies move along."""
+    trainer = trainer_of(tmp_path / "placed")
+    trainer.run(until="6 batches")
+    trainer.rewire(renamed := trainer.graph.rename("validate", "measure"), rename={"validate": "measure"})
+    trainer.rewire(renamed.rename("step", "go"), rename={"step": "go"})  # before anything has run
+    trainer.run()
+    trainer_of(tmp_path / "resumed").run(until="6 batches")
+    again = trainer_of(tmp_path / "resumed", procedure().rename("validate", "measure").rename("step", "go"))
+    names = {"validate": "measure", "step": "go"}
+    again.run(rename=names)
+    runs, taken = counts_of(whole[0])
+    for name in ("placed", "resumed"):
+        now, now_taken = counts_of(tmp_path / name)
+        assert now == {
+            re.sub("^validate", "measure", path).replace("step", "go"): count for path, count in runs.items()
+        }
+        assert now_taken["measure -> decide"] == taken["validate -> decide"] > 0
+        assert now_taken["clip -> go"] == taken["clip -> step"] and "clip -> step" not in now_taken
+        assert sorted(now_taken.values()) == sorted(taken.values())
+
+
+def test_a_run_extended_past_its_end_has_taken_the_edge_that_it_goes_on_by(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path / "placed", procedure("2 epochs"))
+    trainer.run()
+    ended = counts_of(tmp_path / "placed")[1]
+    trainer.rewire(procedure())
+    trainer.run()
+    trainer_of(tmp_path / "resumed", procedure("2 epochs")).run()
+    trainer_of(tmp_path / "resumed").run()
+    for name in ("placed", "resumed"):
+        taken = counts_of(tmp_path / name)[1]
+        assert taken["finish -> end if finished"] == ended["finish -> end if finished"] == 1
+        expect_flow(procedure(), taken)
+
+
 def test_what_a_return_to_a_checkpoint_takes_back_is_not_counted(tmp_path: Path) -> None:
     """A failure inside a node, and a resume in place."""
     trainer = trainer_of(tmp_path)
@@ -197,6 +235,8 @@ def test_times_false_writes_nothing_and_changes_nothing(
     table = trainer._session.compiled.compiler.transitions
     assert trainer._run.timed(table) is table and not any(isinstance(w, NodesFile) for w in trainer._run.watchers.each)
     trainer.run()
+    compiler = trainer._session.compiled.compiler
+    assert not any(compiler.counts[counter] for own in compiler.counters for counter in own), "no edge is counted"
     assert not (tmp_path / "nodes.jsonl").exists() and len(Run(tmp_path).activity) == 0
     assert Run(tmp_path).counts_at() is None and Run(tmp_path).activity.starts == []
     assert trainer.digest() == whole[1].digest() and trainer.metrics == whole[1].metrics
@@ -225,6 +265,8 @@ HEADER = '{"event":"begun","time":1.0,"rows":0,"nodes":{"a":[0]},"edges":{"a -> 
         (HEADER + '{"time":1,"rows":1,"counts":[0,1e999]}\n', "it has no counts"),
         (HEADER + '{"time":"<img>","rows":1,"counts":[0,1]}\n', "it has no time"),
         (HEADER.replace("begun", "<b>"), "it is no header"),
+        (HEADER.replace('"rows"', '"renamed":[{"a":1}],"rows"'), "it is no header"),
+        (HEADER.replace('"rows"', '"instead":[],"rows"'), "it is no header"),
         (HEADER.replace('"a":[0]', '"a":[99999999999]'), "more than 1048576 counters"),
     ],
 )

@@ -196,7 +196,7 @@ function edgeDetail(graph, key) {
     `${other === key ? "▸ " : ""}${order}`,
     target,
     guard ? element("span", {}, guard, " ", element("code", {}, expression)) : "always",
-    Object.entries(operands).map(([name, value]) => element("div", {}, element("code", {}, `${name} = ${operand(name, value)}`))),
+    Object.entries(operands).map(([name, value]) => element("div", {}, element("code", {}, `${name} = ${operand(value)}`))),
     taken.has(other) ? number(taken.get(other)) : "–",
     taken.has(other) ? share(taken.get(other), whole) : "–",
   ]);
@@ -205,12 +205,10 @@ function edgeDetail(graph, key) {
     table(["", "to", "guard", "operands", "taken", "share"], rows));
 }
 
-function operand(name, value) {
-  if (value !== null) return value;
-  const [, node, field] = name.match(/^(.*)\.(\w+)$/);
+function operand(value) { // a text, or what each run of a node adds to it
+  if (typeof value === "string") return value;
   const runs = totals("runs");
-  if (field === "runs" && runs.has(node)) return number(runs.get(node));
-  return "not recorded";
+  return value && run().ticks.whole && runs.has(value.runs) ? number(runs.get(value.runs) * value.adds) : "not recorded";
 }
 
 // ---- curves
