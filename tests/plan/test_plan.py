@@ -69,7 +69,7 @@ def test_a_guard_reads_slots() -> None:
     graph = FIT.set("train_batch", writes={"seen": "seen"}).guard("log_due", "log.due and seen > 2")
     slots = Slots(Flow(Plan(graph)))
     (decide,) = [point for point in slots.guards if point.plan_node is not None and point.plan_node.path == "decide"]
-    assert slots.guards[decide] == slots.bits(["seen"])
+    assert slots.guards[decide] == slots.bits(["seen"]) > slots.bits(["model"]) == 0
 
 
 WATCHED = (

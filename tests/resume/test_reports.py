@@ -52,6 +52,7 @@ REPEATED: list[tuple[tuple[int, float], Mapping[str, Any], float | None, str]] =
         1.5,
         "repeating at least 40, at most 61 batches (41 to 43 s)",
     ),
+    ((139, 48.0), KILLED, 7.0, "repeating at least 1, at most 2 batches (0 s)"),
     ((127, 48.2), KILLED, 99.0, "repeating at least 13, at most 34 batches (up to 2 s)"),
     ((140, 48.2), {**KILLED, "rates": {"batches": 0.1}}, 7.5, "repeating up to 2 batches, 0 s"),
     ((150, 60.0), KILLED, 7.1, "repeating up to 1 batch, 0 s"),
