@@ -271,7 +271,9 @@ def test_the_others_hear_why_rank_0_fails_before_it_has_said_anything(tmp_path: 
         with pytest.raises(CheckpointError, match="Input/output error"):
             save.result()
     why = "Input/output error"
-    assert said == [{"failed": f"rank 0 cannot write its part of the checkpoint: {why}"}] and not any(tmp_path.iterdir())
+    assert said == [{"failed": f"rank 0 cannot write its part of the checkpoint: {why}"}] and not any(
+        tmp_path.iterdir()
+    )
 
 
 @pytest.mark.first(3)

@@ -6,7 +6,6 @@ The ranks are threads of one process, of which one runs at a time, in an order t
 from __future__ import annotations
 
 import errno
-import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
