@@ -93,6 +93,8 @@ class RankLife:
         graph = self.plan.graph().set("checkpoint", if_failed=self.if_failed, if_busy=self.if_busy, keep=3)
         if self.tokens:
             graph = graph.overlay("token_windows").set("validate/eval_batch", per="samples")
+        if self.stop is not None:
+            graph = graph.set("finish", after="9 epochs")  # which it does not come to
         consumed, began_with = 0, self.sizes[0]
         with self._failing_writes() as stop_failing:
             for number in range(_MOST_PROCESSES):
@@ -103,6 +105,8 @@ class RankLife:
                 if not any((folder / "checkpoints").glob("0*")):  # none was written: it begins again
                     began_with = world_size
                 until = f"{consumed + choose.randint(1, 9)} batches" if choose.random() < 0.5 else None
+                if self.stop is not None and consumed <= self.stop and choose.random() < 0.5:
+                    until = f"{self.stop + 1} batches"
                 if not is_quiet and choose.random() < self.saves:
                     until = _NOW
                 killed_at = choose.randint(1, 400) if not is_quiet and choose.random() < self.kills else None
