@@ -455,7 +455,7 @@ class Reports:
         content = bytearray(text.encode("utf-8", "replace")[: _MOST_BYTES - 1])
         row = self._rows[worker]
         row[1 : 1 + len(content)] = torch.frombuffer(content, dtype=torch.uint8)
-        row[0] = 1  # last: a text that is read is complete
+        row[0] = True  # last: a text that is read is complete
 
     def read(self) -> list[str]:
         """The texts that there are, each once."""

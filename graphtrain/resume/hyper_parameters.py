@@ -308,8 +308,6 @@ class HyperParameters:
             for field in _WRITTEN_BY_SCHEDULES:
                 if field in fresh:
                     group.setdefault(field, copy.deepcopy(fresh[field]))
-            if "base_momentum" in fresh:  # then the momentum is scheduled too
-                group.update({field: copy.deepcopy(fresh[field]) for field in ("momentum", "betas") if field in fresh})
             _set_rate(group, "lr", group["initial_lr"])
         most = max(steps[other] for other in schedules)
         with warnings.catch_warnings():

@@ -264,7 +264,7 @@ def test_numbers_select_from_a_list_and_a_loader_only() -> None:
     assert flat(source.reopen(1, 1, {}, again=5)) == ["a", "c"] and source.redrawn == ["c"]
     assert source.select(None) is None and flat(source.reopen(1, 1, {})) == ["b", "c"] and source.redrawn == []
     loader = Ordered(Loader(range(9), 2), 0)
-    loader.select([1, 2, 3])
+    assert loader.select([1, 2, 3]).tolist() == [1, 2, 3]  # type: ignore[union-attr]
     assert (loader.length(), loader.open(0).length) == (2, 2) and flat(loader.reopen(0, 1, {})) == [[3]]
     assert loader.select(None) is None and loader.length() == 5
     numbers, _ = said(Numbers())

@@ -376,6 +376,14 @@ def test_a_kind_that_was_chosen_is_not_replaced(
     assert overlays.over(FIT, other=other) != FIT, "the kind that the node is named after is nobody's choice"
 
 
+def test_a_kind_that_came_with_a_graph_of_the_same_overlay_is_replaced(overlays: Overlays) -> None:
+    inserted, other = edit('insert = "x"', 'graph = "maml"'), edit('set = "x/train_batch"', 'use = "sam_batch"')
+    body = overlays.over(FIT, own=f"{inserted}\n{other}").nodes["x"].body
+    assert body is not None and body.nodes["train_batch"].use == "sam_batch"
+    with pytest.raises(GraphError, match="overlay `other`: `x/train_batch` would become a `sam_batch`"):
+        overlays.over(FIT.insert("x", graph="maml"), other=other)
+
+
 def test_what_one_sets_of_a_node_stays_where_another_replaces_that(overlays: Overlays) -> None:
     texts = {
         "sets": edit('set = "clip"', "max_norm = 2.0", 'reads = { norm_type = "1 + next_batch.epoch" }'),

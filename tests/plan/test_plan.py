@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from graphtrain import Graph, Trigger
+from graphtrain import Edge, Graph, Node, Trigger, node
 from graphtrain.plan.flow import Flow, changers
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import ResourceTarget
-from graphtrain.plan.slots import Slots
+from graphtrain.plan.slots import SavePoints, Slots
 
 FIT = Graph.load("fit")
 
@@ -69,7 +70,7 @@ def test_a_guard_reads_slots() -> None:
     graph = FIT.set("train_batch", writes={"seen": "seen"}).guard("log_due", "log.due and seen > 2")
     slots = Slots(Flow(Plan(graph)))
     (decide,) = [point for point in slots.guards if point.plan_node is not None and point.plan_node.path == "decide"]
-    assert slots.guards[decide] == slots.bits(["seen"])
+    assert slots.guards[decide] == slots.bits(["seen"]) > slots.bits(["model"]) == 0
 
 
 WATCHED = (
@@ -143,3 +144,32 @@ def test_what_is_read_of_a_body_from_around_it() -> None:
     # The runs of a node that only an unused unit counts are not read; a trigger makes them so.
     assert ("validate", "runs") not in Plan(FIT).fields_read
     assert ("validate", "runs") in Plan(FIT.set("finish", after="3 validations")).fields_read
+
+
+def test_a_backward_pass_reads_the_size_of_the_window_that_it_may_open() -> None:
+    opened = {path: [read.name for read, _ in planned.opens] for path, planned in Plan(EDITED).by_path.items()}
+    assert {path: names for path, names in opened.items() if names} == {"train_batch": ["accumulate.every"]}
+
+
+@node(writes="level")
+def measure() -> int:
+    return 1
+
+
+@node
+class SetUpWithLevel:
+    """Read a slot once, if there is one."""
+
+    def setup(self, level: Any = None) -> None: ...
+
+    def __call__(self) -> None: ...
+
+
+def test_what_a_body_was_set_up_with_is_saved_and_need_not_be_there_if_it_has_a_default() -> None:
+    body = Graph("body", "wait", {"wait": Node("wait", "choice")}, {"wait": (Edge("end"),)})
+    body = body.insert("reading", SetUpWithLevel, after="wait")
+    graph = FIT.insert("measure", measure, after="step").insert("inner", graph=body, after="measure")
+    points = SavePoints(Slots(Flow(Plan(graph))))
+    for path, alive in (("measure", []), ("inner", ["level"]), ("inner/wait", ["level"]), ("zero_grad", [])):
+        assert points.alive(path) == alive, path
+        assert points.needed(path) == [], path

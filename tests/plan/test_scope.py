@@ -104,6 +104,10 @@ def test_an_expression_reads_fields_and_parameters_but_no_triggers() -> None:
     assert readable_fields(scope, "log") == ["runs", "due"]
     assert readable_fields(scope, "clip") == ["runs", "max_norm", "norm_type"]
     assert readable_fields(scope, "odd") == readable_fields(scope, "nowhere") == []
+    graph = UNKNOWN.set("odd", reads={"x": "step.steps"}).set("clip", reads={"max_norm": "loss", "optimizer": "own"})
+    graph = graph.set("validate", reads={"val_data": "own"})
+    expressions = {name: Scope(graph).expressions(node) for name, node in graph.nodes.items()}
+    assert {name: names for name, names in expressions.items() if names} == {"clip": ["max_norm"]}
 
 
 def test_what_a_graph_reads_has_the_names_of_that_graph() -> None:

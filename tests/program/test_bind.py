@@ -15,6 +15,7 @@ from graphtrain.kind import Read
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget
 from graphtrain.program.bind import Program, without_unread
+from graphtrain.program.compiled_graph import _may_record
 from graphtrain.program.whole_run import WholeRun
 
 FIT = Graph.load("fit")
@@ -340,3 +341,17 @@ def test_a_kind_that_replaces_its_fields_is_refused() -> None:
         ValueError, match=r"step: the kind `step` replaced its `__dict__`, in which its fields are read"
     ):
         step.check_fields()
+
+
+def test_which_nodes_may_record() -> None:
+    quiet = Graph("quiet", "wait", {"wait": Node("wait", "choice")}, {"wait": (Edge("end"),)})
+    graph = FIT.insert("quiet", graph=quiet, after="step").insert("loud", graph=FIT, after="step")
+    graph = graph.set("checkpoint", every="never").set("log", every="never")
+    for resources, others in (({}, {"validate"}), ({"val_data": None}, set())):
+        nodes = bound(graph, **resources).main.nodes
+        assert {name for name, each in nodes.items() if _may_record(each)} == {
+            "train_batch",
+            "end_epoch",
+            "loud",
+            *others,
+        }

@@ -131,6 +131,13 @@ def test_a_node_names_what_is_copied_and_the_copy() -> None:
     assert "average" not in trainer.resources
 
 
+def test_a_model_has_the_type_in_which_it_is_computed_and_its_copy_too() -> None:
+    graph = EMA.set("train_batch", precision="bf16-true").set("validate/eval_batch", precision="bf16-true")
+    resources = trainer_of(graph).resources
+    for name in ("model", "average"):
+        assert {tensor.dtype for tensor in resources[name].parameters()} == {torch.bfloat16}, name
+
+
 def test_two_nodes_make_one_resource_once() -> None:
     both = EMA.insert("second", "ema", after="ema")
     trainer = trainer_of(both)

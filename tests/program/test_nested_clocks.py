@@ -142,6 +142,18 @@ def test_rows_have_the_clock_of_the_graph_that_trains_and_a_column_for_each_arou
     assert seen == of_a_fold * FOLDS
 
 
+def test_after_a_training_inside_of_another_rows_have_the_clock_of_that_again() -> None:
+    def fit(after: str) -> Graph:
+        quiet = Graph.load("fit").set("checkpoint", every="never").set("validate", every="never")
+        return quiet.set("log", every="1 steps").set("finish", after=after)
+
+    given = {"train_data": [torch.ones(2, 2)], "data": None}
+    trainer = make_trainer(fit("2 epochs").insert("inner", graph=fit("1 steps"), after="end_epoch"), **given)
+    trainer.run()
+    rows = [(row["step"], row.get("steps")) for row in trainer.metrics if "lr" in row]
+    assert rows == [(1, None), (1, 1), (2, None), (1, 2)]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("interval", [23, pytest.param(1, marks=pytest.mark.sweep)])
 def test_a_run_cut_at_any_edge_writes_the_same_rows(interval: int, tmp_path: Path) -> None:

@@ -199,6 +199,12 @@ def test_what_is_multiplied_is_what_would_be_gone_through(
     assert steps() == multiplied
 
 
+def test_several_loaders_are_cycled_through_in_training_and_read_in_turn_elsewhere() -> None:
+    graph, several = FIT.set("finish", after="2 epochs"), {"a": batches(3), "b": batches(5)}
+    assert PlannedRun(graph).steps(several) == 2 * 5
+    assert PlannedRun(graph).steps(batches(4), node="validate/eval_batch", val_data=several) == 2 * (3 + 5)
+
+
 def test_metrics_do_not_end_it() -> None:
     graph = FIT.overlay("early_stop").set("finish", after="3 epochs")
     assert PlannedRun(graph).steps(batches(10)) == 30

@@ -195,6 +195,28 @@ def test_a_changed_schedule_is_replayed_with_the_saved_rate_or_the_new_one(tmp_p
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_a_changed_schedule_sets_the_momentum_from_its_beginning(optimizer: Any, tmp_path: Path) -> None:
+    old, new = (
+        lambda one: lr_scheduler.CyclicLR(one, 0.01, 0.2, step_size_up=3),
+        lambda one: lr_scheduler.CyclicLR(one, 0.01, 0.2, step_size_up=2, base_momentum=0.5, max_momentum=0.7),
+    )
+    settings = {"momentum": 0.9} if optimizer is torch.optim.SGD else {}
+    trainer(tmp_path, old, optimizer=optimizer, **settings).run(until="7 steps")
+    resumed = trainer(tmp_path, new, optimizer=optimizer, **settings)
+    resumed.advance(0, from_setup="scheduler,optimizer")
+    by_hand = optimizer([torch.nn.Parameter(torch.zeros(1))], lr=0.1, **settings)
+    scheduler = new(by_hand)
+    for _ in range(7):
+        by_hand.step()
+        scheduler.step()
+    group, expected = resumed.resources["optimizer"].param_groups[0], by_hand.param_groups[0]
+    assert {name: group[name] for name in expected if name != "params"} == {
+        name: value for name, value in expected.items() if name != "params"
+    }
+
+
+@pytest.mark.full
 def test_one_field_of_a_schedule(tmp_path: Path) -> None:
     trainer(tmp_path, SCHEDULES["step"]).run(until="7 steps")
     resumed = trainer(tmp_path, lambda one: lr_scheduler.StepLR(one, 2, gamma=0.7))

@@ -260,6 +260,36 @@ def test_a_data_set_in_a_slot_is_named_with_the_way_out(tmp_path: Path) -> None:
     assert lines == [f"no checkpoint can be made here: {what}; {way_out} (`indices`)"]
 
 
+def test_a_model_in_a_slot_is_named_with_the_way_out_before_anything_is_refused(tmp_path: Path) -> None:
+    @node(writes="helper")
+    def make_helper() -> torch.nn.Module:
+        return torch.nn.Linear(1, 1)
+
+    @node
+    def use_helper(helper: Any) -> None: ...
+
+    graph = Graph.load("fit").insert("make", make_helper, after="step").insert("use", use_helper, after="make")
+    model, said = torch.nn.Linear(2, 1), []
+    trainer = Trainer(
+        graph.set("finish", after="1 steps").set("checkpoint", every="never"),
+        run_dir=tmp_path,
+        device="cpu",
+        display=None,
+        notify=said.append,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(2, 2)],
+        training_step=lambda model, batch: model(batch).mean(),
+    )
+    while trainer.position != "use":
+        trainer.advance()
+    trainer.save()
+    assert [line for line in said if "can be made here" in line] == [
+        "no checkpoint can be made here: the slot `helper` cannot be saved: nothing is known that could make its "
+        "Linear again; supply it as a resource; one that a node makes again is a `Factory`, and the node a `renew`"
+    ]
+
+
 def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 1)
     trainer = Trainer(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import errno
+import random
 import shutil
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
+import msgpack
 import pytest
 import safetensors.torch
 import torch
@@ -18,8 +23,11 @@ from graphtrain.errors import CheckpointError, RanksDivergedError, SaveFailedErr
 from graphtrain.ranks import Ranks
 from graphtrain.resume import rank_saves
 from graphtrain.resume.restore import ResumeOptions
+from graphtrain.storage.background import Background
 from graphtrain.storage.manifest import Manifest, read_manifest
-from tests.ranks.fake_ranks import run_ranks
+from graphtrain.storage.run_files import Written
+from graphtrain.storage.sharing import MustBeEqual
+from tests.ranks.fake_ranks import FakeRank, World, run_ranks
 from tests.resume.rank_runs import run, trainer_of
 
 Write = Callable[..., dict[str, list[Any]]]
@@ -221,6 +229,52 @@ def test_where_one_rank_cannot_copy_its_state_none_saves(tmp_path: Path) -> None
     assert run_ranks(2, program) == [["000001-step-0"]] * 2
     assert refused[0] == refused[1]
     assert "Odd cannot be encoded (rank 1)" in refused[0]
+
+
+def test_a_rank_that_stops_elsewhere_than_the_others_is_named_at_once(tmp_path: Path) -> None:
+    def program(ranks: Ranks) -> str:
+        trainer = trainer_of(tmp_path, is_plain=True)
+        with pytest.raises(RanksDivergedError) as caught:
+            trainer.advance(3 + ranks.rank)
+        return caught.value.message
+
+    for message in run_ranks(2, program):
+        assert "rank 0 is at `train_batch`" in message and "rank 1 at `accumulate`" in message and "stop" in message
+
+
+class Unreadable:
+    """The state of a rank whose memory cannot be read."""
+
+    given_up = Event()
+
+    @property
+    def summary(self) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_the_others_hear_why_rank_0_fails_before_it_has_said_anything(tmp_path: Path) -> None:
+    world, said = World(2, random.Random(0)), []
+    state: Any = SimpleNamespace(given_up=Event(), summary=SimpleNamespace(as_plain=dict))
+    follows, leads = (
+        rank_saves.RankSave(FakeRank(world, rank), "key", staged, MustBeEqual(), tmp_path)
+        for rank, staged in ((1, state), (0, Unreadable()))
+    )
+
+    def write(write_folder: Callable[..., Manifest]) -> Written:
+        try:
+            return Written(tmp_path / "a", write_folder(tmp_path / "a", Unreadable(), Manifest()))
+        finally:
+            said.append(msgpack.unpackb(zlib.decompress(world.store["key/files/1"])))
+
+    # In threads of their own, as messages are exchanged.
+    saves = [Background(lambda: leads.lead(write, Manifest())), Background(lambda: follows.follow(Manifest()))]
+    for save in saves:
+        with pytest.raises(CheckpointError, match="Input/output error"):
+            save.result()
+    why = "Input/output error"
+    assert said == [{"failed": f"rank 0 cannot write its part of the checkpoint: {why}"}] and not any(
+        tmp_path.iterdir()
+    )
 
 
 @pytest.mark.first(3)

@@ -17,7 +17,7 @@ from graphtrain.graph import Graph
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import Alone, Ranks
-from graphtrain.resume import equal_ranks, provenance, restore, setup_change
+from graphtrain.resume import equal_ranks, hyper_parameters, provenance, restore, setup_change
 from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.equal_ranks import prepare_models, require_equal, require_equal_weights, require_one_folder
 from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, encoded
@@ -52,6 +52,7 @@ REPEATED: list[tuple[tuple[int, float], Mapping[str, Any], float | None, str]] =
         1.5,
         "repeating at least 40, at most 61 batches (41 to 43 s)",
     ),
+    ((139, 48.0), KILLED, 7.0, "repeating at least 1, at most 2 batches (0 s)"),
     ((127, 48.2), KILLED, 99.0, "repeating at least 13, at most 34 batches (up to 2 s)"),
     ((140, 48.2), {**KILLED, "rates": {"batches": 0.1}}, 7.5, "repeating up to 2 batches, 0 s"),
     ((150, 60.0), KILLED, 7.1, "repeating up to 1 batch, 0 s"),
@@ -314,6 +315,26 @@ def test_a_setting_as_it_is_saved(value: Any, expected: Any) -> None:
         assert found.startswith("65 values with checksum ") and found != encoded([1] + [0] * 64)
     else:
         assert found == expected and type(found) is type(expected)
+
+
+class WithKeywords(torch.optim.SGD):
+    """An optimizer whose signature does not name its settings."""
+
+    def __init__(self, parameters: Any, **settings: Any) -> None:
+        super().__init__(parameters, **settings)
+
+
+def test_a_setting_that_only_one_of_two_versions_has_is_none_if_it_has_its_default() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(1))]
+    plain, own = torch.optim.SGD(parameters), WithKeywords(parameters, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(plain, 0.9)
+    for resource, field, value, is_default in (
+        (plain, "momentum", 0, True), (plain, "momentum", 0.9, False), (plain, "params", None, False),
+        (own, "momentum", 0.9, True), (own, "momentum", 0, False), (own, "unknown", 0, False),
+        (schedule, "_private", 7, True), (schedule, "gamma", 0.9, False), (schedule, "last_epoch", -1, True),
+        (Settings({}), "momentum", 0, False),
+    ):  # fmt: skip
+        assert hyper_parameters._is_default(resource, field, value) is is_default, (resource, field, value)
 
 
 class Settings:

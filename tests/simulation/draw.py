@@ -111,6 +111,7 @@ class Life:
         data: a kind of `KINDS`.
         workers: of its loader, in one process after the other.
         rewirings: steps after which the graph is changed, each with a name in `REWIRINGS` and a seed.
+        pauses: batches after which a process stops, and continues: it has ended its workers, and opens its data again.
     """
 
     edits: tuple[tuple[str, int], ...]
@@ -121,6 +122,7 @@ class Life:
     scheduler: str
     rewirings: tuple[tuple[int, str, int], ...]
     events: tuple[Event, ...]
+    pauses: tuple[int, ...] = ()
 
     @classmethod
     def drawn(cls, seed: int) -> Life:
@@ -137,7 +139,7 @@ class Life:
         workers: tuple[int, ...] = (0,)
         if data in WITH_WORKERS and choose.random() < 0.3:
             workers = (choose.randint(1, 2),) if data != "Loader" else tuple(choose.sample(range(3), 2))
-        return cls(
+        life = cls(
             tuple((name, choose.randrange(1000)) for name in names),
             overlays,
             data,
@@ -149,11 +151,14 @@ class Life:
                 for step in sorted(choose.sample(range(1, 5), changes))
             ),
             tuple(Event.drawn(choose) for _ in range(choose.randint(1, MOST_EVENTS))),
+            tuple(sorted(choose.sample(range(1, 14), choose.choice([0, 1, 2])))),
         )
+        # To end workers in mid-epoch matters to those of a `DataLoader` alone, of which one in eight lives has one.
+        return replace(life, workers=(1,)) if data == "DataLoader" and choose.random() < 0.5 else life
 
     def smaller(self) -> Iterator[Life]:
         """Lives in which one thing less happens, or something plainer is trained."""
-        for name in ("events", "rewirings", "overlays", "edits"):
+        for name in ("events", "pauses", "rewirings", "overlays", "edits"):
             parts = getattr(self, name)
             for number in range(len(parts)):
                 yield replace(self, **{name: (*parts[:number], *parts[number + 1 :])})

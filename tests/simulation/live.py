@@ -151,7 +151,9 @@ def _train(life: Life, run_dir: Path, event: Event, number: int, jump: Callable[
         number += 1
         trainer.rewire(graphs[number])
     else:
-        outcome = trainer.run()
+        pauses = iter(life.pauses if event is not NOTHING else ())
+        while (outcome := trainer.run(until=_batches(next(pauses, None)))) is Outcome.REACHED:
+            pass
     if outcome not in (Outcome.FINISHED, Outcome.ALREADY_FINISHED):
         return "stopped", [str(outcome), _steps(trainer)]
     rows = trainer.metrics
@@ -160,6 +162,10 @@ def _train(life: Life, run_dir: Path, event: Event, number: int, jump: Callable[
     # What a clock makes due is saved at other places.
     digest = _weights(trainer) if any(name == "minutes" for name, _ in life.edits) else trainer.digest()
     return "finished", [digest, _steps(trainer), hashlib.sha256(written).hexdigest(), len(rows)]
+
+
+def _batches(number: int | None) -> str | None:
+    return None if number is None else f"{number} batches"
 
 
 def _weights(trainer: Trainer) -> str:

@@ -6,15 +6,16 @@ The ranks are threads of one process, of which one runs at a time, in an order t
 from __future__ import annotations
 
 import errno
-import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from graphtrain import Outcome, Trainer
+import torch
+
+from graphtrain import STOP, Outcome, Trainer
 from graphtrain.errors import GraphtrainError, RanksError, SaveFailedError
 from graphtrain.ranks import Alone, Ranks, using_ranks
 from graphtrain.resume import rank_saves
@@ -24,6 +25,7 @@ from tests.ranks.schedules import Plan
 
 _MOST_PROCESSES = 60
 _WITHOUT_EVENTS = 40  # from then on nothing happens any more
+_NOW = "0 batches"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class RankLife:
         failing: how probable it is that a rank cannot write its files of a checkpoint.
         kills: how probable it is, in the life of a process, that one rank is killed.
         requests: how probable it is, whenever another rank may run, that one is asked to stop or save.
+        asks: how probable it is that a step function asks its rank for that.
+        saves: how probable it is that a process saves where it has resumed, and ends.
+        tokens: True if a window is divided by its tokens; batch k has k + 1 of them.
+        stop: the batch of the first epoch in which the step function returns STOP. Default: it never does.
     """
 
     seed: int
@@ -45,27 +51,38 @@ class RankLife:
     requests: float
     if_failed: str
     if_busy: str
+    asks: float = 0.0
+    saves: float = 0.0
+    tokens: bool = False
+    stop: int | None = None
 
     @classmethod
     def drawn(cls, seed: int) -> RankLife:
         """The life of a seed."""
         choose = random.Random(seed)
+        plan = Plan.drawn(choose)
         return cls(
             seed,
-            Plan.drawn(choose),
+            plan,
             tuple(choose.randint(1, 4) for _ in range(choose.choice([1, 2, 4]))),
             choose.choice([0.0, 0.0, 0.2]),
             choose.choice([0.0, 0.3]),
-            choose.choice([0.0, 0.02, 0.2]),
+            choose.choice([0.0, 0.005, 0.02]),  # a start has dozens of such places: with more, nothing is trained
             choose.choice(["stop", "continue"]),
             choose.choice(["wait", "skip"]),
+            choose.choice([0.0, 0.1, 0.5]),
+            choose.choice([0.0, 0.2]),
+            choose.random() < 0.4,
+            choose.randrange(plan.batches) if choose.random() < 0.5 else None,
         )
 
     def smaller(self) -> Iterator[RankLife]:
         """Lives in which one thing less happens."""
-        for name in ("failing", "kills", "requests"):
+        for name in ("failing", "kills", "requests", "asks", "saves"):
             if getattr(self, name):
                 yield replace(self, **{name: 0.0})
+        if self.tokens or self.stop is not None:
+            yield replace(self, tokens=False, stop=None)
         if len(self.sizes) > 1:
             for number in range(len(self.sizes)):
                 yield replace(self, sizes=(*self.sizes[:number], *self.sizes[number + 1 :]))
@@ -74,6 +91,10 @@ class RankLife:
         """Live it in a folder; returns what is wrong, or None."""
         choose = random.Random(self.seed + 1)
         graph = self.plan.graph().set("checkpoint", if_failed=self.if_failed, if_busy=self.if_busy, keep=3)
+        if self.tokens:
+            graph = graph.overlay("token_windows").set("validate/eval_batch", per="samples")
+        if self.stop is not None:
+            graph = graph.set("finish", after="9 epochs")  # which it does not come to
         consumed, began_with = 0, self.sizes[0]
         with self._failing_writes() as stop_failing:
             for number in range(_MOST_PROCESSES):
@@ -84,6 +105,10 @@ class RankLife:
                 if not any((folder / "checkpoints").glob("0*")):  # none was written: it begins again
                     began_with = world_size
                 until = f"{consumed + choose.randint(1, 9)} batches" if choose.random() < 0.5 else None
+                if self.stop is not None and consumed <= self.stop and choose.random() < 0.5:
+                    until = f"{self.stop + 1} batches"
+                if not is_quiet and choose.random() < self.saves:
+                    until = _NOW
                 killed_at = choose.randint(1, 400) if not is_quiet and choose.random() < self.kills else None
                 ends = self._processes(
                     folder, graph, world_size, began_with, until, choose.random(), killed_at, is_quiet
@@ -94,14 +119,33 @@ class RankLife:
                     continue
                 consumed = ends[0][3]
                 if ends[0][0] in (str(Outcome.FINISHED), str(Outcome.ALREADY_FINISHED)):
-                    epochs, rest = divmod(consumed, self.plan.batches)
-                    expected = [float(epochs + (batch < rest)) for batch in range(self.plan.batches)]
-                    if ends[0][2] != expected:
-                        return f"steps by batch: {ends[0][2]}, not {expected}"
-                    window = began_with * self.plan.every
-                    steps = epochs * math.ceil(self.plan.batches / window) + math.ceil(rest / window)
-                    return None if ends[0][5] == steps else f"{ends[0][5]} steps, not {steps}"
+                    return self._wrong(ends[0], consumed, began_with * self.plan.every)
         return f"it does not end: {ends[0]}"
+
+    def _wrong(self, end: Any, consumed: int, window: int) -> str | None:
+        """What is wrong with a run that has ended after these batches."""
+        epochs, rest = divmod(consumed, self.plan.batches)
+        expected, steps = [0.0] * self.plan.batches, 0
+        for length in [self.plan.batches] * epochs + [rest]:
+            for begin in range(0, length, window):
+                filled, steps = range(begin, min(begin + window, length)), steps + 1
+                for batch in filled:
+                    expected[batch] += window / sum(number + 1 for number in filled) if self.tokens else 1.0
+        if any(abs(count - other) > 1e-5 for count, other in zip(end[2], expected, strict=True)):
+            return f"steps by batch: {end[2]}, not {expected}"
+        most = consumed if self.stop is None else self.stop + 1 + 2 * max(self.sizes)
+        if consumed > most:
+            return f"the step function returns STOP in batch {self.stop}, and {consumed} are trained on, not {most}"
+        return None if end[5] == steps else f"{end[5]} steps, not {steps}"
+
+    def _step(self, ask: Callable[..., None]) -> Callable[..., Any]:
+        def step(model: Any, batch: torch.Tensor, epoch: int) -> Any:
+            number = int(batch)
+            ask(epoch, number)
+            result = {"loss": model(batch), "tokens": batch[0] + 1} if self.tokens else model(batch)
+            return (result, STOP) if (epoch, number) == (0, self.stop) else result
+
+        return step
 
     def _processes(
         self, folder: Path, graph: Any, world_size: int, began_with: int, until: str | None, order: float,
@@ -112,9 +156,20 @@ class RankLife:
         window = began_with * self.plan.every
 
         def life(ranks: Ranks) -> tuple[str, str, list[float], int, list[dict[str, float]], int]:
-            trainer = trainers[ranks.rank] = self.plan.trainer(graph, run_dir=folder)
+            def ask(*place: int) -> None:
+                drawn = random.Random(f"{order} {ranks.rank} {place}")
+                if not is_quiet and drawn.random() < self.asks:
+                    asked: Any = drawn.choice(["stop", "save"])
+                    trainer._run.requests.ask(asked)
+
+            trainer = trainers[ranks.rank] = self.plan.trainer(
+                graph, run_dir=folder, training_step=self._step(ask), not_state=["training_step<ask>"]
+            )
             try:
-                how = str(trainer.run(until=until))
+                if until == _NOW:
+                    trainer.advance(0)
+                    trainer.save()
+                how = str(Outcome.REACHED if until == _NOW else trainer.run(until=until))
             except SaveFailedError as error:
                 how = str(error)
             counts = (trainer.resources["model"].counts.detach() * window).round(decimals=6).tolist()

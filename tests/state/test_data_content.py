@@ -65,6 +65,20 @@ def test_what_is_changed_while_it_is_compared_is_reported(monkeypatch: pytest.Mo
     assert content_of_data.comparison(())() == ({}, ["data was changed while it was compared"])
 
 
+def test_only_what_is_compared_while_training_continues_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def content_hash_of(*arguments: Any, pauses: bool = False) -> ContentHash:
+        asked.append(pauses)
+        return ContentHash(*arguments, pauses=pauses)
+
+    monkeypatch.setattr(data_content, "ContentHash", content_hash_of)
+    content_of_data = DataContent(Baseline({"data": torch.zeros(2)}, ["data"]))
+    saved, _ = content_of_data.comparison(())()
+    content_of_data.compared(saved, (), (), ())
+    assert asked == [False, True, False]
+
+
 def test_layout_and_sharing_of_memory_make_no_difference() -> None:
     square = torch.arange(16.0).reshape(4, 4)
     assert content_hash(square.t()) == content_hash(square.t().contiguous())

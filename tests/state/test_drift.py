@@ -661,7 +661,7 @@ def test_what_holds_the_same_objects_is_not_examined(monkeypatch: pytest.MonkeyP
     assert {"model", "task.l", "task.d", "model.0.weight"} <= {*asked}
 
 
-@pytest.mark.full
+@pytest.mark.first(1)
 @pytest.mark.parametrize("count", [1_001, 100_000])
 def test_large_lists_of_constants_are_compared(count: int) -> None:
     task = Task(x=[0] * count, y=dict.fromkeys(range(1001), 0))

@@ -62,6 +62,13 @@ class KeepsGroups(torch.optim.SGD):
         super().load_state_dict(state_dict)
 
 
+def test_numbers_of_parameters_are_found_and_copied_as_a_list() -> None:
+    numbers = modules._Numbers([3, 1])
+    assert 1 in numbers and 2 not in numbers
+    copied = copy.deepcopy(numbers)
+    assert copied == [3, 1] and type(copied) is list
+
+
 def test_an_optimizer_that_loads_by_itself_gets_the_state_that_was_saved() -> None:
     optimizer = KeepsGroups([torch.ones(2, requires_grad=True)], lr=0.1)
     state = optimizer.state_dict()

@@ -260,7 +260,8 @@ def test_globals_of_other_modules_are_those_that_are_read(monkeypatch: pytest.Mo
         "other": "VALUE, UNUSED = [1], [2]\nimport third\ndef helper(): return third.DEEP",
         "third": "DEEP, NOT = [3], [4]\nimport other",
         "late": "LATE = [5]",
-        "user": "import other, torch\ndef step(): return other.VALUE, other.third.DEEP, torch.ones, other.helper\n"
+        "user": "import other, sys, torch\ndef step(): return other.VALUE, other.third.DEEP, torch.ones, other.helper\n"
+        "def around(): return other.third.other.VALUE, sys.path\n"
         "def late():\n    import late\n    return late.LATE\n"
         "def by_name(name): return getattr(other, name)\n"
         "def by_text(): return globals()['TABLE'], getattr(other, 'VALUE')\nTABLE = [6]",
@@ -279,6 +280,7 @@ def test_globals_of_other_modules_are_those_that_are_read(monkeypatch: pytest.Mo
         return {path for path, reached in found.items() if ":" in path and reached.category == "list"}
 
     assert lists(user.step) == {"other:VALUE", "third:DEEP"}
+    assert lists(user.around) == {"other:VALUE"}, "each module once, those of libraries not"
     assert lists(user.late) == {"late:LATE"}
     assert lists(user.by_name) == {"third:DEEP"}, "what the functions of the module use"
     assert lists(user.by_text) == {"user:TABLE", "other:VALUE", "third:DEEP"}

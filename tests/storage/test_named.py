@@ -271,7 +271,8 @@ def test_a_folder_is_named_by_its_path_its_name_or_its_place(tmp_path: Path, mon
     ]  # fmt: skip
 
 
-def test_a_name_of_nothing_says_what_there_is(tmp_path: Path) -> None:
+def test_a_name_of_nothing_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where a name alone is that of no checkpoint
     folder = tmp_path / "checkpoints"
     first, second, _ = checkpoints_in(tmp_path)
     names = ", ".join(f"{step + 10:06d}-step-{step}" for step in (1, 2, 3))
@@ -284,6 +285,7 @@ def test_a_name_of_nothing_says_what_there_is(tmp_path: Path) -> None:
         ("quite other", folder, "", "none", f"there is no checkpoint `quite other`\n  hint: there are: {names}"),
         ("other", tmp_path / "none", "", "save first", "there is no checkpoint `other`\n  hint: save first"),
         ("other", None, "", "", "there is no checkpoint `other`"),
+        ("x/other", folder, "", "", f"there is no checkpoint `x/other`\n  hint: there are: {names}"),
         (
             f"{tmp_path}/other", None, "", "",
             f"there is no checkpoint `{tmp_path}/other`\n  hint: there are: {names}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from graphtrain.storage.encoding import Tensors
+from graphtrain.storage import tensor_files
+from graphtrain.storage.encoding import Tensors, UnsaveableError
 from graphtrain.storage.regular import HashedReader, opened_regular
 from graphtrain.storage.state_files import StagedState, split, state_digest
 from graphtrain.storage.tensor_files import Layout, StagingBuffers, checksums, read_tensors, stage
@@ -148,6 +150,15 @@ def test_what_was_laid_out_is_read_into_memory_of_its_own(tmp_path: Path) -> Non
         assert bytes_of(loaded[name]) == bytes_of(tensor), name
         assert loaded[name].untyped_storage().nbytes() == tensor.nbytes, "nothing of its neighbours is held with it"
         assert loaded[name].data_ptr() % 64 == 0, "as the tensors that are made in a run; sums depend on it"
+
+
+def test_a_header_may_have_as_many_bytes_as_a_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = Tensors("model", {"weight": torch.zeros(3), "bias": torch.zeros(1)})
+    size = len(Layout.of(tensors).header) - 8  # without its length
+    for most, fits in ((size, True), (size - 1, False)):
+        monkeypatch.setattr(tensor_files, "_MOST_BYTES_OF_A_HEADER", most)
+        with nullcontext() if fits else pytest.raises(UnsaveableError, match="more tensors than one file can hold"):
+            Layout.of(tensors)
 
 
 def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
