@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._inductor.config
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -112,6 +113,7 @@ def backend() -> str:
 def parts_of(backend: str) -> dict[str, Any]:
     torch.manual_seed(3)
     torch.set_num_threads(1)
+    torch._inductor.config.compile_threads = 1  # else every rank starts as many processes as there are cores
     model = Llama()
     for number, block in enumerate(model.blocks):
         checkpointed = checkpoint_wrapper(block, preserve_rng_state=False)
