@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch._inductor.config
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -111,6 +110,8 @@ def backend() -> str:
 
 
 def parts_of(backend: str) -> dict[str, Any]:
+    import torch._inductor.config  # 1 s, which a run of other tests need not wait for
+
     torch.manual_seed(3)
     torch.set_num_threads(1)
     torch._inductor.config.compile_threads = 1  # else every rank starts as many processes as there are cores
