@@ -222,29 +222,26 @@ _message = functools.partial(msgpack.unpackb, strict_map_key=True, raw=False)
 
 
 def pieces_in(data: bytes) -> Iterator[tuple[str, str]]:
-    """File and name of the tensors that are pieces of sharded ones, in an encoding or a file of encoded parts.
+    """File and name of the tensors in an encoding that are pieces of sharded ones.
 
-    What is no encoding has none: decoding says why.
+    Raises:
+        ValueError: the bytes are not a valid encoding.
     """
-    waiting: list[Any] = [data]
+    waiting = [_message(data)]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, bytes | bytearray | msgpack.ExtType):
-            try:
-                inner = _message(value.data if isinstance(value, msgpack.ExtType) else value)
-            except (msgpack.UnpackException, ValueError):
+        if isinstance(value, msgpack.ExtType):
+            if value.code in (Code.TENSOR, Code.RAW):
                 continue
-            if isinstance(value, msgpack.ExtType) and value.code == Code.PIECE and inner:
-                tensor = inner[0]
-                if isinstance(tensor, msgpack.ExtType) and tensor.code == Code.TENSOR:
-                    file, key, _ = _message(tensor.data)
-                    yield file, key
-            elif isinstance(inner, list | dict) or isinstance(value, msgpack.ExtType):
+            inner = _message(value.data)
+            values = inner[0] if value.code == Code.PIECE else None
+            if isinstance(values, msgpack.ExtType) and values.code == Code.TENSOR:
+                file, key, _ = _message(values.data)
+                yield file, key
+            else:
                 waiting.append(inner)
-        elif isinstance(value, list):
-            waiting.extend(value)
-        elif isinstance(value, dict):
-            waiting.extend(value.values())
+        elif isinstance(value, list | dict):
+            waiting.extend(value.values() if isinstance(value, dict) else value)
 
 
 # The types in a message that have to be decoded or numbered.

@@ -18,6 +18,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -256,7 +257,10 @@ def read_state(
     pieces: set[tuple[str, str]] = set()
     if in_place is not None:
         parts = {name: listed[name] for name in (PROGRESS_FILE, _own_parts(ranks[0])) if name in listed}
-        pieces = {piece for data in read_files(path, parts, _read).values() for piece in pieces_in(data)}
+        with suppress(msgpack.UnpackException, ValueError, LookupError, TypeError, AttributeError):  # decoding says why
+            for data in read_files(path, parts, _read).values():
+                for section in msgpack.unpackb(data).values():
+                    pieces.update(piece for part in section.values() for piece in pieces_in(part))
 
     def read(name: str, file: HashedReader) -> Any:
         if not pieces or not name.endswith(TENSOR_SUFFIX):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 import safetensors.torch
 import torch
@@ -14,6 +15,8 @@ import torch
 from graphtrain import Graph
 from graphtrain.command.weights import export_weights
 from graphtrain.errors import CheckpointError
+from graphtrain.storage.decoding import pieces_in
+from graphtrain.storage.encoding import Code
 from graphtrain.storage.pieces import Piece, Sharding, digests_of_whole, sums_of
 from graphtrain.storage.resharded import _Cut
 from tests.ranks import sharded
@@ -82,6 +85,20 @@ def test_pieces_are_cut_for_another_mesh(tmp_path: Path, before: tuple[int, ...]
     if size > 1:
         with pytest.raises(CheckpointError, match=r"model\.weight.*of 132 elements of rank 0 are there"):
             cut.put(state(0))
+
+
+def test_the_pieces_in_encoded_parts_are_found_without_their_values() -> None:
+    def tensor(name: str) -> Any:
+        return msgpack.ExtType(Code.TENSOR, msgpack.packb(["model", name, "cpu"]))
+
+    def piece_of(values: Any) -> Any:
+        return msgpack.ExtType(Code.PIECE, msgpack.packb([values, [2], [1], [0], [1], False]))
+
+    raw = msgpack.ExtType(Code.RAW, msgpack.packb(["float32", [0], b"", "cpu"]))
+    state = {"deep": [{"key": piece_of(tensor("weight"))}], "plain": tensor("other"), "raw": piece_of(raw)}
+    assert [*pieces_in(msgpack.packb(state))] == [("model", "weight")]
+    ordered = msgpack.ExtType(Code.ORDERED, msgpack.packb([["bias", piece_of(tensor("bias"))]]))
+    assert [*pieces_in(msgpack.packb(ordered))] == [("model", "bias")]
 
 
 # ---- processes

@@ -15,7 +15,7 @@ import torch
 from graphtrain.storage.encoding import Tensors
 from graphtrain.storage.regular import HashedReader, opened_regular
 from graphtrain.storage.state_files import StagedState, split, state_digest
-from graphtrain.storage.tensor_files import Layout, StagingBuffers, checksums, read_tensors, stage
+from graphtrain.storage.tensor_files import InPlace, Layout, StagingBuffers, checksums, read_tensors, stage
 
 TYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -148,6 +148,29 @@ def test_what_was_laid_out_is_read_into_memory_of_its_own(tmp_path: Path) -> Non
         assert bytes_of(loaded[name]) == bytes_of(tensor), name
         assert loaded[name].untyped_storage().nbytes() == tensor.nbytes, "nothing of its neighbours is held with it"
         assert loaded[name].data_ptr() % 64 == 0, "as the tensors that are made in a run; sums depend on it"
+
+
+def test_some_tensors_stay_in_their_file_until_they_are_used(tmp_path: Path) -> None:
+    tensors = every_type()
+    tensors.named |= {"large": torch.randn(3, 100_000), "empty": torch.empty(0, 3), "small": torch.arange(5)}
+    path = tmp_path / "file"
+    path.write_bytes(stage([tensors], StagingBuffers())["odd"])
+    in_place, size = InPlace(), path.stat().st_size
+    with opened_regular(path, size) as opened:
+        file = HashedReader(opened, size)
+        loaded = read_tensors(file, in_place, ["large", "empty", "small", "missing"])
+        assert file.checksum() == hashlib.sha256(path.read_bytes()).hexdigest()
+    for _ in range(2):
+        for name, tensor in tensors.named.items():
+            assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape), name
+            assert bytes_of(loaded[name]) == bytes_of(tensor), name
+        in_place.release()
+    with path.open("r+b") as changed:
+        changed.write(bytes(size))
+    assert not loaded["large"].any() and not loaded["small"].any()
+    assert bytes_of(loaded["empty"]) == b""
+    others = tensors.named.keys() - {"large", "small"}
+    assert all(bytes_of(loaded[name]) == bytes_of(tensors.named[name]) for name in others)
 
 
 def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
