@@ -93,9 +93,7 @@ def leg(folder: Path, steps: int | None) -> Leg:
     if steps is None:
         trainer.run()
     else:
-        while not (
-            trainer.progress["step"]["steps"] == steps and trainer.position == "next_batch" and is_open(trainer)
-        ):
+        while not (trainer.position == "next_batch" and is_open(trainer, steps)):
             trainer.advance()
         trainer.save()
     return Leg(loaded, digests(folder), trainer.progress["accumulate"]["count"], sharded.parameters(trainer))
