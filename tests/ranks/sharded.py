@@ -244,7 +244,7 @@ def cut_everywhere(case: Case, folder: Path, positions: range | None, edit: Edit
     Arguments:
         positions: the transitions. None: all of them.
     """
-    run, count = trainer_of(case, edit), 0
+    run, count = trainer_of(case, edit, run_dir=folder / "whole"), 0
     while run.position != "end":
         run.advance()
         count += 1

@@ -41,7 +41,7 @@ def trainer_of(every: int, *, shards: bool = True, **options: Any) -> Trainer:
     torch.set_num_threads(1)
     model = Counted().double()
     if shards:
-        mesh = PlannedRun(GRAPH).mesh
+        mesh = PlannedRun(GRAPH, "cpu").mesh
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -56,6 +56,7 @@ def trainer_of(every: int, *, shards: bool = True, **options: Any) -> Trainer:
         train_data=Loader(torch.arange(BATCHES * BATCH), batch_size=BATCH, shuffle=True, seed=5),
         training_step=lambda model, samples: model(samples),
         seed=1,
+        device="cpu",
         display=None,
         notify=lambda line: None,
         **options,
@@ -92,9 +93,7 @@ def leg(folder: Path, steps: int | None) -> Leg:
     if steps is None:
         trainer.run()
     else:
-        while not (
-            trainer.progress["step"]["steps"] == steps and trainer.position == "next_batch" and is_open(trainer)
-        ):
+        while not (trainer.position == "next_batch" and is_open(trainer, steps)):
             trainer.advance()
         trainer.save()
     return Leg(loaded, digests(folder), trainer.progress["accumulate"]["count"], sharded.parameters(trainer))

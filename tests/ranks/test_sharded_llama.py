@@ -110,14 +110,17 @@ def backend() -> str:
 
 
 def parts_of(backend: str) -> dict[str, Any]:
+    import torch._inductor.config  # 1 s, which a run of other tests need not wait for
+
     torch.manual_seed(3)
     torch.set_num_threads(1)
+    torch._inductor.config.compile_threads = 1  # else every rank starts as many processes as there are cores
     model = Llama()
     for number, block in enumerate(model.blocks):
         checkpointed = checkpoint_wrapper(block, preserve_rng_state=False)
         checkpointed.compile(backend=backend, fullgraph=True)
         model.blocks[number] = checkpointed
-    mesh, policy = PlannedRun(GRAPH).mesh, MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    mesh, policy = PlannedRun(GRAPH, "cpu").mesh, MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
@@ -142,7 +145,7 @@ def loss_of(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
 
 
 def trainer_of(backend: str, **options: Any) -> Trainer:
-    return Trainer(GRAPH, seed=1, display=None, notify=lambda line: None, **parts_of(backend), **options)
+    return Trainer(GRAPH, seed=1, device="cpu", display=None, notify=lambda line: None, **parts_of(backend), **options)
 
 
 def by_graph(backend: str) -> tuple[dict[str, str], int, list[str]]:

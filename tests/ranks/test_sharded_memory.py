@@ -47,7 +47,7 @@ def trainer_of(layers: int, width: int, folder: Path | None) -> Trainer:
     """A model that is never whole: made without memory, sharded, and then filled."""
     with torch.device("meta"):
         model = torch.nn.Sequential(*[torch.nn.Linear(width, width, bias=False) for _ in range(layers)])
-    mesh = PlannedRun(GRAPH).mesh
+    mesh = PlannedRun(GRAPH, "cpu").mesh
     for layer in model:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -62,6 +62,7 @@ def trainer_of(layers: int, width: int, folder: Path | None) -> Trainer:
         train_data=Loader(torch.ones(64, width), batch_size=1),
         training_step=lambda model, batch: model(batch).square().mean(),
         seed=1,
+        device="cpu",
         display=None,
         notify=lambda line: None,
         run_dir=folder,
