@@ -70,9 +70,10 @@ def fitted(
         if isinstance(resource, torch.nn.Module):
             tensors = {(key,): tensor for key, tensor in resource.state_dict().items()}
             parameters = {(key,): parameter for key, parameter in resource.named_parameters()}
-            states[name] = _divided(states.get(name), tensors, world.rank)
-            gradients[name] = _divided(gradients.get(name), parameters, world.rank)
-            if saved.ranks > 1 < world.world_size and gradients[name] is not whole.sections["gradients"].get(name):
+            states |= {name: _divided(states[name], tensors, world.rank)} if name in states else {}
+            gradients |= {name: _divided(gradients[name], parameters, world.rank)} if name in gradients else {}
+            is_changed = gradients.get(name) is not whole.sections["gradients"].get(name)
+            if is_changed and saved.ranks > 1 < world.world_size:
                 raise UsageError(
                     f"{saved.path}: the gradients of its open window are those of {saved.ranks} processes, and "
                     f"`{name}`, which is sharded now, has their sum",

@@ -157,7 +157,10 @@ def refusals(case: Case) -> list[str]:
 def crossed(case: Case, folder: Path) -> tuple[str, dict[str, Any]]:
     """Resume what another kind of model has saved, to the end: the error or the parameters."""
     try:
-        trainer = trainer_of(case, run_dir=folder)
+        trainer, other = trainer_of(case, run_dir=folder), trainer_of(case)
+        trainer.advance(0)
+        other.load(max((folder / "checkpoints").glob("*-step-*")))
+        assert sharded.parameters(other) == sharded.parameters(trainer)
         trainer.run()
     except GraphtrainError as error:
         return f"{error.message}; {error.hint}", {}
