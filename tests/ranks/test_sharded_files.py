@@ -32,8 +32,10 @@ def test_an_export_for_dcp_is_loaded_by_it_and_begins_runs(tmp_path: Path) -> No
     assert_trained(sharded_files.warm_started(PLAIN, folder)[0])
     for got in run_processes(2, sharded_files.loaded_by_dcp, SHORT, folder):
         assert_trained(got)
-    for ranks in (2, 3):
-        for got, read in run_processes(ranks, sharded_files.warm_started, SHORT, folder):
+    newest = max((tmp_path / "run" / "checkpoints").glob("*-step-*"))
+    assert_trained(sharded_files.warm_started(PLAIN, newest)[0])
+    for ranks, path in ((2, folder), (3, folder), (3, newest)):
+        for got, read in run_processes(ranks, sharded_files.warm_started, SHORT, path):
             assert_trained(got)
             assert read <= 1.1
 
