@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,7 +24,9 @@ from graphtrain.state.weights import dtype_and_shape, misfits
 from graphtrain.storage.manifest import holds_a_checkpoint
 from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
-from graphtrain.storage.weight_files import METADATA, StoredTensor, open_weights
+
+if TYPE_CHECKING:
+    from graphtrain.storage.weight_files import StoredTensor
 
 SUFFIX = ".safetensors"  # of files of weights
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
@@ -133,6 +135,8 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
     modules = {key: module for key, module in resources.items() if isinstance(module, torch.nn.Module)}
     if name not in modules:
         raise UsageError(f"--init: there is no module `{name}`", suggestion(name, modules))
+    from graphtrain.storage.weight_files import METADATA, open_weights  # which few runs need
+
     module = modules[name]
     try:
         if holds_a_checkpoint(path):

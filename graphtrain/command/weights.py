@@ -77,9 +77,9 @@ def _export_in_parts(checkpoint: Checkpoint, path: Path, model: str | None, shar
     tensors, paths = weights_in_place(checkpoint.path, of_ranks), [path]
     try:
         if shard_gigabytes is None:
-            from graphtrain.storage.distributed_writer import write_distributed  # which takes seconds
+            from graphtrain.ranks.distributed_writer import write_distributed  # which takes seconds
 
-            write_distributed(path, tensors)
+            write_distributed(path, {name: (each.dtype, each.shape, each.parts) for name, each in tensors.items()})
         else:
             paths = write_weights(path, tensors, shard_gigabytes * 1e9, checkpoint.path)
     except OSError as error:

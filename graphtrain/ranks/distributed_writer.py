@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import final
 
@@ -19,15 +19,18 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from graphtrain.storage.weight_files import StoredTensor
+Box = tuple[tuple[int, int], ...]
+Parts = Sequence[tuple[Box, Callable[[], torch.Tensor]]]
+Tensors = Mapping[str, tuple[torch.dtype, Sequence[int], Parts]]
 
 
-def write_distributed(folder: Path, tensors: Mapping[str, StoredTensor]) -> None:
+def write_distributed(folder: Path, tensors: Tensors) -> None:
     """Write tensors to a folder, in the parts of which they consist, one after the other.
 
     Arguments:
         folder: it must not exist.
-        tensors: by name.
+        tensors: name -> type, shape, and parts: where in it each begins and ends, and a function that returns its
+            bytes, of an additional last dimension.
 
     Raises:
         OSError: the disk refuses; nothing is left behind.
@@ -52,7 +55,7 @@ def write_distributed(folder: Path, tensors: Mapping[str, StoredTensor]) -> None
 class _Parts(DefaultSavePlanner):
     """What is written: every part as if a rank had it."""
 
-    def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
+    def __init__(self, tensors: Tensors) -> None:
         super().__init__()
         self._tensors = tensors
         self._values: dict[MetadataIndex, tuple[Callable[[], torch.Tensor], torch.dtype]] = {}
@@ -62,14 +65,13 @@ class _Parts(DefaultSavePlanner):
         return self.plan
 
     def _items(self) -> Iterator[WriteItem]:
-        for name, tensor in self._tensors.items():
-            for box, read in tensor.parts:
+        for name, (dtype, shape, parts) in self._tensors.items():
+            for box, read in parts:
                 offsets = torch.Size(start for start, _ in box)
                 index = MetadataIndex(name, offsets)
-                self._values[index] = read, tensor.dtype
+                self._values[index] = read, dtype
                 chunk = ChunkStorageMetadata(offsets, torch.Size(end - start for start, end in box))
-                properties = TensorProperties(dtype=tensor.dtype)
-                data = TensorWriteData(chunk, properties, torch.Size(tensor.shape))
+                data = TensorWriteData(chunk, TensorProperties(dtype=dtype), torch.Size(shape))
                 yield WriteItem(index, WriteItemType.SHARD, tensor_data=data)
 
     def lookup_object(self, index: MetadataIndex) -> torch.Tensor:
