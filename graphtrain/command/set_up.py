@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,7 +24,9 @@ from graphtrain.state.weights import dtype_and_shape, misfits
 from graphtrain.storage.manifest import holds_a_checkpoint
 from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
-from graphtrain.storage.weight_files import METADATA, StoredTensor, open_weights
+
+if TYPE_CHECKING:
+    from graphtrain.storage.weight_files import StoredTensor
 
 SUFFIX = ".safetensors"  # of files of weights
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
@@ -104,9 +106,9 @@ def warm_start(resources: Mapping[str, Any], texts: Iterable[str]) -> list[str]:
 
 
 def named_weights(text: str) -> tuple[str, Path]:
-    """The name and the file of ``NAME=FILE``; for a checkpoint, such as ``RUN/best``, the file of that model in it.
+    """The name and the file or folder of ``NAME=FILE``.
 
-    A folder that `open_weights` reads is returned as it is.
+    For a checkpoint, such as ``RUN/best``, it is the file of that model in it, or the checkpoint if it has parts of it.
 
     Raises:
         UsageError: it has another form, or there is no such file.
@@ -115,16 +117,15 @@ def named_weights(text: str) -> tuple[str, Path]:
     if not equals or not name.isidentifier() or not file:
         raise UsageError(f"--init: expected NAME=FILE, got `{text}`", "as in --init model=weights.safetensors")
     path = checkpoint_folder(file)
-    # In a checkpoint of several processes that file is one part of several, which an export joins.
-    if path.is_dir() and (path / f"{name}{SUFFIX}").is_file() and not any(path.glob(f"{name}.[0-9]*{SUFFIX}")):
+    parts = (f"{name}.[0-9]*{SUFFIX}", f"rank.*{SUFFIX}")
+    if (path / f"{name}{SUFFIX}").is_file() and not any(any(path.glob(part)) for part in parts):
         path = path / f"{name}{SUFFIX}"
     if path.suffix in _PICKLED:
         raise UsageError(
             f"--init: `{file}` is a pickled file, which can run any code when it is loaded",
             "save it with safetensors: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')",
         )
-    is_folder = path.is_dir() and not holds_a_checkpoint(path) and not (path / CHECKPOINTS_FOLDER).is_dir()
-    if not path.is_file() and not is_folder:
+    if not path.exists() or (path / CHECKPOINTS_FOLDER).is_dir():
         hint = f"graphtrain export {path} weights.safetensors writes the weights of a run to a file"
         raise UsageError(f"--init: there is no file `{file}`", hint if path.is_dir() else "")
     return name, path
@@ -134,9 +135,16 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
     modules = {key: module for key, module in resources.items() if isinstance(module, torch.nn.Module)}
     if name not in modules:
         raise UsageError(f"--init: there is no module `{name}`", suggestion(name, modules))
+    from graphtrain.storage.weight_files import METADATA, open_weights  # which few runs need
+
     module = modules[name]
     try:
-        stored = open_weights(path)
+        if holds_a_checkpoint(path):
+            from graphtrain.storage.whole import model_in_place  # which few runs need
+
+            stored = model_in_place(path, name)
+        else:
+            stored = open_weights(path)
         if (path / METADATA).exists():
             stored = _of_module(stored, name, module)
         if problems := misfits(module, {key: tensor.like() for key, tensor in stored.items()}):

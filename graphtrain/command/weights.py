@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -69,21 +70,22 @@ def export_weights(
 def _export_in_parts(checkpoint: Checkpoint, path: Path, model: str | None, shard_gigabytes: float | None) -> str:
     """One tensor after the other, of which none is held: to files of whole ones, or (None) in the parts of ranks."""
     from graphtrain.storage.pieces import Piece  # which few checkpoints have
-    from graphtrain.storage.whole import states_in_place, write_weights
+    from graphtrain.storage.whole import states_in_place, weights_in_place, write_weights
 
     states = states_in_place(checkpoint.path, checkpoint.manifest)
     of_ranks = [_named_weights(checkpoint.path, sections, model, (torch.Tensor, Piece)) for sections in states]
-    tensors = {name: [each.get(name) for each in of_ranks] for name in of_ranks[0]}
+    tensors, paths = weights_in_place(checkpoint.path, of_ranks), [path]
     try:
         if shard_gigabytes is None:
-            from graphtrain.storage.distributed_writer import write_distributed  # which takes seconds
+            from graphtrain.ranks.distributed_writer import write_distributed  # which takes seconds
 
-            paths, count = [path], write_distributed(path, tensors, checkpoint.path)
+            write_distributed(path, {name: (each.dtype, each.shape, each.parts) for name, each in tensors.items()})
         else:
-            paths, count = write_weights(path, tensors, shard_gigabytes * 1e9, checkpoint.path)
+            paths = write_weights(path, tensors, shard_gigabytes * 1e9, checkpoint.path)
     except OSError as error:
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
     files = f"{paths[0]}" if len(paths) == 1 else f"{path}.index.json and {len(paths)} files"
+    count = sum(math.prod(tensor.shape) for tensor in tensors.values())
     return f"wrote {files}: {len(tensors)} tensors, {count:,} numbers, of {checkpoint.path.name}"
 
 

@@ -247,12 +247,14 @@ class Session(RunOfRank):
         fitting, resizing, world = checkpoint, "", self.world
         if checkpoint.ranks != world.world_size:
             fitting, resizing = resized(checkpoint, self.compiled, world.ranks, self.seed, options.rename)
-        if checkpoint.manifest.sharded:
-            from graphtrain.resume.sharded import assembled, expect_whole  # which few runs need
+        if checkpoint.manifest.sharded or world.mesh:
+            from graphtrain.resume.sharded import expect_whole, fitted  # which few runs need
 
-            if resizing:
+            if resizing and checkpoint.manifest.sharded:
                 expect_whole(checkpoint, world)
-            fitting = assembled(fitting, self.compiled.state.objects.modules.values())
+            resources = {**self.resources, **self.compiled.state.objects.modules}
+            fitting, otherwise = fitted(fitting, checkpoint, resources, world)
+            resizing = ", ".join(filter(None, (resizing, otherwise)))
         return restore(fitting, self, options, resizing)
 
     def _compile_again(self) -> None:

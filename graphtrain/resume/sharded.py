@@ -49,6 +49,64 @@ def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module]) -> Che
     return replace(checkpoint, sections=sections)
 
 
+def fitted(
+    checkpoint: Checkpoint, saved: Checkpoint, resources: Mapping[str, Any], world: Agreement
+) -> tuple[Checkpoint, str]:
+    """A checkpoint whose tensors are sharded as those of models now; and what that changes, in words.
+
+    Arguments:
+        saved: the same, as it was read.
+        resources: of the run, with all its modules.
+
+    Raises:
+        UsageError: they are not sharded any more, or are sharded now, and the ranks cannot take the state.
+    """
+    if checkpoint.manifest.sharded:
+        modules = [each for each in resources.values() if isinstance(each, torch.nn.Module)]
+        return assembled(checkpoint, modules), "" if world.mesh else "models that are not sharded now"
+    whole = saved if saved.ranks == 1 else checkpoint
+    states, gradients = dict(checkpoint.sections["resources"]), dict(whole.sections["gradients"])
+    for name, resource in resources.items():
+        if isinstance(resource, torch.nn.Module):
+            tensors = {(key,): tensor for key, tensor in resource.state_dict().items()}
+            parameters = {(key,): parameter for key, parameter in resource.named_parameters()}
+            states |= {name: _divided(states[name], tensors, world.rank)} if name in states else {}
+            gradients |= {name: _divided(gradients[name], parameters, world.rank)} if name in gradients else {}
+            is_changed = gradients.get(name) is not whole.sections["gradients"].get(name)
+            if is_changed and saved.ranks > 1 < world.world_size:
+                raise UsageError(
+                    f"{saved.path}: the gradients of its open window are those of {saved.ranks} processes, and "
+                    f"`{name}`, which is sharded now, has their sum",
+                    "resume without fully_shard, or with one process, or from a checkpoint between two windows",
+                )
+        elif isinstance(resource, torch.optim.Optimizer) and name in states:
+            numbers = [number for group in states[name]["param_groups"] for number in group["params"]]
+            held = [parameter for group in resource.param_groups for parameter in group["params"]]
+            of_numbers = {("state", number): parameter for number, parameter in zip(numbers, held, strict=False)}
+            states[name] = _divided(states[name], of_numbers, world.rank)
+    sections = {**checkpoint.sections, "resources": states, "gradients": gradients}
+    return replace(checkpoint, sections=sections), "models that are sharded now"
+
+
+def _divided(state: Any, targets: Mapping[tuple[Any, ...], torch.Tensor], rank: int) -> Any:
+    """A state with this rank's parts of its whole tensors that are sharded now.
+
+    Arguments:
+        targets: the tensors that are sharded, by the keys that lead to them, or to what has their shape.
+    """
+
+    def divide(part: Any, keys: tuple[Any, ...]) -> Any:
+        target = targets.get(keys, targets.get(keys[:-1]))
+        if target is None or not is_sharded(target) or not isinstance(part, torch.Tensor) or part.shape != target.shape:
+            return part
+        _, sharding = part_of(target)
+        values = part.detach()[tuple(slice(start, end) for start, end in sharding.box(rank))].clone()
+        tensor = whole_of_part(values, target, sharding.shape, sharding.stride, sharding.divided)
+        return tensor.requires_grad_(part.requires_grad)
+
+    return replaced(state, divide)
+
+
 def read_as_sharded(stored: Mapping[str, StoredTensor], module: torch.nn.Module, rank: int) -> dict[str, torch.Tensor]:
     """Weights from files, by name, of which this rank reads its parts of those that are sharded in a module.
 

@@ -17,7 +17,7 @@ import torch
 
 from graphtrain.storage.encoding import TYPES
 from graphtrain.storage.manifest import is_file_name
-from graphtrain.storage.pickled import Record, read_pickled
+from graphtrain.storage.pickled import PickledObject, read_pickled
 from graphtrain.storage.pieces import Box
 from graphtrain.storage.regular import open_regular, read_regular
 from graphtrain.storage.weight_files import StoredTensor
@@ -76,7 +76,7 @@ def _stored(folder: Path, name: str, tensor: Mapping[str, Any], infos: Mapping[A
 
 
 def _state(record: Any, name: str) -> Any:
-    if not isinstance(record, Record) or record.name != _OF_METADATA + name:
+    if not isinstance(record, PickledObject) or record.name != _OF_METADATA + name:
         raise ValueError(f"something else than its {name}")
     return record.state
 

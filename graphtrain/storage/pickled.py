@@ -28,7 +28,7 @@ class Global(NamedTuple):
 
 @final
 @dataclass(eq=False)
-class Record:
+class PickledObject:
     """An object that `pickle` would make.
 
     Attributes:
@@ -43,7 +43,7 @@ class Record:
 
 
 def read_pickled(data: bytes) -> Any:
-    """The value that was pickled, of plain values, `Global`, and `Record` for everything else.
+    """The value that was pickled, of plain values, `Global`, and `PickledObject` for everything else.
 
     Raises:
         ValueError: it is not what `pickle` writes, or has an operation that plain classes do not need.
@@ -51,7 +51,7 @@ def read_pickled(data: bytes) -> Any:
     >>> import pickle
     >>> import pickle
     >>> read_pickled(pickle.dumps({"rows": slice(2, 3)}))
-    {'rows': Record(name='builtins slice', arguments=(2, 3, None), state=None)}
+    {'rows': PickledObject(name='builtins slice', arguments=(2, 3, None), state=None)}
     """
     machine = _Machine()
     try:
@@ -111,12 +111,12 @@ class _Machine:
         elif name == "STACK_GLOBAL":
             self._replace(2, lambda module, what: Global(f"{_of_type(module, str)} {_of_type(what, str)}"))
         elif name in ("REDUCE", "NEWOBJ"):
-            self._replace(2, lambda called, arguments: Record(_of_type(called, Global).name, arguments))
+            self._replace(2, lambda called, arguments: PickledObject(_of_type(called, Global).name, arguments))
         elif name == "BINPERSID":
-            self._replace(1, lambda reference: Record("", reference))
+            self._replace(1, lambda reference: PickledObject("", reference))
         elif name == "BUILD":
             (state,) = self._popped(1)
-            _of_type(self.stack[-1], Record).state = state
+            _of_type(self.stack[-1], PickledObject).state = state
         else:
             raise ValueError(f"the operation {name}")
 

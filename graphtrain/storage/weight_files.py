@@ -47,13 +47,18 @@ class StoredTensor:
     shape: tuple[int, ...]
     parts: list[tuple[Box, Callable[[], torch.Tensor]]] = field(default_factory=list)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of all of it."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
     def like(self) -> torch.Tensor:
         """A tensor of this type and shape, without values.
 
         Raises:
             ValueError: there can be no such tensor.
         """
-        if math.prod(self.shape) * self.dtype.itemsize >= 2**63:
+        if self.nbytes >= 2**63:
             raise ValueError(f"has a tensor of shape {self.shape}")
         return torch.empty(self.shape, dtype=self.dtype, device="meta")
 

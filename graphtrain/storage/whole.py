@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.encoding import TYPES
-from graphtrain.storage.manifest import Manifest, read_files
-from graphtrain.storage.pieces import Piece, copy_common
+from graphtrain.storage.manifest import Manifest, read_files, read_manifest
+from graphtrain.storage.pieces import Piece
 from graphtrain.storage.rank_files import joined_state
 from graphtrain.storage.regular import HashedReader, replace_file
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
+from graphtrain.storage.weight_files import StoredTensor, bytes_of, whole_box
 
 _PIECE = 1 << 24
 
@@ -49,56 +51,77 @@ def _mapped(path: Path) -> dict[str, torch.Tensor]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
 
 
-def whole_tensor(of_ranks: Sequence[Any]) -> torch.Tensor:
-    """A tensor from what every rank has of it; a plain one is that of rank 0.
+def model_in_place(path: Path, model: str) -> dict[str, StoredTensor]:
+    """The weights of a model in a checkpoint of any number of ranks, by name; none if it has no such model.
 
     Raises:
-        ValueError: the pieces of the ranks do not make one.
+        CheckpointError: it is damaged.
     """
-    first = of_ranks[0]
-    if not isinstance(first, Piece):
-        plain: torch.Tensor = first
-        return plain.detach()
-    whole = torch.empty(first.sharding.shape, dtype=first.values.dtype)
-    everything, count = tuple((0, size) for size in whole.shape), 0
-    for rank, piece in enumerate(of_ranks):
-        if not isinstance(piece, Piece) or piece.sharding != first.sharding:
-            raise ValueError(f"rank {rank} has a piece of another tensor")
-        piece.check(rank)
-        if piece.sharding.is_first(rank):
-            count += copy_common(whole, everything, piece.values, piece.sharding.box(rank))
-    if count != whole.numel():
-        raise ValueError(f"{count} of {whole.numel()} elements are there")
-    return whole
+    of_ranks = []
+    for sections in states_in_place(path, read_manifest(path)):
+        state = sections["resources"].get(model)
+        named = state.items() if isinstance(state, Mapping) else ()
+        of_ranks.append({name: tensor for name, tensor in named if isinstance(tensor, torch.Tensor | Piece)})
+    return weights_in_place(path, of_ranks)
 
 
-def write_weights(
-    path: Path, tensors: Mapping[str, Sequence[Any]], most_bytes: float, origin: Path
-) -> tuple[list[Path], int]:
+def weights_in_place(path: Path, of_ranks: Sequence[Mapping[str, Any]]) -> dict[str, StoredTensor]:
+    """Weights, by name, from those that every rank has; plain ones, and pieces that several have, are of the first.
+
+    Arguments:
+        path: of the checkpoint.
+
+    Raises:
+        CheckpointError: the pieces of the ranks do not make a tensor.
+    """
+    weights = {}
+    for name, first in of_ranks[0].items():
+        is_sharded = isinstance(first, Piece)
+        weights[name] = StoredTensor(
+            first.values.dtype if is_sharded else first.dtype,
+            first.sharding.shape if is_sharded else tuple(first.shape),
+        )
+        parts = weights[name].parts
+        if not is_sharded:
+            parts.append((whole_box(first.shape), partial(bytes_of, first.detach())))
+            continue
+        for rank, weights_of_rank in enumerate(of_ranks):
+            piece = weights_of_rank.get(name)
+            try:
+                if not isinstance(piece, Piece) or piece.sharding != first.sharding:
+                    raise ValueError("a piece of another tensor than on rank 0")
+                piece.check(rank)
+            except ValueError as error:
+                raise CheckpointError(f"{path}: `{name}` on rank {rank}: {error}") from None
+            if piece.sharding.is_first(rank) and (piece.values.numel() or not parts):
+                parts.append((piece.sharding.box(rank), partial(bytes_of, piece.values)))
+    return weights
+
+
+def write_weights(path: Path, tensors: Mapping[str, StoredTensor], most_bytes: float, origin: Path) -> list[Path]:
     """Write tensors to one file, or to several with an index, as `transformers` and others read them.
 
     Arguments:
         path: of the file; of several, ``name-00001-of-00003.safetensors`` and ``name.safetensors.index.json``.
-        tensors: name -> what every rank has of it.
+        tensors: by name.
         most_bytes: how large a file may be; one with a single tensor may be larger.
         origin: the checkpoint, for messages.
 
     Returns:
-        The files of tensors, and how many elements they have.
+        The files of tensors.
 
     Raises:
-        CheckpointError: the pieces of a tensor do not fit.
+        CheckpointError: a part of a tensor is missing.
         OSError: the disk refuses, or a file exists.
     """
-    parts: list[dict[str, Sequence[Any]]] = [{}]
-    size = total = count = 0
-    for name, of_ranks in tensors.items():
-        numbers, bytes_of = _size(of_ranks[0])
-        if parts[-1] and size + bytes_of > most_bytes:
+    parts: list[dict[str, StoredTensor]] = [{}]
+    size = total = 0
+    for name, tensor in tensors.items():
+        if parts[-1] and size + tensor.nbytes > most_bytes:
             parts.append({})
             size = 0
-        parts[-1][name] = of_ranks
-        size, total, count = size + bytes_of, total + bytes_of, count + numbers
+        parts[-1][name] = tensor
+        size, total = size + tensor.nbytes, total + tensor.nbytes
     paths = [path]
     if len(parts) > 1:
         numbered = range(1, len(parts) + 1)
@@ -111,30 +134,16 @@ def write_weights(
         places = {name: file.name for file, part in zip(paths, parts, strict=True) for name in part}
         index = {"metadata": {"total_size": total}, "weight_map": places}
         replace_file(path.with_name(f"{path.name}.index.json"), json.dumps(index, indent=2).encode(), flush=True)
-    return paths, count
+    return paths
 
 
-def _size(value: Any) -> tuple[int, int]:
-    if isinstance(value, Piece):
-        numbers = torch.Size(value.sharding.shape).numel()
-        return numbers, numbers * value.values.element_size()
-    return value.numel(), value.nbytes
-
-
-def _form(value: Any) -> tuple[torch.dtype, Sequence[int]]:
-    if isinstance(value, Piece):
-        return value.values.dtype, value.sharding.shape
-    return value.dtype, value.shape
-
-
-def _bytes_of(part: Mapping[str, Sequence[Any]], origin: Path) -> Iterator[bytes | memoryview]:
+def _bytes_of(part: Mapping[str, StoredTensor], origin: Path) -> Iterator[bytes | memoryview]:
     """The bytes of a file of tensors, one tensor at a time."""
-    forms = {name: _form(of_ranks[0]) for name, of_ranks in part.items()}
-    ordered = sorted(part, key=lambda name: (-forms[name][0].itemsize, name))
-    yield header_of((name, TYPES[forms[name][0]], forms[name][1], _size(part[name][0])[1]) for name in ordered)
+    ordered = sorted(part, key=lambda name: (-part[name].dtype.itemsize, name))
+    yield header_of((name, TYPES[part[name].dtype], part[name].shape, part[name].nbytes) for name in ordered)
     for name in ordered:
         try:
-            whole = whole_tensor(part[name]).cpu().contiguous().reshape(-1)
+            whole = part[name].read().reshape(-1)
         except ValueError as error:
             raise CheckpointError(f"{origin}: `{name}`: {error}") from None
         if whole.numel():

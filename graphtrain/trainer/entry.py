@@ -314,12 +314,13 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) ->
         path = folder / path.name  # where this rank sees the run directory
     path = existing_checkpoint(path, folder)
     checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size, mesh=world.mesh)
-    if checkpoint.manifest.sharded:
-        from graphtrain.resume.sharded import assembled, expect_whole  # which few runs need
+    if checkpoint.manifest.sharded or world.mesh:
+        from graphtrain.resume.sharded import expect_whole, fitted  # which few runs need
 
-        if checkpoint.ranks != world.world_size:
+        if checkpoint.manifest.sharded and checkpoint.ranks != world.world_size:
             expect_whole(checkpoint, world)
-        checkpoint = assembled(checkpoint, objects.modules.values())
+        checkpoint = replace(checkpoint, sections={**checkpoint.sections, "gradients": {}})  # of which none is loaded
+        checkpoint, _ = fitted(checkpoint, checkpoint, objects.modules, world)
     saved = {name: checkpoint.sections["resources"].get(name) for name in checkpoint.sections["modules"]}
     states = {}
     for name in sources:

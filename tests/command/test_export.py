@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from graphtrain import Graph
 from graphtrain.command.runs import export
-from graphtrain.command.set_up import named_weights
+from graphtrain.command.set_up import named_weights, warm_start
 from graphtrain.errors import UsageError
 from graphtrain.ranks import Alone, using_ranks
 from tests.resume.rank_runs import run, trainer_of
@@ -61,12 +61,19 @@ def test_what_was_validated_is_what_is_exported(tmp_path: Path, world_size: int)
     assert reported == pytest.approx(exported, rel=1e-12)
 
 
-def test_a_run_in_the_place_of_a_file_is_told_to_be_exported(tmp_path: Path) -> None:
-    run(2, tmp_path / "run", advance=1)
+def test_a_checkpoint_of_several_processes_begins_a_run(tmp_path: Path) -> None:
+    ends = run(2, tmp_path / "run", advance=1)
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
+    with using_ranks(Alone()):
+        model = trainer_of(None).resources["model"]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    warm_start({"model": model}, [f"model={checkpoint}"])
+    assert torch.equal(torch.cat([parameter.flatten() for parameter in model.parameters()]), ends[0].weights)
     with pytest.raises(UsageError, match="there is no file") as caught:
-        named_weights(f"model={checkpoint}")
-    assert caught.value.hint.startswith(f"graphtrain export {checkpoint} weights.safetensors")
+        named_weights(f"model={tmp_path / 'run'}")
+    assert caught.value.hint.startswith(f"graphtrain export {tmp_path / 'run'} weights.safetensors")
 
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:

@@ -152,3 +152,23 @@ def refusals(case: Case) -> list[str]:
         except GraphtrainError as error:
             texts.append(f"{error.message}; {error.hint}")
     return texts
+
+
+def crossed(case: Case, folder: Path) -> tuple[str, dict[str, Any]]:
+    """Resume what another kind of model has saved, to the end: the error or the parameters."""
+    try:
+        trainer, other = trainer_of(case, run_dir=folder), trainer_of(case)
+        trainer.advance(0)
+        other.load(max((folder / "checkpoints").glob("*-step-*")))
+        assert sharded.parameters(other) == sharded.parameters(trainer)
+        trainer.run()
+    except GraphtrainError as error:
+        return f"{error.message}; {error.hint}", {}
+    return "", sharded.parameters(trainer)
+
+
+def stopped(case: Case, folder: Path, batches: int) -> None:
+    """Train so many micro-batches, and save."""
+    trainer = trainer_of(case, run_dir=folder)
+    trainer.run(until=f"{batches} batches")
+    trainer.save()

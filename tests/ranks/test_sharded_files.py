@@ -32,8 +32,10 @@ def test_an_export_for_dcp_is_loaded_by_it_and_begins_runs(tmp_path: Path) -> No
     assert_trained(sharded_files.warm_started(PLAIN, folder)[0])
     for got in run_processes(2, sharded_files.loaded_by_dcp, SHORT, folder):
         assert_trained(got)
-    for ranks in (2, 3):
-        for got, read in run_processes(ranks, sharded_files.warm_started, SHORT, folder):
+    newest = max((tmp_path / "run" / "checkpoints").glob("*-step-*"))
+    assert_trained(sharded_files.warm_started(PLAIN, newest)[0])
+    for ranks, path in ((2, folder), (3, folder), (3, newest)):
+        for got, read in run_processes(ranks, sharded_files.warm_started, SHORT, path):
             assert_trained(got)
             assert read <= 1.1
 
@@ -95,3 +97,32 @@ def test_what_sharded_models_cannot_do_is_refused() -> None:
     for copied, lbfgs in run_processes(2, sharded_files.refusals, SHORT):
         assert copied.endswith("let `setup` return a `swa_model`, made as `model` is")
         assert lbfgs.startswith("`optimizer` is a torch.optim.LBFGS, which takes all weights as one vector")
+
+
+OTHERWISE = [
+    (1, False, 2, 6),
+    (2, True, 1, 6),
+    pytest.param(2, False, 2, 8, marks=pytest.mark.sweep),
+    pytest.param(2, False, 1, 6, marks=pytest.mark.sweep),
+    pytest.param(1, True, 1, 3, marks=pytest.mark.sweep),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("before", "shards", "now", "batches"), OTHERWISE)
+def test_a_run_may_be_sharded_from_now_on_or_no_more(
+    tmp_path: Path, before: int, shards: bool, now: int, batches: int
+) -> None:
+    case = replace(EXACT, samples=48, every=4 // before)
+    ((alone, _),) = run_processes(1, sharded.trained, replace(case, every=4, shards=False))
+    run_processes(before, sharded_files.stopped, replace(case, shards=shards), tmp_path, batches)
+    for problem, got in run_processes(now, sharded_files.crossed, replace(case, shards=not shards), tmp_path):
+        assert problem == ""
+        assert_close(got, alone)
+
+
+@pytest.mark.sweep
+def test_gradients_of_several_processes_are_not_sharded(tmp_path: Path) -> None:
+    run_processes(2, sharded_files.stopped, replace(EXACT, shards=False), tmp_path, 2)
+    for problem, _ in run_processes(2, sharded_files.crossed, EXACT, tmp_path):
+        assert "the gradients of its open window are those of 2 processes, and `model`, which is sharded now" in problem

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain.storage.pickled import Global, Record, read_pickled
+from graphtrain.storage.pickled import Global, PickledObject, read_pickled
 
 
 class Harmful:
@@ -46,7 +46,7 @@ def test_nothing_is_called(tmp_path: Path) -> None:
     path = tmp_path / "made"
     data = pickle.dumps({"x": Harmful(path)})
     record = read_pickled(data)["x"]
-    assert isinstance(record, Record)
+    assert isinstance(record, PickledObject)
     assert record.name == "subprocess check_call"
     assert not path.exists()
     pickle.loads(data)  # noqa: S301 - which does

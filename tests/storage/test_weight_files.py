@@ -75,15 +75,18 @@ def by_dcp(folder: Path, names: list[str]) -> dict[str, torch.Tensor]:
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
 def test_pieces_are_written_as_dcp_reads_them(tmp_path: Path) -> None:
-    from graphtrain.storage.distributed_writer import write_distributed
+    from graphtrain.ranks.distributed_writer import write_distributed
+    from graphtrain.storage.whole import weights_in_place
 
     def pieces(name: str) -> list[object]:
         held = Sharding(tuple(WEIGHTS[name].shape), WEIGHTS[name].stride(), (0,), (4,))
         boxes = [held.box(rank) for rank in range(4)]
         return [Piece(WEIGHTS[name][tuple(slice(*ends) for ends in box)].clone(), held) for box in boxes]
 
-    tensors = {name: pieces(name) for name in ("w", "half", "none")} | {"s": [WEIGHTS["s"]]}
-    assert write_distributed(tmp_path / "dcp", tensors, tmp_path) == 24
+    tensors = {name: pieces(name) for name in ("w", "half", "none")} | {"s": [WEIGHTS["s"]] * 4}
+    of_ranks = [{name: parts[rank] for name, parts in tensors.items()} for rank in range(4)]
+    parts = weights_in_place(tmp_path, of_ranks)
+    write_distributed(tmp_path / "dcp", {name: (each.dtype, each.shape, each.parts) for name, each in parts.items()})
     stored, loaded = open_weights(tmp_path / "dcp"), by_dcp(tmp_path / "dcp", [*WEIGHTS])
     for name, expected in WEIGHTS.items():
         assert torch.equal(loaded[name], expected)
