@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from graphtrain import Graph, Run, Trainer, UsageError, joined
 from graphtrain.report.curves import Curve, curves_of, small_svg
+from graphtrain.storage.manifest import MANIFEST_FILE
 from tests.resume.rank_runs import trainer_of
 
 ROWS = [
@@ -103,6 +104,42 @@ def test_arguments_that_are_not_there(starts: str, tmp_path: Path) -> None:
 def test_the_graph_is_that_of_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no checkpoint yet"):
         _ = on_disk(tmp_path).graph
+
+
+def test_the_last_rows_are_read_from_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "status.json").write_text("{}")
+    run = Run(tmp_path)
+    assert run.last_rows() == run.last_rows(100) == []
+    rows = b"".join(b'{"step": %d}\n' % step for step in range(6))  # of twelve bytes each
+    (tmp_path / "metrics.jsonl").write_bytes(rows)
+    monkeypatch.setattr("graphtrain.report.run._MOST_BYTES_OF_LAST_ROWS", 30)
+
+    def steps(length: int | None) -> list[int]:
+        return [row["step"] for row in run.last_rows(length)]
+
+    assert steps(24) == [0, 1] and steps(30) == [0, 1]
+    assert steps(31) == [1] and steps(48) == [2, 3] and steps(72) == steps(None) == [4, 5]
+    assert steps(0) == []
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"a": NaN}\n[1]\n{"b"\n1\n')
+    assert run.last_rows(22) == [{"a": "nan"}]
+
+
+def test_a_run_is_there_by_its_checkpoints_too(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no run in"):
+        Run(tmp_path)
+    checkpoint = tmp_path / "checkpoints" / "000001-step-1"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / MANIFEST_FILE).touch()
+    run = Run(tmp_path)
+    assert run.starts == [] and run.last_rows() == []
+    with pytest.raises(UsageError, match="there is no run in"):
+        _ = run.status
+    on_disk(tmp_path, state="running", process=2**22 + 1)
+    assert (run.status["state"], run.was_killed, run.is_alive) == ("interrupted", True, False)
+    on_disk(tmp_path, notices=[[1.5, "a line"], "x", ["x", 1]])
+    assert (run.was_killed, run.notices) == (False, [(1.5, "a line")])
+    on_disk(tmp_path, state="running", host="another one")
+    assert (run.status["state"], run.is_alive) == ("running", None)
 
 
 # ---- as a table

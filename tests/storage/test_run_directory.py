@@ -23,7 +23,6 @@ from graphtrain.storage.run_directory import (
     are_starts,
     is_ranking,
     is_status,
-    last_rows,
     read_starts,
     read_status,
     readable_failure,
@@ -149,7 +148,7 @@ def test_rows_are_cut_back_to_those_of_a_checkpoint(tmp_path: Path) -> None:
         (b'{"a": ' + b" " * 100 + b"1}\n", 90, "a row is too long"),
         (b'{"a": [1]}\n', 11, "a value is not a number"),
         (b'{"a": "x"}\n', 11, "could not convert string to float: 'x'"),
-        (b"[1]\n", 4, "'list' object has no attribute 'items'"),
+        (b"[1]\n", 4, "it is no table"),
         (b"nothing\n", 8, "Expecting value: line 1 column 1 (char 0)"),
     ],
 )
@@ -220,22 +219,6 @@ def test_an_error_of_the_disk_is_readable(number: int, hint: str, tmp_path: Path
     with pytest.raises(CheckpointError) as failed, readable_failure(tmp_path):
         raise OSError("a text")
     assert failed.value.message == f"cannot write {tmp_path}: a text"
-
-
-def test_the_last_rows_are_read_from_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert last_rows(tmp_path, 100) == []
-    rows = b"".join(b'{"step": %d}\n' % step for step in range(6))  # of twelve bytes each
-    (tmp_path / "metrics.jsonl").write_bytes(rows)
-    monkeypatch.setattr(run_directory, "_MOST_BYTES_OF_LAST_ROWS", 30)
-
-    def steps(length: int) -> list[int]:
-        return [row["step"] for row in last_rows(tmp_path, length)]
-
-    assert steps(24) == [0, 1] and steps(30) == [0, 1]
-    assert steps(31) == [1] and steps(48) == [2, 3] and steps(72) == [4, 5]
-    assert steps(0) == []
-    (tmp_path / "metrics.jsonl").write_bytes(b'{"a": NaN}\n[1]\n{"b"\n1\n')
-    assert last_rows(tmp_path, 22) == [{"a": "nan"}]
 
 
 # ---- whose file it is
