@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from graphtrain import node
+from tests.ranks.fake_ranks import run_ranks
 from tests.ranks.schedules import Plan, run_plan
 
 
@@ -44,3 +46,19 @@ def test_any_order_of_ranks_and_requests(part: int) -> None:
 def test_two_thousand_orders(part: int) -> None:
     for seed in range(1000 + part * 500, 1000 + part * 500 + 500):
         check(seed)
+
+
+def test_gradients_count_as_summed_from_the_exchange_until_they_are_cleared() -> None:
+    seen: set[tuple[str, bool]] = set()
+
+    @node
+    def look(exchanged: bool, *, after: str = "") -> None:
+        seen.add((after, exchanged))
+
+    plan = Plan(batches=2, every=1, validation=1, with_loader=False, settings={"finish": {"after": "1 epochs"}})
+    graph = plan.graph()
+    for name in ("train_batch", "exchange", "zero_grad"):
+        graph = graph.insert(f"look_{name}", look, after=name, reads={"exchanged": "accumulate.exchanged"})
+        graph = graph.set(f"look_{name}", after=name)
+    run_ranks(2, lambda ranks: plan.trainer(graph).run())
+    assert seen == {("train_batch", False), ("exchange", True), ("zero_grad", False)}
