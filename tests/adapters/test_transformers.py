@@ -135,6 +135,15 @@ def test_windows_of_tokens_are_equal_where_the_division_is_exact(make: Any, unpr
     assert difference(expected.model, run.resources["model"]) == 0
 
 
+def test_a_window_is_a_mean_where_batches_have_no_labels(tmp_path: Path) -> None:
+    """As of a loss of one's own: Trainer, too, finds no tokens to count."""
+    args = arguments(tmp_path, gradient_accumulation_steps=2)
+    for names, overlay in ((("input_ids",), "scaled"), (("input_ids", "labels"), "token_windows")):
+        data = [{name: row[name] for name in names} for row in texts(8)]
+        graph, _ = setup(causal(), args, train_dataset=data)
+        assert overlay in graph.layers.names
+
+
 def sequence_to_sequence() -> Any:
     torch.manual_seed(1)
     sizes = {"vocab_size": 50, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
