@@ -43,12 +43,17 @@ _NEVER = {
     ),
     **{f"on_{name}": f"since Lightning 2 it is `on_train_{name}`" for name in _MOMENTS[1:5]},
     **dict.fromkeys(("on_pretrain_routine_start", "on_pretrain_routine_end"), "since Lightning 2 it is `on_fit_start`"),
-    "tbptt_split_batch": "the overlay `tbptt` splits batches",
+    "tbptt_split_batch": "the overlay `split_batch` splits batches",
 }
 _OF_LIGHTNING_1 = {
-    "optimizer_idx": "a node for each optimizer, as in the graphs `gan` and `yielding`",
-    "hiddens": "a slot that the step writes, with the overlay `split_batch`",
+    "optimizer_idx": "leave it out; several optimizers are stepped by `training_step` with automatic_optimization = "
+    "False, or by a node each in the graphs `gan` and `yielding`",
+    "hiddens": "use the graph `tbptt`, whose step function returns `hidden` and takes it with the next split",
 }
+_TOOK_THEM = (
+    *("training_step", "backward", "optimizer_step", "optimizer_zero_grad", "lr_scheduler_step"),
+    *("configure_gradient_clipping", "on_before_optimizer_step"),
+)
 
 
 def setup(
@@ -95,9 +100,11 @@ def setup(
         if value is not None and base_of(value, expected) is None:
             hint = f"make one: {value.__name__}(...)" if isinstance(value, type) else ""
             raise UsageError(f"lightning.setup takes a {expected}; got {described(value)}", hint)
-    for name, here in _OF_LIGHTNING_1.items():
-        if name in inspect.signature(module.training_step).parameters:
-            raise UsageError(f"`training_step` takes `{name}`, which Lightning 2 does not give", f"here it is {here}")
+    for hook, (name, instead) in itertools.product(_TOOK_THEM, _OF_LIGHTNING_1.items()):
+        if name in inspect.signature(getattr(module, hook)).parameters:
+            raise UsageError(f"`{hook}` takes `{name}`, which Lightning 2 does not give", instead)
+    if getattr(module, "truncated_bptt_steps", 0):
+        raise UsageError("`truncated_bptt_steps` is set, which Lightning 2 does not read", _OF_LIGHTNING_1["hiddens"])
     trainer = ModuleTrainer(module, trainer_flags)
     trainer.datamodule, trainer.runs = datamodule, TrainerFn(stage)
     pairs = _callbacks(trainer, trainer_flags.get("callbacks"))

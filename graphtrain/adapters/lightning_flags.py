@@ -265,7 +265,10 @@ def check_flags(names: Iterable[str]) -> None:
     """
     for name in names:
         if name not in FLAGS:
-            raise UsageError(f"Lightning's Trainer has no argument `{name}`", suggestion(name, FLAGS))
+            hint = (
+                suggestion(name, FLAGS) or "docs/coming-from-lightning.md has a row for each argument of Lightning 2.6"
+            )
+            raise UsageError(f"Lightning's Trainer has no argument `{name}`", hint)
 
 
 def check_done(flags: Given) -> None:

@@ -185,8 +185,10 @@ class _Losses:
         if args.gradient_accumulation_steps == 1 or not self.counts:
             return "mean"
         batch = next(train_data.batches(0) if isinstance(train_data, Loader) else iter(train_data))
-        if self.shifts or self.count(batch) is None:
-            return "tokens" if self.shifts else "mean"
+        if self.count(batch) is None:
+            return "mean"
+        if self.shifts:
+            return "tokens"
         batch = {name: value.to(model.device) if torch.is_tensor(value) else value for name, value in batch.items()}
         model.eval()  # without dropout, the losses by two counts differ only if the model uses the count
         with torch.no_grad():

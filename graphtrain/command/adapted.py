@@ -59,7 +59,7 @@ def adapted(adapter: str, named: str, data: str | None, values: Callable[[], Map
         key: value for each in (made_data, made) if each is not None for key, value in _hints(each)
     }
     name = named.rpartition(":")[2]
-    return Script(setup, name, file, ["graphtrain"], "", lambda: graph_and_resources(values())[0])
+    return Script(setup, name, file, ["graphtrain"], [], lambda: graph_and_resources(values())[0])
 
 
 def _takes(made: Callable[..., Any]) -> set[str]:

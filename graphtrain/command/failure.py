@@ -11,6 +11,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+import click
+
 from graphtrain.errors import (
     DataError,
     EditError,
@@ -41,6 +43,8 @@ def exit_on_failure() -> Iterator[None]:
         yield
     except RankStoppedError:  # which has reported it
         sys.exit(STOPPED)
+    except click.ClickException:  # which click prints, with the usage
+        raise
     except GraphtrainError as error:
         if prints(str(error), is_of_all=isinstance(error, RanksError)):
             for line in (f"error: {error}", *(f"  {note}" for note in getattr(error, "__notes__", ()))):

@@ -55,7 +55,7 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
             name,
             file,
             words,
-            words[1] + (f":{name}" if name != "setup" else "") if file is not None and words[1] != "-m" else "",
+            [words[1] + (f":{name}" if name != "setup" else "")] if file is not None and words[1] != "-m" else [],
             lambda: graph_of_module(graph, sys.modules["__main__"], file.name if file is not None else "main"),
         )
         program_command(program)(prog_name=" ".join(words))

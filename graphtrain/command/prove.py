@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from graphtrain.command.cli import command, launched
-from graphtrain.command.run import without
+from graphtrain.command.cli import command, launched, parameters_of
+from graphtrain.command.run import ADAPTER_OPTIONS, RunOptions, Source, without
 from graphtrain.errors import UsageError
 from graphtrain.ranks.current import is_one_of_several
 
+_ADAPTED = [each for each in parameters_of(RunOptions) if each.name in ADAPTER_OPTIONS]
 _OF_A_RUN, _OF_CUTS = "To verify a run", "To verify a script, without a run"
 
 _VERIFY = f"""
@@ -48,11 +51,13 @@ Arguments:
     "graphtrain verify train.py --run-dir runs/first --processes 2",
     "graphtrain verify train.py --cuts 20 --until '50 batches'",
     "graphtrain verify train.py lr=1e-3 accumulate.every=4 --cuts 5 --graph my_fit.toml",
+    "graphtrain verify --lightning train.py:Net --run-dir runs/net",
     shared=_VERIFY,
+    params=_ADAPTED,
 )
 def verify(
-    script: str,
-    settings: Sequence[str],
+    script: str = "",
+    settings: Sequence[str] = (),
     *,
     run_dir: Path | None = None,
     last: int | None = None,
@@ -67,6 +72,7 @@ def verify(
     cuts_seed: int | None = None,
     keep: Path | None = None,
     as_json: bool = False,
+    **adapted: Any,
 ) -> int:
     """Prove that resuming is exact: for a run, with --run-dir; or for a script, with --cuts.
 
@@ -80,13 +86,14 @@ def verify(
 
     Exit codes: 0 bitwise equal, 1 different, 2 nothing to compare or bad usage.
     """
+    source, settings = Source.named(script, settings, **adapted)
     _refuse_a_mixture(has_run=run_dir is not None, has_cuts=cuts is not None)
     if run_dir is not None:
         if (code := launched(processes)) is not None:
             return code
         from graphtrain.command.replaying import verify_spans
 
-        return verify_spans(script, run_dir, settings, last)
+        return verify_spans(source, run_dir, settings, last)
     if is_one_of_several():
         raise UsageError(
             "verify --cuts was started as one of several processes, but it starts processes itself",
@@ -97,7 +104,7 @@ def verify(
     assert cuts is not None, "one of them is given"
     # The other words are those of `graphtrain run`.
     words = without(sys.argv[2:], ["--cuts=", "--cuts-seed=", "--keep=", "--json"])
-    return verify_cuts(script, words, cuts, seed=cuts_seed, keep=keep, as_json=as_json)
+    return verify_cuts(shlex.join(source.words), words, cuts, seed=cuts_seed, keep=keep, as_json=as_json)
 
 
 def _refuse_a_mixture(*, has_run: bool, has_cuts: bool) -> None:
@@ -121,10 +128,12 @@ def _refuse_a_mixture(*, has_run: bool, has_cuts: bool) -> None:
     "graphtrain replay train.py --run-dir runs/first --to '300 batches' --node validate/eval_batch",
     "graphtrain replay train.py --run-dir runs/first --to best --node train_batch",
     "graphtrain replay train.py --run-dir runs/first --to '48211 steps' --processes 2",
+    "graphtrain replay --lightning train.py:Net --run-dir runs/net --to '48211 steps'",
+    params=_ADAPTED,
 )
 def replay(
-    script: str,
-    settings: Sequence[str],
+    script: str = "",
+    settings: Sequence[str] = (),
     *,
     run_dir: Path,
     to: str,
@@ -132,6 +141,7 @@ def replay(
     runs: int | None = None,
     pdb: bool = False,
     processes: int | None = None,
+    **adapted: Any,
 ) -> int:
     """Replay a past run to a moment exactly, and show its batch, loss and gradients.
 
@@ -155,8 +165,9 @@ def replay(
         processes (NUMBER): Replay in this many processes on this host: as many as trained the run. Default: one,
             or those that torchrun has started.
     """
+    source, settings = Source.named(script, settings, **adapted)
     if (code := launched(processes)) is not None:
         return code
     from graphtrain.command.replaying import replay_to
 
-    return replay_to(script, settings, run_dir, to, node, runs, debug=pdb)
+    return replay_to(source, settings, run_dir, to, node, runs, debug=pdb)

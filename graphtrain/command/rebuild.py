@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from graphtrain.checks import checked_graph
 from graphtrain.command.output import ignore
-from graphtrain.command.run import Script
-from graphtrain.command.script import split_script
+from graphtrain.command.run import Script, Source
 from graphtrain.command.set_up import set_up, warm_start
 from graphtrain.command.settings import (
     arguments_in_force,
@@ -34,10 +32,10 @@ _PER = "per"
 
 @final
 class TrainerFactory:
-    """Makes trainers that write nothing to the run. Each imports the script again and calls its setup.
+    """Makes trainers that write nothing to the run. Each imports the script, or the class, again and sets it up.
 
     Arguments:
-        script: ``SCRIPT[:FUNCTION]``.
+        source: the script, or the class.
         settings: ``NAME=VALUE``, instead of the arguments that the run had; ``NODE.PARAM=VALUE`` for a graph.
         notify: called once, with what changed since the run.
         graph: another graph. Default: that of the run, with its parameters.
@@ -50,9 +48,9 @@ class TrainerFactory:
     """
 
     def __init__(
-        self, script: str, settings: Sequence[str], notify: Callable[[str], None], graph: Graph | None = None
+        self, source: Source, settings: Sequence[str], notify: Callable[[str], None], graph: Graph | None = None
     ) -> None:
-        self._script, self._notify = script, notify
+        self._source, self._notify = source, notify
         self._given, parameters = split_settings(settings)
         self._graph = checked_graph(with_parameters(graph, parameters)) if graph is not None else None
         if parameters and graph is None:
@@ -60,7 +58,7 @@ class TrainerFactory:
                 f"`{next(iter(parameters))}=`: the graph is that of the run, with its parameters",
                 "NAME=VALUE sets an argument of setup",
             )
-        self._program: Script | None = Script.of_script(script)
+        self._program: Script | None = source.program()
         self.changes: str | None = None
 
     def trainer(self, checkpoint: SavedCheckpoint, *, from_the_beginning: bool, **options: Any) -> Trainer:
@@ -107,10 +105,7 @@ class TrainerFactory:
     def _imported(self) -> Script:
         """The program, imported again for each trainer: its global variables must not come from the replay before."""
         program, self._program = self._program, None
-        if program is None:
-            sys.modules.pop(split_script(self._script)[0].stem, None)
-            program = Script.of_script(self._script)
-        return program
+        return program if program is not None else self._source.imported_again()
 
     def _saved(self, setup: Callable[..., Any], about: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of the run that differ from the defaults.

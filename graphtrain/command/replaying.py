@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pdb
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from graphtrain.command.failure import FAILED
 from graphtrain.command.output import console, counted, escaped, ignore, notify_once, print_lines, table
 from graphtrain.command.rebuild import TrainerFactory
+from graphtrain.command.run import Source
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import END
 from graphtrain.kind.trigger import Term
@@ -36,14 +38,14 @@ _MOST_PARTS = 12
 _MOST_CHARACTERS = 80
 
 
-def verify_spans(script: str, run_dir: Path, settings: Sequence[str], last: int | None) -> int:
+def verify_spans(source: Source, run_dir: Path, settings: Sequence[str], last: int | None) -> int:
     """Replay a past run from checkpoint to checkpoint, and compare; the exit code."""
     if last is not None and last < 1:
         raise UsageError(f"--last: expected a number > 0, got {last}")
-    with on_all_ranks(f"in {script}"):
+    with on_all_ranks(f"in {shlex.join(source.words)}"):
         report = notify_once()
         history = RunHistory(run_dir, report)
-        factory = TrainerFactory(script, settings, report)
+        factory = TrainerFactory(source, settings, report)
         verdicts = _verdicts(history, history.segments(last), factory, report)
         printed = console(quiet=report is ignore)
         columns = ["from", "to", "batches", "time", "tensors", "bytes", "result"]
@@ -145,16 +147,16 @@ def _explanation(verdict: Verdict) -> str:
 
 
 def replay_to(
-    script: str, settings: Sequence[str], run_dir: Path, to: str, node: str | None, runs: int | None, *, debug: bool
+    source: Source, settings: Sequence[str], run_dir: Path, to: str, node: str | None, runs: int | None, *, debug: bool
 ) -> int:
     """Replay a past run to a moment, and show the values there; the exit code."""
     if runs is not None and node is None:
         raise UsageError("--runs: it counts the runs of a node, and none is named", "name it with --node")
     if debug and current_ranks().world_size > 1:
         raise UsageError("--pdb: several processes cannot read from one terminal", "leave it out")
-    with on_all_ranks(f"in {script}"):
+    with on_all_ranks(f"in {shlex.join(source.words)}"):
         report = notify_once()
-        replay, start = _replayed(script, settings, run_dir, to, report)
+        replay, start = _replayed(source, settings, run_dir, to, report)
         if node is not None and not replay.to_node(node, runs):
             times = f" with runs = {runs}" if runs is not None else ""
             raise UsageError(f"the node `{node}` does not run again{times} after {to}: the run ends at {replay.moment}")
@@ -202,14 +204,14 @@ class _Debugger(pdb.Pdb):
 
 
 def _replayed(
-    script: str, settings: Sequence[str], run_dir: Path, to: str, report: Callable[[str], None]
+    source: Source, settings: Sequence[str], run_dir: Path, to: str, report: Callable[[str], None]
 ) -> tuple[Replay, Path | None]:
     """A replay at a moment, and the checkpoint that it began with; None for the beginning."""
     history = RunHistory(run_dir, report)
     lineage = history.lineage()
     if not lineage:
         raise UsageError(f"`{run_dir}` holds no sound checkpoint to replay from")
-    trainers = TrainerFactory(script, settings, report)
+    trainers = TrainerFactory(source, settings, report)
     if (path := _checkpoint(run_dir, to)) is not None:
         replay = Replay(trainers.trainer(SavedCheckpoint.read(path), from_the_beginning=False), path)
         replay.to_start()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import click
 from graphtrain.command.cli import Command, command, launched, parameters_of
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.output import notify_once
-from graphtrain.command.script import arguments_in_source, load_graph, script_graph, setup_function
+from graphtrain.command.script import arguments_in_source, load_graph, script_graph, setup_function, split_script
 from graphtrain.command.settings import (
     Settings,
     print_arguments,
@@ -35,7 +35,7 @@ class Script:
         function: the name of the setup.
         file: where it is; None for a program that has no file.
         words: the beginning of the command line, before the words of its user: ``["python", "train.py"]``.
-        source: ``SCRIPT[:FUNCTION]``, as other commands name it; empty where they cannot.
+        source: the words that name it for other commands: ``["train.py:setup"]``; none where they cannot.
         own_graph: returns its graph, which is used if the command line names none.
     """
 
@@ -43,7 +43,7 @@ class Script:
     function: str
     file: Path | None
     words: Sequence[str]
-    source: str
+    source: Sequence[str]
     own_graph: Callable[[], Graph | str | Path]
 
     @property
@@ -59,7 +59,7 @@ class Script:
             UsageError: there is no such script or function.
         """
         path, name, setup = setup_function(script)
-        return cls(setup, name, path, ["graphtrain"], script, lambda: script_graph(script))
+        return cls(setup, name, path, ["graphtrain"], [script], lambda: script_graph(script))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +137,73 @@ class RunOptions:
     adapter: str | None = None
 
 
+ADAPTER_OPTIONS = ("lightning", "data", "adapter")  # which stand in for a script
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What the words of a command name: a script, or a class that an adapter trains.
+
+    Attributes:
+        script: ``SCRIPT[:FUNCTION]``; empty for a class.
+        lightning, data, adapter: as of `RunOptions`.
+    """
+
+    script: str = ""
+    lightning: str | None = None
+    data: str | None = None
+    adapter: str | None = None
+
+    @classmethod
+    def named(cls, script: str, settings: Sequence[str], **options: Any) -> tuple[Source, list[str]]:
+        """That of the words of a command, and its settings, of which `script` is one if a class is named.
+
+        Raises:
+            click.UsageError: neither is named.
+        """
+        if options["lightning"] is None and options["adapter"] is None:
+            if not script:
+                missing = "Missing argument 'SCRIPT[:FUNCTION]', or --lightning MODULE:CLASS."
+                raise click.UsageError(missing, click.get_current_context())
+            return cls(script=script), [*settings]
+        return cls(**options), [*filter(None, [script]), *settings]
+
+    @property
+    def words(self) -> list[str]:
+        """Those by which commands name it.
+
+        >>> Source(lightning="net.py:Net", data="net.py:Data").words
+        ['--lightning', 'net.py:Net', '--data', 'net.py:Data']
+        """
+        named = {name: getattr(self, name) for name in ADAPTER_OPTIONS}
+        options = [word for name, value in named.items() if value is not None for word in (f"--{name}", value)]
+        return [self.script] if self.script else options
+
+    def program(self, values: Callable[[], Mapping[str, Any]] = dict) -> Script:
+        """The script, which is imported, or what the adapter makes of the class.
+
+        Arguments:
+            values: returns the settings by which an adapter makes its graph. Default: none.
+
+        Raises:
+            UsageError: there is no such script, function, adapter or class.
+        """
+        if self.script:
+            return Script.of_script(self.script)
+        from graphtrain.command.adapted import adapted
+
+        made = adapted(*adapter_named(self.lightning, self.adapter), self.data, values)
+        return replace(made, source=self.words)
+
+    def imported_again(self) -> Script:
+        """The program of a new import of its files, with new global variables."""
+        for word in (self.script, self.lightning, (self.adapter or "").partition("=")[2], self.data):
+            file, _ = split_script(word or "")
+            if file.suffix == ".py":
+                sys.modules.pop(file.stem, None)
+        return self.program()
+
+
 def adapter_named(lightning: str | None, adapter: str | None) -> tuple[str, str]:
     """The name of an adapter and ``MODULE:CLASS``, of the options --lightning and --adapter, of which one is given.
 
@@ -173,7 +240,6 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
 # Options for the start of a run, which a resume does not repeat; and limits that have been reached.
 OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
 OF_THE_END = ("--until=", "--before=")
-_OF_ADAPTERS = ("lightning", "data", "adapter")  # which stand in for a script
 
 
 def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> str:
@@ -258,24 +324,12 @@ def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
             Default: setup.
     """
     made = RunOptions(**options)
-    if made.lightning is None and made.adapter is None:
-        if not script:
-            raise click.UsageError("Missing argument 'SCRIPT[:FUNCTION]'.", click.get_current_context())
+    source, settings = Source.named(script, settings, **{name: options[name] for name in ADAPTER_OPTIONS})
+    if source.script:
         return _train(script, settings, made)
-    from graphtrain.command.adapted import adapted
-
-    settings = [*filter(None, [script]), *settings]
     if any(len(values_in(text.partition("=")[2])) > 1 for text in settings):
         raise UsageError("a module that is named on the command line is one run", "write a command for each value")
-    return _train(
-        adapted(
-            *adapter_named(made.lightning, made.adapter),
-            made.data,
-            lambda: Settings.of(settings, made.config).arguments,
-        ),
-        settings,
-        made,
-    )
+    return _train(source.program(lambda: Settings.of(settings, made.config).arguments), settings, made)
 
 
 def program_command(program: Script) -> Command:
@@ -285,7 +339,7 @@ def program_command(program: Script) -> Command:
         f"{' '.join(program.words)} accumulate.every=4 --run-dir runs/first",
         cls=ScriptCommand,
         shared=_SHARED,
-        params=[each for each in parameters_of(RunOptions) if each.name not in _OF_ADAPTERS],
+        params=[each for each in parameters_of(RunOptions) if each.name not in ADAPTER_OPTIONS],
     )
     def run(settings: Sequence[str], **options: Any) -> int:
         """Train with this script. A run that was interrupted is resumed.

@@ -293,7 +293,7 @@ class _Training:
             outcome = self._drive(trainer, options) if self._drive is not None else self._driven(trainer, resume)
         except Exception as error:
             if (where := trainer.replay_options()) and self._program.source:
-                words = ["graphtrain", "replay", self._program.source, "--run-dir", str(run_dir), *where]
+                words = ["graphtrain", "replay", *self._program.source, "--run-dir", str(run_dir), *where]
                 error.add_note(f"replay it: {shlex.join(words)}")
             raise
         except KeyboardInterrupt:

@@ -27,7 +27,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING
 
 from graphtrain.graph.elements import NESTED, Node
-from graphtrain.kind import DECLARED, Kind, kind_of, node
+from graphtrain.kind import DECLARED, OF_ADAPTERS, Kind, kind_of, node
 from graphtrain.kind.declaration import drawn_family
 from graphtrain.kind.fields import action_of
 from graphtrain.kind.trigger import Trigger
@@ -112,12 +112,17 @@ def _entry_points(group: str) -> dict[str, EntryPoint]:
 
 def find_kind(name: str) -> Kind | None:
     """The kind of that name, or None. Importing the module of a kind is the only code this runs."""
-    if name in DECLARED:
-        return DECLARED[name]
+    if (kind := _declared(name)) is not None:
+        return kind
     if name in _kinds():
         return _shipped_kind(name)
     entry = _entry_points("graphtrain.nodes").get(name)
     return kind_of(entry.load()) if entry is not None else None
+
+
+def _declared(name: str) -> Kind | None:
+    """The kind that a script declares, or an adapter that was imported."""
+    return DECLARED.get(name) or OF_ADAPTERS.get(name)
 
 
 @functools.cache
@@ -145,7 +150,7 @@ def family_of_node(node: Node) -> str:
     """The family that a node is drawn in; "other" for a kind that would have to be imported to know it."""
     if node.use == NESTED:
         return NESTED
-    kind = node.kind or DECLARED.get(node.use)
+    kind = node.kind or _declared(node.use)
     if kind is not None:
         return kind.family
     return _shipped_family(node.use) if node.use in _kinds() else "other"
@@ -170,7 +175,7 @@ def effects_of(use: str, kind: Kind | None = None) -> set[str]:
 
 def _marked(use: str, kind: Kind | None, argument: str) -> tuple[str, ...]:
     """The arguments of the mark of a kind; empty for one that would have to be imported."""
-    kind = kind or DECLARED.get(use)
+    kind = kind or _declared(use)
     if kind is not None:
         return tuple(getattr(kind, argument))
     if use not in _kinds():

@@ -15,5 +15,6 @@ from graphtrain.kind.fields import Field as Field
 from graphtrain.kind.fields import derived_clock as derived_clock
 from graphtrain.kind.fields import progress as progress
 from graphtrain.kind.mark import DECLARED as DECLARED
+from graphtrain.kind.mark import OF_ADAPTERS as OF_ADAPTERS
 from graphtrain.kind.mark import kind_of as kind_of
 from graphtrain.kind.mark import node as node

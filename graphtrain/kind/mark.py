@@ -34,6 +34,8 @@ Signature = tuple[tuple[Read, ...], tuple[Read, ...] | None, dict[str, Parameter
 
 # Kinds declared outside graphtrain: scripts and notebook cells. A later definition of a name replaces the earlier one.
 DECLARED: dict[str, Kind] = {}
+# Kinds of adapters whose library was imported: a graph that is read from a checkpoint names them.
+OF_ADAPTERS: dict[str, Kind] = {}
 
 _ENDINGS = ("at_end", "at_body_end")
 _RESERVED = frozenset({"use", "graph", "reads", "writes", "runs", "due", "fired"})
@@ -139,7 +141,10 @@ def node(
             raise TypeError(f"{kind.name}: {target!r} cannot be marked; write a function that calls it") from None
         # The shipped kinds are found by their folder, so importing one cannot replace a user's kind of that name.
         # Code made by `exec` may have no module.
-        if not (target.__module__ or "").startswith("graphtrain."):
+        module = target.__module__ or ""
+        if module.startswith("graphtrain.adapters."):
+            OF_ADAPTERS[kind.name] = kind
+        elif not module.startswith("graphtrain."):
             DECLARED[kind.name] = kind
         return target
 

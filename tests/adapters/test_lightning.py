@@ -123,6 +123,20 @@ class OfTwoOptimizers(Base):
         return self.loss(batch)
 
 
+class StepsByNumber(Base):
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, closure: Any) -> None:
+        optimizer.step(closure=closure)
+
+
+class OfHiddens(Base):
+    def training_step(self, batch: Any, batch_idx: int, hiddens: Any) -> Any:
+        return self.loss(batch)
+
+
+class Truncated(Base):
+    truncated_bptt_steps = 2
+
+
 class AsksForLoops(Base):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return self.loss(batch) * self.trainer.fit_loop.epoch_progress
@@ -167,7 +181,19 @@ BAD = {
     "no data": (Base, {"train_dataloaders": None}, "there is no training data.*give train_dataloaders"),
     "no optimizer": (Unoptimized, {}, "`configure_optimizers` returned None.*return an optimizer"),
     "several optimizers": (Several, {}, "returned 2 optimizers.*automatic_optimization = False"),
-    "an optimizer by its number": (OfTwoOptimizers, {}, "takes `optimizer_idx`.*`gan` and `yielding`"),
+    "an optimizer by its number": (
+        OfTwoOptimizers,
+        {},
+        "`training_step` takes `optimizer_idx`.*leave it out.*`gan` and",
+    ),
+    "a hook with the number of an optimizer": (StepsByNumber, {}, "`optimizer_step` takes `optimizer_idx`.*`yielding`"),
+    "hidden states": (OfHiddens, {}, "takes `hiddens`.*the graph `tbptt`, whose step function returns `hidden`"),
+    "splits of batches": (Truncated, {}, "`truncated_bptt_steps` is set.*the graph `tbptt`"),
+    "a flag of Lightning 1": (
+        Base,
+        {"terminate_on_nan": True},
+        "no argument `terminate_on_nan`.*docs/coming-from-lightning.md has a row",
+    ),
     "a loop": (AsksForLoops, {}, "`trainer.fit_loop` is not here: what does it is the graph"),
     "a callback that saves": (Base, {"callbacks": Saves()}, "`trainer.save_checkpoint` .* the node `checkpoint`"),
     "a metric that is not logged": (WithoutMonitor, {}, "follows `val_los`, which is not logged.*train_loss"),

@@ -6,8 +6,6 @@ Each package is in an environment of its own, `.venv-NAME`, since they need othe
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,9 @@ import torch
 pytest.importorskip("lightning")
 
 from tests.adapters import peer
+from tests.adapters.environments import run_elsewhere
 from tests.adapters.modules import Case
 from tests.adapters.test_lightning import cut, same, series
-from tests.shipped import ROOT
 
 pytestmark = [pytest.mark.sweep, pytest.mark.filterwarnings("ignore")]
 
@@ -93,28 +91,10 @@ def neuralforecast() -> Case:
 PACKAGES = {"chemprop": chemprop, "pytorch-forecasting": pytorch_forecasting, "neuralforecast": neuralforecast}
 
 
-def elsewhere(name: str) -> None:
-    """Run the row in the environment of its package.
-
-    Raises:
-        Skipped: there is none.
-    """
-    python = ROOT / f".venv-{name}" / "bin" / "python"
-    if not python.exists():
-        pytest.skip(
-            f"python3 -m venv .venv-{name} && .venv-{name}/bin/pip install torch==2.13.0 && .venv-{name}/bin/pip "
-            f"install --editable . torch==2.13.0 lightning==2.6.6 {name} pytest pytest-xdist hypothesis"
-        )
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "sweep", __file__, "-k", name]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stdout[-6000:]
-
-
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_module_of_a_package_is_trained_as_it_is(name: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(name.replace("-", "_")) is None:
-        elsewhere(name)
+        run_elsewhere(name, __file__, "lightning==2.6.6", name)
         return
     torch.set_num_threads(1)
     case = PACKAGES[name]()

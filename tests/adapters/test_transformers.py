@@ -114,21 +114,35 @@ def test_windows_weigh_tokens_as_trainer_does(make: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.full
-def test_windows_of_tokens_are_equal_where_the_division_is_exact(tmp_path: Path) -> None:
-    """Each window predicts 32 tokens, from 1 to 11 a sample, and to divide by 32 rounds nothing."""
+@pytest.mark.parametrize(("make", "unpredicted"), [(causal, 1), (gpt2, 0)], ids=["causal", "with dropout"])
+def test_windows_of_tokens_are_equal_where_the_division_is_exact(make: Any, unpredicted: int, tmp_path: Path) -> None:
+    """Trainer divides each window by 32, which rounds nothing: a sample counts from 1 to 11 tokens.
+
+    The first token of a sample is not predicted. Trainer counts it where transformers knows no loss of the model's
+    class, as of GPT-2: `loss_type` is None.
+    """
     lengths = [1, 11, 2, 6, 3, 5, 1, 3]
     assert sum(lengths) == 32
     data = texts(32)
     for place, row in enumerate(data):
-        kept = lengths[place % 8] + 1  # the first is not predicted
+        kept = lengths[place % 8] + unpredicted
         row["attention_mask"] = [1] * kept + [0] * (12 - kept)
         row["labels"] = row["input_ids"][:kept] + [-100] * (12 - kept)
     given = {"gradient_accumulation_steps": 2, "train_sampling_strategy": "sequential", "max_grad_norm": 0}
-    expected = there(causal, tmp_path, given=given, train_dataset=data)
-    run = here(causal, tmp_path, given=given, train_dataset=data)
+    expected = there(make, tmp_path, given=given, train_dataset=data)
+    run = here(make, tmp_path, given=given, train_dataset=data)
     run.run()
     assert run.progress["step"]["steps"] == expected.state.global_step == 8
     assert difference(expected.model, run.resources["model"]) == 0
+
+
+def test_a_window_is_a_mean_where_batches_have_no_labels(tmp_path: Path) -> None:
+    """As of a loss of one's own: Trainer, too, finds no tokens to count."""
+    args = arguments(tmp_path, gradient_accumulation_steps=2)
+    for names, overlay in ((("input_ids",), "scaled"), (("input_ids", "labels"), "token_windows")):
+        data = [{name: row[name] for name in names} for row in texts(8)]
+        graph, _ = setup(causal(), args, train_dataset=data)
+        assert overlay in graph.layers.names
 
 
 def sequence_to_sequence() -> Any:

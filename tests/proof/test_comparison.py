@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from graphtrain.proof.comparison import compare
+from graphtrain.storage.encoding import Packed
 from graphtrain.storage.state_files import state_digest
 
 SECTIONS = ["resources", "modules", "gradients", "optimizers", "progress", "slots", "metrics", "random"]
@@ -113,3 +114,14 @@ def test_causes_come_before_what_follows_from_them() -> None:
 
 def test_a_section_that_nobody_knows_is_compared_too() -> None:
     assert [one.path for one in compare({"more": {"it": 1}}, {"more": {"it": 2}}).differences] == ["more/it"]
+
+
+def test_values_that_were_encoded_are_compared_with_their_tensors() -> None:
+    """What a resource has been given since it was set up, such as the batch that a module keeps."""
+    packed = Packed("model.batch", b"a list of two", {"0": torch.zeros(2)})
+    comparison = compare({"reachable": {"batch": packed}}, {"reachable": {"batch": copy.deepcopy(packed)}})
+    assert (comparison.differences, comparison.tensors, comparison.fields) == ([], 1, 1)
+    other = {"batch": Packed("model.batch", b"a list of two", {"0": torch.ones(2)})}
+    assert [one.path for one in compare({"reachable": {"batch": packed}}, {"reachable": other}).differences] == [
+        "reachable/batch/0"
+    ]
