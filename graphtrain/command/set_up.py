@@ -155,6 +155,8 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
             saved = read_as_sharded(stored, module, current_ranks().rank)
         else:
             saved = {key: tensor.read() for key, tensor in stored.items()}
+    except UsageError:
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"--init: `{path}` {reason}") from None

@@ -76,6 +76,20 @@ def test_a_checkpoint_of_several_processes_begins_a_run(tmp_path: Path) -> None:
     assert caught.value.hint.startswith(f"graphtrain export {tmp_path / 'run'} weights.safetensors")
 
 
+def test_weights_that_begin_no_run_are_named(tmp_path: Path) -> None:
+    safetensors.torch.save_file({"weight": torch.ones(1, 3)}, tmp_path / "other.safetensors")
+    (tmp_path / "torn.safetensors").write_bytes(b"torn")
+    (tmp_path / "empty").mkdir()
+    for name, message in [
+        ("other.safetensors", " does not match `model`:\n    missing in the file: bias\n    weight: float32 (1, 3) in"),
+        ("torn.safetensors", " cannot be read as safetensors: torn.safetensors: "),
+        ("empty", " has neither `.metadata` nor a file .safetensors"),
+    ]:
+        with pytest.raises(UsageError) as caught:
+            warm_start({"model": torch.nn.Linear(2, 1)}, [f"model={tmp_path / name}"])
+        assert caught.value.message.startswith(f"--init: `{tmp_path / name}`{message}")
+
+
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     run(1, tmp_path / "run", advance=1)
     path = tmp_path / "weights.safetensors"
