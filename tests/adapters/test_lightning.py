@@ -294,6 +294,16 @@ def test_a_module_is_tested_and_predicts(tmp_path: Path) -> None:
     assert len(predicted.read_text().splitlines()) == 16
 
 
+class CountsInValidations(Validated):
+    def on_validation_epoch_end(self) -> None:
+        self.log("reached", 100.0 * self.current_epoch + self.global_step)
+
+
+def test_a_validation_knows_the_epoch_and_the_steps() -> None:
+    trainer = run(CountsInValidations(), val_dataloaders=val(), max_epochs=3)
+    assert series(peer.result_of(trainer).rows)["reached"] == [5.0, 110.0, 215.0]
+
+
 def test_callbacks_that_are_edits() -> None:
     from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, ModelCheckpoint
 
