@@ -104,11 +104,9 @@ def setup(
             raise UsageError(f"`training_step` takes `{name}`, which Lightning 2 does not give", f"here it is {here}")
     trainer = ModuleTrainer(module, datamodule, trainer_flags, stage)
     flags = {**trainer_flags, "callbacks": _callbacks(trainer, trainer_flags.get("callbacks"))}
-    owners: list[Any] = [owner for owner in (datamodule, module) if owner is not None]
-    for owner in owners:
-        owner.trainer = trainer
-    for owner in owners:
-        owner.prepare_data()
+    if datamodule is not None:
+        datamodule.prepare_data()
+    module.prepare_data()
     for owner, hook in itertools.product((*trainer.owners, module), _NEVER):
         if overridden(owner, hook):
             warnings.warn(f"`{hook}` of {type(owner).__name__} is never called: {_NEVER[hook]}", stacklevel=2)
@@ -117,8 +115,7 @@ def setup(
     for callback in trainer.callbacks:
         callback.setup(trainer, module, stage)
     module.setup(stage)
-    if overridden(module, "configure_sharded_model"):
-        module.configure_sharded_model()
+    module.configure_sharded_model()
     module.configure_model()
     if ckpt_path is not None:
         _load_weights(module, ckpt_path)
@@ -269,9 +266,7 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     graph = _schedules(_training(graph, trainer), trainer, resources)
     if val is not None:
         resources |= {"val_data": val, "validation_step": nodes.evaluation_step}
-        graph = _evaluation(graph, trainer, "validate").set(
-            "validate/end_evaluation", use=nodes.end_evaluation, stage="validate"
-        )
+        graph = _evaluation(graph, trainer, "validate").set("validate/end_evaluation", use=nodes.end_evaluation)
         if automatic and overridden(module, name := "on_validation_model_zero_grad"):
             reads = {**_COUNTS, **({"waiting": "accumulate.count"} if "accumulate" in graph.nodes else {})}
             graph = graph.insert(name, nodes.ModuleHook, before="validate", hook=name, reads=reads)
@@ -390,7 +385,7 @@ def _evaluation(graph: Graph, trainer: ModuleTrainer, stage: str) -> Graph:
     """A graph with a node for each hook of an evaluation, or of a prediction, that is overridden."""
     start, end = f"on_{STAGES[stage]}_start", f"on_{STAGES[stage]}_epoch_end"
     if overridden(trainer.model, name := f"on_{STAGES[stage]}_model_eval"):
-        graph = graph.hook(start, nodes.model_eval, name=name, stage=stage)
+        graph = graph.hook(start, nodes.model_eval, name=name)
     batches = {name: name for name in (f"on_{STAGES[stage]}_batch_start", f"on_{STAGES[stage]}_batch_end")}
     places = {start: start, f"on_{STAGES[stage]}_epoch_start": start, **batches, end: end}
     return _hooks(graph, trainer, {**places, f"on_{STAGES[stage]}_end": end}, stage)
@@ -404,7 +399,7 @@ def _alone(trainer: ModuleTrainer, stage: str) -> tuple[Graph, dict[str, Any]]:
     graph, last = _evaluation(Graph.load(stage), trainer, stage), "end_prediction"
     if stage == "test":
         last = "end_evaluation"
-        graph = graph.replace(last, nodes.end_evaluation, stage=stage)
+        graph = graph.replace(last, nodes.end_evaluation)
     if trainer.owners_of("teardown"):
         graph = graph.insert("teardown", nodes.ModuleHook, after=last, hook="teardown", stage=stage)
     limit = getattr(trainer, f"limit_{stage}_batches")

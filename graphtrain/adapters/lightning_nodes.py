@@ -87,16 +87,15 @@ class ModuleHook:
         trainer.stage = self.stage
         if epoch is not None:
             trainer.current_epoch, trainer.global_step = epoch, step
-        number = int(loader) if is_of_batch and loader else None
-        args: tuple[Any, ...] = ()
+        steps = ("on_before_optimizer_step", "on_before_zero_grad")
+        args: list[Any] = [optimizer] if self.hook in steps else []
+        now = {"recorder": recorder, "batch": None, "loader": None}
         if is_of_batch:
-            ended = (trainer.output,) if self.hook.endswith("end") else ()
-            args = (*ended, batch, batch_index, *([number] if number is not None else []))
-        elif self.hook in ("on_before_optimizer_step", "on_before_zero_grad"):
-            args = (optimizer,)
+            now |= {"batch": batch, "loader": int(loader) if loader else None}
+            ended = [trainer.output] if self.hook.endswith("end") else []
+            args = [*ended, batch, batch_index, *([int(loader)] if loader else [])]
         elif self.hook == "teardown":
-            args = ({"train": "fit"}.get(self.stage, self.stage),)
-        now = {"recorder": recorder, "batch": batch if is_of_batch else None, "loader": number}
+            args = [trainer.runs.value]
         with torch.set_grad_enabled(self.stage == "train"):
             trainer.answer = trainer.call(self.hook, *args, **now)
 
@@ -156,24 +155,27 @@ def end_epoch(model: Any, recorder: Any) -> None:
     trainer.end_epoch("train", recorder)
 
 
+_SPLITS = {"val": "validate", "test": "test", "predict": "predict"}  # what an evaluation is called -> its stage
+
+
 @node(name="lightning_model_eval", effects="eval")
-def model_eval(model: Any, training_state: dict[str, Any], *, stage: str = "validate") -> None:
+def model_eval(model: Any, split: str, training_state: dict[str, Any]) -> None:
     """Call `on_validation_model_eval` of the model, or that of another stage, in place of `eval`."""
     for name, module in model.named_modules():
         module.training = training_state["modes"].get(name, True)
-    model.trainer.stage = stage
+    model.trainer.stage = stage = _SPLITS[split]
     model.trainer.call(f"on_{STAGES[stage]}_model_eval")
 
 
 @node(name="lightning_end_evaluation", writes="metrics", effects="train", synchronises=True)
 def end_evaluation(
-    model: Any, training_state: dict[str, Any], recorder: Any, fixed_data: Any = None, *, stage: str = "validate"
+    model: Any, split: str, training_state: dict[str, Any], recorder: Any, fixed_data: Any = None
 ) -> dict[str, float]:
     """Record what the module has logged in an evaluation, and put training modes and random numbers back."""
-    trainer, hook = model.trainer, f"on_{STAGES[stage]}_model_train"
+    trainer, hook = model.trainer, f"on_{STAGES[_SPLITS[split]]}_model_train"
     with torch.no_grad():
-        row: dict[str, float] = trainer.end_epoch(stage, recorder)
-    recorder.means({"validate": "val"}.get(stage, stage)).take("whole")
+        row: dict[str, float] = trainer.end_epoch(_SPLITS[split], recorder)
+    recorder.means(split).take("whole")
     evaluating = {module: module.training for module in model.modules()}
     put_back(model, training_state, fixed_data)
     if trainer.owners_of(hook):  # the modes are those that it sets

@@ -278,6 +278,9 @@ class ModuleTrainer:
         self.batches = self.losses = 0  # of the epoch: those trained on, and those that had a loss
         self.recorder = self.batch = self.loader = self._none  # while a step or a hook runs
 
+        for owner in filter(None, (datamodule, module)):
+            owner.trainer = self
+
     def row_loggers(self) -> list[RowsFor]:
         """The loggers that were given, as those of a run."""
         return [RowsFor(logger) for logger in self.loggers if not isinstance(logger, Experiment)]
