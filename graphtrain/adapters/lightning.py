@@ -30,6 +30,7 @@ from graphtrain.adapters.lightning_trainer import STAGES, ModuleTrainer, base_of
 
 _COUNTS = {"epoch": "next_batch.epoch", "step": "step.steps"}
 _BATCH = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
+_OF_STEPS = ("on_after_backward", "on_before_optimizer_step", "on_before_zero_grad")
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 # A method of the module, if it is overridden -> the node in place of which there is one that calls it.
@@ -249,11 +250,9 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     except UsageError:
         trainer.estimated_stepping_batches = math.inf
     optimizers, automatic = _numbered("optimizer", _optimizers(trainer)), module.automatic_optimization
-    evaluates = automatic and isinstance(trainer.optimizers[0], torch.optim.LBFGS)
-    function = nodes.closure_step if evaluates else nodes.training_step
-    resources = {"model": module, "train_data": train, "training_step": function, **optimizers}
+    resources = {"model": module, "train_data": train, "training_step": nodes.training_step, **optimizers}
     resources["not_state"] = ["model._metric_attributes"]
-    if evaluates or not automatic:
+    if not automatic or isinstance(trainer.optimizers[0], torch.optim.LBFGS):
         graph = _stepping_itself(trainer, flags, batches)
     if len(optimizers) > 1:
         graph = graph.set("step", reads={"optimizer": [*optimizers]})
@@ -282,18 +281,19 @@ def _numbered(name: str, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _stepping_itself(trainer: ModuleTrainer, flags: dict[str, Any], batches: int | None) -> Graph:
-    """The graph for a step function that steps, as that of such a module does, or one with a closure."""
-    automatic = trainer.model.automatic_optimization
-    for name in ("accumulate_grad_batches", "gradient_clip_val"):
-        by_closure = automatic and name == "gradient_clip_val"
-        if not by_closure and flags.get(name) not in (None, 1 if name.startswith("acc") else None):
-            stepper = "LBFGS steps with every batch" if automatic else "the module steps its optimizers itself"
-            raise UsageError(
-                f"{name}={flags[name]!r}, and {stepper}, so no node does that",
-                "do it in `training_step`, or let automatic_optimization be True",
-            )
-    kept = {name: value for name, value in flags.items() if not name.startswith("gradient_clip")}
-    return with_flags(Graph.load("manual"), kept, batches)
+    """The graph in which the module steps its optimizers, or LBFGS evaluates its closure as often as it likes.
+
+    Raises:
+        UsageError: a flag, or a method of the module, is for a node that this graph does not have.
+    """
+    automatic, unset = trainer.model.automatic_optimization, {"accumulate_grad_batches": 1, "gradient_clip_val": None}
+    base, who = ("lbfgs", "LBFGS steps") if automatic else ("manual", "the module steps its optimizers")
+    given = [f"{name}={flags[name]!r}" for name in unset if flags.get(name) not in (None, unset[name])]
+    given += [f"`{name}`" for name in (*_INSTEAD, *_OF_STEPS) if automatic and trainer.owners_of(name)]
+    if given:
+        instead = "do it in `training_step`, or by replacing the node `step`"
+        raise UsageError(f"{given[0]}, and {who} itself with every batch, so no node does that", instead)
+    return with_flags(Graph.load(base), {name: flags[name] for name in flags if name not in unset}, batches)
 
 
 def _optimizers(trainer: ModuleTrainer) -> list[Any]:
@@ -342,7 +342,7 @@ def _training(graph: Graph, trainer: ModuleTrainer) -> Graph:
     """A graph with a node for each hook and method of training that is overridden, but for those that end an epoch."""
     names = ["on_train_start", "on_train_epoch_start", "on_train_batch_start"]
     if "train_batch" in graph.nodes:
-        names += ["on_after_backward", "on_before_optimizer_step", "on_before_zero_grad"]
+        names += _OF_STEPS
         graph = graph.set("train_batch", skip_none=True)
         for method, (place, kind, reads) in _INSTEAD.items():
             if overridden(trainer.model, method):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,39 +16,19 @@ from graphtrain.adapters.lightning_trainer import STAGES, overridden
 
 def training_step(model: Any, batch: Any, batch_index: int, epoch: int, step: int, is_last: bool, recorder: Any) -> Any:
     """That of the module; a mapping that it returns has more than metrics, and is for `on_train_batch_end`."""
-    trainer = _at(model, epoch, step, is_last)
-    loss = trainer.loss(model, batch, batch_index, recorder)
-    if loss is not None and model.automatic_optimization:
-        share = trainer.accumulate_grad_batches
-        trainer.call("on_before_backward", loss / share if share > 1 else loss, batch=batch, recorder=recorder)
-    return (loss, STOP) if trainer.should_stop else loss
-
-
-def closure_step(model: Any, batch: Any, batch_index: int, epoch: int, step: int, is_last: bool, recorder: Any) -> Any:
-    """A step of an optimizer that evaluates its closure itself, such as LBFGS: each time all that Lightning does."""
-    trainer, losses = _at(model, epoch, step, is_last), []
-    (optimizer,) = trainer.optimizers
-
-    def evaluate() -> Any:
-        loss = trainer.loss(model, batch, batch_index, recorder)
-        trainer.call("on_before_zero_grad", optimizer)
-        model.optimizer_zero_grad(epoch, batch_index, optimizer)
-        trainer.backward(loss)
-        trainer.call("on_before_optimizer_step", optimizer)
-        trainer.clip(optimizer)
-        losses.append(loss.detach())
-        return loss
-
-    with trainer.during("optimizer_step", recorder=recorder):
-        model.optimizer_step(epoch, batch_index, trainer._lightning_optimizers[0], evaluate)
-    return (losses[0], STOP) if trainer.should_stop else losses[0]
-
-
-def _at(model: Any, epoch: int, step: int, is_last: bool) -> Any:
-    """The trainer, which is told where the run is."""
     trainer = model.trainer
     trainer.stage, trainer.current_epoch, trainer.global_step, trainer.is_last_batch = "train", epoch, step, is_last
-    return trainer
+    output = trainer.step(model, batch, batch_index, "", recorder)
+    outputs = output if isinstance(output, Mapping) else {"loss": output}
+    loss, share = outputs.get("loss"), trainer.accumulate_grad_batches
+    trainer.batches, trainer.losses = trainer.batches + 1, trainer.losses + (loss is not None)
+    trainer.output = {}
+    if loss is not None:
+        divided = loss / share if share > 1 else loss
+        trainer.output = {**outputs, "loss": divided.detach()}
+        if model.automatic_optimization:
+            trainer.call("on_before_backward", divided, batch=batch, recorder=recorder)
+    return (loss, STOP) if trainer.should_stop else loss
 
 
 def evaluation_step(model: Any, batch: Any, batch_index: int, stage: str, loader: str, recorder: Any) -> Any:
@@ -217,7 +198,8 @@ class ModuleStep:
 @node(name="lightning_clip", effects="clip")
 def clip(model: Any, optimizer: Any) -> None:
     """Call `configure_gradient_clipping` of the model."""
-    model.trainer.clip(optimizer)
+    value, algorithm = model.trainer.gradient_clip_val, model.trainer.gradient_clip_algorithm
+    model.configure_gradient_clipping(optimizer, gradient_clip_val=value, gradient_clip_algorithm=algorithm)
 
 
 @node(name="lightning_zero_grad", effects="zero_grad")

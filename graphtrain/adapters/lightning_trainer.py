@@ -342,16 +342,11 @@ class ModuleTrainer:
         """Called after each step of an optimizer."""
         self.global_step += 1
 
-    def backward(self, loss: torch.Tensor, optimizer: Any = None, *args: Any, **kwargs: Any) -> None:
+    def backward(self, loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """What `manual_backward` ends in."""
         self.call("on_before_backward", loss)
         self.model.backward(loss, *args, **kwargs)
         self.call("on_after_backward")
-
-    def clip(self, optimizer: Any) -> None:
-        """Call `configure_gradient_clipping` of the module."""
-        value, algorithm = self.gradient_clip_val, self.gradient_clip_algorithm
-        self.model.configure_gradient_clipping(optimizer, gradient_clip_val=value, gradient_clip_algorithm=algorithm)
 
     # ---- calls
 
@@ -397,15 +392,6 @@ class ModuleTrainer:
         if callable(getattr(model, f"{word}_epoch_end", None)) and output is not None:
             self.outputs[self.stage].append(_without_graph(output))
         return output
-
-    def loss(self, model: LightningModule, batch: Any, batch_index: int, recorder: Any) -> Any:
-        """The loss that `training_step` returns, or None; `output` becomes what hooks get of it."""
-        output = self.step(model, batch, batch_index, "", recorder)
-        outputs = output if isinstance(output, Mapping) else {"loss": output}
-        loss, share = outputs.get("loss"), self.accumulate_grad_batches
-        self.batches, self.losses = self.batches + 1, self.losses + (loss is not None)
-        self.output = {} if loss is None else {**outputs, "loss": (loss / share if share > 1 else loss).detach()}
-        return loss
 
     def end_epoch(self, stage: str, recorder: Any) -> dict[str, float]:
         """Call `*_epoch_end` of Lightning 1, where the module has it; records and returns the row of the epoch."""

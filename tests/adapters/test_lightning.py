@@ -157,6 +157,10 @@ def run(module: Any, **given: Any) -> Trainer:
     return trainer
 
 
+class HookOfAClosure(modules.LBFGS):
+    def on_after_backward(self) -> None: ...
+
+
 BAD = {
     "a module that trains nothing": (AlwaysNone, {}, "returned None for each of the 5 batches.*return the loss"),
     "no such flag": (Base, {"max_epoch": 3}, "no argument `max_epoch`.*did you mean `max_epochs`"),
@@ -172,6 +176,11 @@ BAD = {
     "a metric that is not logged": (WithoutMonitor, {}, "follows `val_los`, which is not logged.*train_loss"),
     "a picture for a logger": (Draws, {}, "`logger.experiment.add_figure` is not here"),
     "a reduction": (Reduces, {}, "reduce_fx is 'median'.*use"),
+    "a hook of each evaluation of a closure": (
+        HookOfAClosure,
+        {},
+        "`on_after_backward`, and LBFGS steps itself.*replacing the node `step`",
+    ),
     "a graph that has no such node": (
         modules.GAN,
         {"accumulate_grad_batches": 2},
