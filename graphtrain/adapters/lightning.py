@@ -28,7 +28,6 @@ from graphtrain.adapters import lightning_nodes as nodes
 from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_flags, with_flags
 from graphtrain.adapters.lightning_trainer import STAGES, ModuleTrainer, base_of, listed, overridden
 
-_COUNTS = {"epoch": "next_batch.epoch", "step": "step.steps"}
 _BATCH = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
 _OF_STEPS = ("on_after_backward", "on_before_optimizer_step", "on_before_zero_grad")
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
@@ -191,13 +190,12 @@ def _owner(trainer: ModuleTrainer, name: str) -> Any:
     return next((each for each in (trainer.datamodule, trainer.model) if overridden(each, name)), None)
 
 
-def _data(trainer: ModuleTrainer, stage: str, given: Any = None) -> Any:
-    """The data of a stage, which the trainer gets too: a loader, or a mapping of several; None if there is none."""
-    name = {"validate": "val"}.get(stage, stage)
+def _data(trainer: ModuleTrainer, name: str, given: Any = None) -> Any:
+    """The data called "train", "val", "test" or "predict", which the trainer gets too: a loader, several, or None."""
     owner = _owner(trainer, f"{name}_dataloader")
     data = given if given is not None or owner is None else getattr(owner, f"{name}_dataloader")()
     data = getattr(data, "iterables", data)  # of a CombinedLoader
-    if stage == "train":
+    if name == "train":
         trainer.train_dataloader = data
         return data
     if isinstance(data, list | tuple) and not isinstance(data[0], torch.Tensor):
@@ -240,7 +238,7 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     train = _data(trainer, "train", train)
     if train is None:
         raise UsageError("there is no training data", "give train_dataloaders=..., or a datamodule")
-    val = _data(trainer, "validate", val) if overridden(module, "validation_step") else None
+    val = _data(trainer, "val", val) if overridden(module, "validation_step") else None
     length = _length(train)
     batches = None if length == math.inf else int(length)
     graph = with_flags(Graph.load("fit"), flags, batches)
@@ -267,7 +265,7 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
         resources |= {"val_data": val, "validation_step": nodes.evaluation_step}
         graph = _evaluation(graph, trainer, "validate").set("validate/end_evaluation", use=nodes.end_evaluation)
         if automatic and overridden(module, name := "on_validation_model_zero_grad"):
-            reads = {**_COUNTS, **({"waiting": "accumulate.count"} if "accumulate" in graph.nodes else {})}
+            reads = {"waiting": "accumulate.count"} if "accumulate" in graph.nodes else {}
             graph = graph.insert(name, nodes.ModuleHook, before="validate", hook=name, reads=reads)
     if "on_train_batch_start" in graph.nodes:  # after everything that is on the way of a batch
         graph = graph.guard("epoch_skipped", "on_train_batch_start.skips")
@@ -327,12 +325,10 @@ def _hooks(graph: Graph, trainer: ModuleTrainer, places: Mapping[str, str], stag
     """A graph with a node for each of these hooks that is overridden, at its place."""
     for name, place in places.items():
         if trainer.owners_of(name):
-            reads = {**_COUNTS} if stage == "train" else {}
-            if name == "on_train_epoch_start":
+            of_batch = ("batch_index", "loader") if stage != "train" else ("batch_index",)
+            reads = {key: f"next_batch.{key}" for key in of_batch if "_batch_" in name}
+            if name in ("on_train_epoch_start", "on_train_batch_start"):
                 reads["epoch"] = "begin_epoch.runs - 1"
-            elif "_batch_" in name:
-                reads["batch_index"] = "next_batch.batch_index"
-                reads |= {"loader": "next_batch.loader"} if stage != "train" else {}
             kind = nodes.BatchStart if name == "on_train_batch_start" else nodes.ModuleHook
             graph = graph.hook(place, kind, name=name, hook=name, stage=stage, reads=reads)
     return graph
@@ -358,7 +354,7 @@ def _schedules(graph: Graph, trainer: ModuleTrainer, resources: dict[str, Any]) 
         graph = graph.remove("schedule", to="decide")
     chain: list[tuple[str, Any, dict[str, Any]]] = [("module_epoch_end", nodes.end_epoch, {})]
     if trainer.owners_of(name := "on_train_epoch_end"):
-        chain.insert(0, (name, nodes.ModuleHook, {"hook": name, "reads": _COUNTS}))
+        chain.insert(0, (name, nodes.ModuleHook, {"hook": name}))
     schedulers = _numbered("scheduler", [config.scheduler for config in trainer.lr_scheduler_configs])
     resources |= schedulers
     configs = trainer.lr_scheduler_configs if trainer.model.automatic_optimization else []

@@ -51,7 +51,7 @@ class ModuleHook:
         stage: "train", "validate", "test" or "predict". Default: "train".
 
     Reads:
-        epoch, step: of training. Default: those before.
+        epoch: of training. Default: that of the last step.
         waiting: how many batches of a window have no step yet, where it is not called then. Default: none.
     """
 
@@ -59,15 +59,15 @@ class ModuleHook:
     stage: str = "train"
 
     def __call__(
-        self, model: Any, recorder: Any, epoch: int | None = None, step: int | None = None, batch: Any = None,
-        batch_index: int = 0, loader: str = "", optimizer: Any = None, waiting: int = 0,
+        self, model: Any, recorder: Any, epoch: int | None = None, batch: Any = None, batch_index: int = 0,
+        loader: str = "", optimizer: Any = None, waiting: int = 0,
     ) -> None:  # fmt: skip
         trainer, is_of_batch = model.trainer, "_batch_" in self.hook
         if waiting or (is_of_batch and batch is None):
             return
         trainer.stage = self.stage
         if epoch is not None:
-            trainer.current_epoch, trainer.global_step = epoch, step
+            trainer.current_epoch = epoch
         steps = ("on_before_optimizer_step", "on_before_zero_grad")
         args: list[Any] = [optimizer] if self.hook in steps else []
         now = {"recorder": recorder, "batch": None, "loader": None}
@@ -96,8 +96,8 @@ class BatchStart(ModuleHook):
         """Take the call by which the end of the epoch is asked for."""
         self._asks = asks
 
-    def __call__(self, model: Any, recorder: Any, epoch: int, step: int, batch: Any, batch_index: int) -> None:  # type: ignore[override]
-        super().__call__(model, recorder, epoch, step, batch, batch_index)
+    def __call__(self, model: Any, recorder: Any, epoch: int, batch: Any, batch_index: int) -> None:  # type: ignore[override]
+        super().__call__(model, recorder, epoch, batch, batch_index)
         self.skips = batch is not None and model.trainer.answer == -1 and overridden(model, self.hook)
         if self.skips:
             self._asks(END_EPOCH)
