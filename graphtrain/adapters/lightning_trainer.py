@@ -57,6 +57,9 @@ _UNSET: dict[str, Any] = {
 }
 
 
+_NOTHING: Any = None  # of what is not there yet
+
+
 def base_of(owner: Any, *names: str) -> type | None:
     """The class of Lightning that an object extends, which the package pytorch_lightning has too; None if none."""
     bases = (base for base in type(owner).__mro__ if base.__name__ in names)
@@ -245,10 +248,9 @@ class ModuleTrainer:
     sanity_checking = is_distributed = interrupted = received_sigterm = False
     max_epochs: Any
     gradient_clip_algorithm: Any
-    _none: Any = None
-    progress_bar_callback = ckpt_path = train_dataloader = val_dataloaders = test_dataloaders = _none
-    predict_dataloaders = num_training_batches = num_val_batches = num_test_batches = num_predict_batches = _none
-    estimated_stepping_batches = _none
+    progress_bar_callback = ckpt_path = train_dataloader = val_dataloaders = test_dataloaders = _NOTHING
+    predict_dataloaders = num_training_batches = num_val_batches = num_test_batches = num_predict_batches = _NOTHING
+    estimated_stepping_batches = _NOTHING
 
     def __init__(self, module: Any, datamodule: Any, flags: Mapping[str, Any], stage: str) -> None:
         self.model = self.lightning_module = module
@@ -274,12 +276,12 @@ class ModuleTrainer:
         self.logged_metrics: dict[str, Any] = {}
         # Of the epoch, for a module that has `*_epoch_end` of Lightning 1.
         self.outputs: dict[str, list[Any]] = {stage: [] for stage in STAGES}
-        self.output = self.answer = self._none  # of the step, and of the hook, that was called last
+        self.output = self.answer = _NOTHING  # of the step, and of the hook, that was called last
         self.batches = self.losses = 0  # of the epoch: those trained on, and those that had a loss
-        self.recorder = self.batch = self.loader = self._none  # while a step or a hook runs
-
-        for owner in filter(None, (datamodule, module)):
-            owner.trainer = self
+        self.recorder = self.batch = self.loader = _NOTHING  # while a step or a hook runs
+        for owner in (datamodule, module):
+            if owner is not None:
+                owner.trainer = self
 
     def row_loggers(self) -> list[RowsFor]:
         """The loggers that were given, as those of a run."""
@@ -304,7 +306,7 @@ class ModuleTrainer:
     evaluating = property(lambda self: self.stage in ("validate", "test"))
     enable_validation = property(lambda self: self.val_dataloaders is not None)
     state = property(lambda self: TrainerState(TrainerStatus.RUNNING, self.runs, RunningStage(self.stage)))
-    owners = property(lambda self: [*self.callbacks, *filter(None, [self.datamodule])])  # of hooks, beside the module
+    owners = property(lambda self: [*self.callbacks, *([] if self.datamodule is None else [self.datamodule])])
     progress_bar_metrics = property(lambda self: self.logged_metrics)
     logger = property(lambda self: self.loggers[0] if self.loggers else None)
     root_device = property(lambda self: self.model.device)
