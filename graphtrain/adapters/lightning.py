@@ -10,7 +10,7 @@ import inspect
 import itertools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +21,32 @@ from lightning.pytorch.core.optimizer import (
     _configure_schedulers_automatic_opt,
     _configure_schedulers_manual_opt,
 )
-from lightning.pytorch.trainer.states import TrainerFn
 from safetensors.torch import load_file
 
-from graphtrain import STOP, Graph, PlannedRun, UsageError, checkpoint_folder, described
+from graphtrain import Graph, PlannedRun, UsageError, checkpoint_folder, described
 from graphtrain.adapters import lightning_nodes as nodes
-from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_done, check_flags, with_flags
-from graphtrain.adapters.lightning_trainer import ModuleLogger, ModuleTrainer, RowsFor, base_of, overridden
+from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_flags, with_flags
+from graphtrain.adapters.lightning_trainer import STAGES, ModuleTrainer, base_of, listed, overridden
 
-_COUNTS = {"epoch": "next_batch.epoch", "step": "step.steps"}
 _BATCH = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
+_OF_STEPS = ("on_after_backward", "on_before_optimizer_step", "on_before_zero_grad")
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-_MOMENTS = ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")
-_STEPS = {"validate": "validation_step", "test": "test_step", "predict": "predict_step"}
-_LOADERS = {"train": "train_dataloader", "validate": "val_dataloader", "test": "test_dataloader"}
+
+# A method of the module, if it is overridden -> the node in place of which there is one that calls it.
+_INSTEAD: dict[str, tuple[str, Any, dict[str, str]]] = {
+    "backward": ("train_batch", nodes.ModuleBatch, {"window": "accumulate.window"}),
+    "optimizer_step": ("step", nodes.ModuleStep, _BATCH),
+    "optimizer_zero_grad": ("zero_grad", nodes.zero_grad, _BATCH),
+    "configure_gradient_clipping": ("clip", nodes.clip, {}),
+}
 
 _NEVER = {
     "on_exception": "an exception is raised from `graphtrain.Trainer.run` as it is, so catch it there",
     **dict.fromkeys(
         ("on_sanity_check_start", "on_sanity_check_end"), "the overlay `sanity` is a check before training"
     ),
-    **{f"on_{name}": f"since Lightning 2 it is `on_train_{name}`" for name in _MOMENTS[1:5]},
+    **{f"on_{name}": f"since Lightning 2 it is `on_train_{name}`" for name in ("epoch_start", "batch_start")},
+    **{f"on_{name}": f"since Lightning 2 it is `on_train_{name}`" for name in ("epoch_end", "batch_end")},
     **dict.fromkeys(("on_pretrain_routine_start", "on_pretrain_routine_end"), "since Lightning 2 it is `on_fit_start`"),
     "tbptt_split_batch": "the overlay `split_batch` splits batches",
 }
@@ -93,7 +98,6 @@ def setup(
     ([], <Node finish: after = "2 epochs">)
     """
     check_flags(trainer_flags)
-    check_done(trainer_flags)
     if stage not in ("fit", "test", "predict"):
         raise UsageError(f"stage={stage!r} is no graph of a module", 'use "fit", "test" or "predict"')
     for value, expected in ((module, "LightningModule"), (datamodule, "LightningDataModule")):
@@ -105,56 +109,42 @@ def setup(
             raise UsageError(f"`{hook}` takes `{name}`, which Lightning 2 does not give", instead)
     if getattr(module, "truncated_bptt_steps", 0):
         raise UsageError("`truncated_bptt_steps` is set, which Lightning 2 does not read", _OF_LIGHTNING_1["hiddens"])
-    trainer = ModuleTrainer(module, trainer_flags)
-    trainer.datamodule, trainer.runs = datamodule, TrainerFn(stage)
-    pairs = _callbacks(trainer, trainer_flags.get("callbacks"))
-    flags: dict[str, Any] = {**trainer_flags, "callbacks": pairs}
-    owners: list[Any] = [owner for owner in (datamodule, module) if owner is not None]
-    for owner in owners:
-        owner.trainer = trainer
-    for owner in owners:
-        owner.prepare_data()
-    _warn_of_what_is_never_called(trainer)
+    trainer = ModuleTrainer(module, datamodule, trainer_flags, stage)
+    flags = {**trainer_flags, "callbacks": _callbacks(trainer, trainer_flags.get("callbacks"))}
+    if datamodule is not None:
+        datamodule.prepare_data()
+    module.prepare_data()
+    for owner, hook in itertools.product((*trainer.owners, module), _NEVER):
+        if overridden(owner, hook):
+            warnings.warn(f"`{hook}` of {type(owner).__name__} is never called: {_NEVER[hook]}", stacklevel=2)
     if datamodule is not None:
         datamodule.setup(stage)
     for callback in trainer.callbacks:
         callback.setup(trainer, module, stage)
     module.setup(stage)
-    if overridden(module, "configure_sharded_model"):
-        module.configure_sharded_model()
+    module.configure_sharded_model()
     module.configure_model()
     if ckpt_path is not None:
         _load_weights(module, ckpt_path)
-    if stage in ("test", "predict"):
-        graph, resources = _alone(trainer, stage)
-    else:
+    if stage == "fit":
         graph, resources = _fitting(trainer, flags, train_dataloaders, val_dataloaders)
-    if given := [RowsFor(logger) for logger in trainer.loggers if not isinstance(logger, ModuleLogger)]:
-        resources["loggers"] = given
+    else:
+        graph, resources = _alone(trainer, stage)
+    if (move := transfer(trainer)) is not None:
+        resources["transfer"] = move
+    if loggers := trainer.row_loggers():
+        resources["loggers"] = loggers
     return graph, resources
-
-
-def _warn_of_what_is_never_called(trainer: ModuleTrainer) -> None:
-    for owner in (*trainer.owners, trainer.model):
-        for hook, here in _NEVER.items():
-            if overridden(owner, hook):
-                warnings.warn(f"`{hook}` of {type(owner).__name__} is never called: {here}", stacklevel=3)
 
 
 def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, Any]]]:
     """Give the trainer the callbacks that run as nodes; returns the others, which are edits, as pairs."""
-    callbacks = [*given] if isinstance(given, list | tuple) else [given] if given is not None else []
-    own = trainer.model.configure_callbacks()
-    own = [*own] if isinstance(own, list | tuple) else [own]
-    types = {type(callback) for callback in own}
-    callbacks = [callback for callback in callbacks if type(callback) not in types] + own
-    pairs = []
-    for callback in callbacks:
+    own, pairs = listed(trainer.model.configure_callbacks()), []
+    replaced = [type(callback) for callback in own]
+    for callback in [callback for callback in listed(given) if type(callback) not in replaced] + own:
         known = [base.__name__ for base in type(callback).__mro__]
-        name = next((name for name in known if name in CALLBACKS), None)
-        if name is not None:
-            attributes = {key.removeprefix("_"): value for key, value in vars(callback).items()}
-            pairs.append((name, attributes))
+        if name := next((name for name in known if name in CALLBACKS), None):
+            pairs.append((name, {key.removeprefix("_"): value for key, value in vars(callback).items()}))
         elif not set(known) & set(SHOWN):
             trainer.callbacks.append(callback)
     return pairs
@@ -202,16 +192,27 @@ def load_from_checkpoint(module_class: type[LightningModule], checkpoint: str | 
 # ---- data
 
 
-def _data(trainer: ModuleTrainer, stage: str, given: Any = None) -> Any:
-    """The data of a stage: a loader, or a mapping of several; None if there is none."""
-    name = _LOADERS.get(stage, "predict_dataloader")
-    owners = (owner for owner in (trainer.datamodule, trainer.model) if owner is not None and overridden(owner, name))
-    loaders: Any = given if given is not None else next((getattr(owner, name)() for owner in owners), None)
-    if hasattr(loaders, "flattened"):  # a CombinedLoader
-        loaders = loaders.iterables
-    if stage == "train" or not isinstance(loaders, list | tuple) or isinstance(loaders[0], torch.Tensor):
-        return loaders
-    return {str(number): loader for number, loader in enumerate(loaders)} if len(loaders) > 1 else loaders[0]
+def _owner(trainer: ModuleTrainer, name: str) -> Any:
+    """The datamodule or the module, whichever has its own method of a name; None if neither."""
+    return next((each for each in (trainer.datamodule, trainer.model) if overridden(each, name)), None)
+
+
+def _data(trainer: ModuleTrainer, name: str, given: Any = None) -> Any:
+    """The data called "train", "val", "test" or "predict", which the trainer gets too: a loader, several, or None."""
+    owner = _owner(trainer, f"{name}_dataloader")
+    data = given if given is not None or owner is None else getattr(owner, f"{name}_dataloader")()
+    data = getattr(data, "iterables", data)  # of a CombinedLoader
+    if name == "train":
+        trainer.train_dataloader = data
+        return data
+    if isinstance(data, list | tuple) and not isinstance(data[0], torch.Tensor):
+        data = {str(number): loader for number, loader in enumerate(data)} if len(data) > 1 else data[0]
+    loaders = data.values() if isinstance(data, Mapping) else [] if data is None else [data]
+    limit = getattr(trainer, f"limit_{name}_batches")
+    most = limit if isinstance(limit, int) else math.inf
+    setattr(trainer, f"num_{name}_batches", [min(_length(loader), most) for loader in loaders])
+    setattr(trainer, f"{name}_dataloaders", data)
+    return data
 
 
 def _length(data: Any) -> int | float:
@@ -223,57 +224,17 @@ def _length(data: Any) -> int | float:
 
 def transfer(trainer: ModuleTrainer) -> Any:
     """What puts a batch on its device by the hooks of the datamodule or the module; None if neither has its own."""
-    if not any(
-        overridden(owner, name) for owner in (trainer.datamodule, trainer.model) for name in _TRANSFERS if owner
-    ):
+    owners = {name: _owner(trainer, name) for name in _TRANSFERS}
+    if not any(owner is not None for owner in owners.values()):
         return None
 
     def move(batch: Any, device: Any) -> Any:
-        for name in _TRANSFERS:
-            data = trainer.datamodule is not None and overridden(trainer.datamodule, name)
+        for name, owner in owners.items():
             more = (device, 0) if name == "transfer_batch_to_device" else (0,)
-            batch = getattr(trainer.datamodule if data else trainer.model, name)(batch, *more)
+            batch = getattr(trainer.model if owner is None else owner, name)(batch, *more)
         return batch
 
     return move
-
-
-# ---- step functions
-
-
-def training_step(model: Any, batch: Any, batch_index: int, epoch: int, step: int, is_last: bool, recorder: Any) -> Any:
-    """That of the module; a mapping that it returns has more than metrics, and is for `on_train_batch_end`."""
-    trainer = model.trainer
-    trainer.at("train", epoch, step, batch_index, is_last=is_last)
-    output = trainer.step(model, "training_step", batch, batch_index, None, recorder)
-    loss = output.get("loss") if isinstance(output, Mapping) else output
-    automatic, share = model.automatic_optimization, trainer.accumulate_grad_batches
-    trainer.losses = [trainer.losses[0] + 1, trainer.losses[1] + (loss is not None)]
-    more = {name: value for name, value in output.items() if name != "loss"} if isinstance(output, Mapping) else {}
-    trainer.output = {} if loss is None else {"loss": loss.detach() / share if share > 1 else loss.detach(), **more}
-    if loss is not None and automatic and not trainer.closes:
-        trainer.recorder = recorder
-        trainer.call("on_before_backward", loss / share if share > 1 else loss)
-        trainer.recorder = None
-    elif loss is not None and not automatic:
-        loss = {"loss": loss.detach()}
-    return (loss, STOP) if trainer.should_stop else loss
-
-
-def evaluation_step(model: Any, batch: Any, batch_index: int, stage: str, loader: str, recorder: Any) -> Any:
-    """`validation_step` or `test_step` of the module."""
-    trainer = model.trainer
-    trainer.stage, trainer.batch_index = stage, batch_index
-    number = int(loader) if loader else None
-    trainer.output = trainer.step(model, _STEPS[stage], batch, batch_index, number, recorder)
-    return {}
-
-
-def predict_step(model: Any, batch: Any, batch_index: int, recorder: Any) -> Any:
-    """`predict_step` of the module."""
-    model.trainer.stage = "predict"
-    model.trainer.output = model.trainer.step(model, "predict_step", batch, batch_index, None, recorder)
-    return model.trainer.output
 
 
 # ---- the graph
@@ -281,50 +242,37 @@ def predict_step(model: Any, batch: Any, batch_index: int, recorder: Any) -> Any
 
 def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any) -> tuple[Graph, dict[str, Any]]:
     module = trainer.model
-    trainer.train_dataloader = train = _data(trainer, "train", train)
+    train = _data(trainer, "train", train)
     if train is None:
         raise UsageError("there is no training data", "give train_dataloaders=..., or a datamodule")
-    trainer.val_dataloaders = val = _data(trainer, "validate", val) if overridden(module, "validation_step") else None
+    val = _data(trainer, "val", val) if overridden(module, "validation_step") else None
     length = _length(train)
     batches = None if length == math.inf else int(length)
-    planned = with_flags(Graph.load("fit"), flags, batches)
-    trainer.num_training_batches = min(length, planned.nodes["next_batch"].parameters.get("limit", math.inf))
-    trainer.num_val_batches = [
-        _length(each) for each in (val.values() if isinstance(val, Mapping) else [val] if val else [])
-    ]
+    graph = with_flags(Graph.load("fit"), flags, batches)
+    trainer.num_training_batches = min(length, graph.nodes["next_batch"].parameters.get("limit", math.inf))
     try:
-        trainer.estimated_stepping_batches = PlannedRun(planned).steps(train)
+        trainer.estimated_stepping_batches = PlannedRun(graph).steps(train)
     except UsageError:
         trainer.estimated_stepping_batches = math.inf
-    optimizers, automatic = _optimizers(trainer), module.automatic_optimization
-    names = ["optimizer"] if len(optimizers) == 1 else [f"optimizer_{number}" for number in range(len(optimizers))]
-    resources = {
-        "model": module,
-        "train_data": train,
-        "training_step": training_step,
-        **dict(zip(names, optimizers, strict=True)),
-    }
-    resources |= {"not_state": ["model._metric_attributes"]}
-    if (move := transfer(trainer)) is not None:
-        resources["transfer"] = move
-    graph = _based(trainer, planned, flags, batches)
-    if len(names) > 1:
-        graph = graph.set("step", reads={"optimizer": names})
+    optimizers, automatic = _numbered("optimizer", _optimizers(trainer)), module.automatic_optimization
+    resources = {"model": module, "train_data": train, "training_step": nodes.training_step, **optimizers}
+    resources["not_state"] = ["model._metric_attributes"]
+    if not automatic or isinstance(trainer.optimizers[0], torch.optim.LBFGS):
+        graph = _stepping_itself(trainer, flags, batches)
+    if len(optimizers) > 1:
+        graph = graph.set("step", reads={"optimizer": [*optimizers]})
     # Where the module steps, Lightning counts batches.
     every = graph.nodes["log"].parameters["every"] if automatic else f"{trainer.log_every_n_steps} batches"
-    graph = graph.replace("log", nodes.ModuleLog, every=every)
+    graph = graph.replace("log", nodes.log_module, every=every)
     own_states = any(overridden(owner, name) for owner in trainer.owners for name in ("state_dict", "load_state_dict"))
-    if own_states or trainer.calls("on_save_checkpoint") or trainer.calls("on_load_checkpoint"):
+    if own_states or trainer.owners_of("on_save_checkpoint") or trainer.owners_of("on_load_checkpoint"):
         resources["checkpoint_hooks"] = nodes.CheckpointHooks(trainer)
     graph = _schedules(_training(graph, trainer), trainer, resources)
     if val is not None:
-        resources |= {"val_data": val, "validation_step": evaluation_step}
-        body = graph.nodes["validate"].body
-        assert body is not None, "it is that of `fit`"
-        graph = graph.set("validate", graph=_evaluation(body, trainer, "validate", "end_evaluation"))
-        if automatic and overridden(module, "on_validation_model_zero_grad"):
-            name = "on_validation_model_zero_grad"
-            reads = {**_COUNTS, **({"waiting": "accumulate.count"} if "accumulate" in graph.nodes else {})}
+        resources |= {"val_data": val, "validation_step": nodes.evaluation_step}
+        graph = _evaluation(graph, trainer, "validate").set("validate/end_evaluation", use=nodes.end_evaluation)
+        if automatic and overridden(module, name := "on_validation_model_zero_grad"):
+            reads = {"waiting": "accumulate.count"} if "accumulate" in graph.nodes else {}
             graph = graph.insert(name, nodes.ModuleHook, before="validate", hook=name, reads=reads)
     if "on_train_batch_start" in graph.nodes:  # after everything that is on the way of a batch
         graph = graph.guard("epoch_skipped", "on_train_batch_start.skips")
@@ -332,22 +280,25 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     return graph, resources
 
 
-def _based(trainer: ModuleTrainer, planned: Graph, flags: dict[str, Any], batches: int | None) -> Graph:
-    """The graph of the trainer's flags: `fit`, or one in which the module or the optimizer steps itself."""
-    automatic = trainer.model.automatic_optimization
-    base = "manual" if not automatic else "lbfgs" if isinstance(trainer.optimizers[0], torch.optim.LBFGS) else "fit"
-    for name in ("accumulate_grad_batches", *(["gradient_clip_val"] if not automatic else [])):
-        if base != "fit" and flags.get(name) not in (None, 1 if name.startswith("acc") else None):
-            stepper = "the module steps its optimizers itself" if not automatic else "LBFGS steps with every batch"
-            raise UsageError(
-                f"{name}={flags[name]!r}, and {stepper}, so no node does that",
-                "do it in `training_step`, or let automatic_optimization be True",
-            )
-    kept = {name: value for name, value in flags.items() if not (base == "lbfgs" and name.startswith("gradient_clip"))}
-    graph = planned if base == "fit" else with_flags(Graph.load(base), kept, batches)
-    if base == "lbfgs":
-        graph = graph.replace("step", nodes.ModuleClosureStep, reads=_BATCH)
-    return graph
+def _numbered(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Resources of one name; with their numbers, if they are several."""
+    return {f"{name}_{number}" if len(values) > 1 else name: value for number, value in enumerate(values)}
+
+
+def _stepping_itself(trainer: ModuleTrainer, flags: dict[str, Any], batches: int | None) -> Graph:
+    """The graph in which the module steps its optimizers, or LBFGS evaluates its closure as often as it likes.
+
+    Raises:
+        UsageError: a flag, or a method of the module, is for a node that this graph does not have.
+    """
+    automatic, unset = trainer.model.automatic_optimization, {"accumulate_grad_batches": 1, "gradient_clip_val": None}
+    base, who = ("lbfgs", "LBFGS steps") if automatic else ("manual", "the module steps its optimizers")
+    given = [f"{name}={flags[name]!r}" for name in unset if flags.get(name) not in (None, unset[name])]
+    given += [f"`{name}`" for name in (*_INSTEAD, *_OF_STEPS) if automatic and trainer.owners_of(name)]
+    if given:
+        instead = "do it in `training_step`, or by replacing the node `step`"
+        raise UsageError(f"{given[0]}, and {who} itself with every batch, so no node does that", instead)
+    return with_flags(Graph.load(base), {name: flags[name] for name in flags if name not in unset}, batches)
 
 
 def _optimizers(trainer: ModuleTrainer) -> list[Any]:
@@ -367,6 +318,8 @@ def _optimizers(trainer: ModuleTrainer) -> list[Any]:
             "set automatic_optimization = False; as a graph, `gan` or `yielding` have a node for each",
         )
     trainer.optimizers = optimizers
+    for optimizer in optimizers:
+        optimizer.register_step_post_hook(trainer.count)
     trainer.lr_scheduler_configs = (
         _configure_schedulers_automatic_opt(schedulers, monitor)
         if automatic
@@ -375,89 +328,70 @@ def _optimizers(trainer: ModuleTrainer) -> list[Any]:
     return trainer.optimizers
 
 
-def _hook(graph: Graph, name: str, place: str = "", stage: str = "train", reads: Any = None) -> Graph:
-    """A graph with a node that calls a hook at a place of the same name, or at another."""
-    inputs = {**_COUNTS, **({"batch_index": "next_batch.batch_index"} if "_batch_" in name else {}), **(reads or {})}
-    use = nodes.BatchStart if name == "on_train_batch_start" else nodes.ModuleHook
-    return graph.hook(place or name, use, name=name, hook=name, stage=stage, reads=inputs)
+def _hooks(graph: Graph, trainer: ModuleTrainer, places: Mapping[str, str], stage: str = "train") -> Graph:
+    """A graph with a node for each of these hooks that is overridden, at its place."""
+    for name, place in places.items():
+        if trainer.owners_of(name):
+            of_batch = ("batch_index", "loader") if stage != "train" else ("batch_index",)
+            reads = {key: f"next_batch.{key}" for key in of_batch if "_batch_" in name}
+            if name in ("on_train_epoch_start", "on_train_batch_start"):
+                reads["epoch"] = "begin_epoch.runs - 1"
+            kind = nodes.BatchStart if name == "on_train_batch_start" else nodes.ModuleHook
+            graph = graph.hook(place, kind, name=name, hook=name, stage=stage, reads=reads)
+    return graph
 
 
 def _training(graph: Graph, trainer: ModuleTrainer) -> Graph:
-    """A graph with a node for each hook of training that is overridden."""
-    module, automatic = trainer.model, "train_batch" in graph.nodes
-    names = ["on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_batch_start"]
-    names += ["on_train_end", "on_fit_end", "teardown"]
-    names += ["on_after_backward", "on_before_optimizer_step", "on_before_zero_grad"] if automatic else []
-    places = {"on_fit_start": "on_train_start", "on_fit_end": "on_train_end", "teardown": "on_train_end"}
-    for name in filter(trainer.calls, names):
-        reads = {"epoch": "begin_epoch.runs - 1"} if name == "on_train_epoch_start" else None
-        graph = _hook(graph, name, places.get(name, ""), reads=reads)
-    if automatic:
+    """A graph with a node for each hook and method of training that is overridden, but for those that end an epoch."""
+    names = ["on_train_start", "on_train_epoch_start", "on_train_batch_start"]
+    if "train_batch" in graph.nodes:
+        names += _OF_STEPS
         graph = graph.set("train_batch", skip_none=True)
-        if overridden(module, "backward"):
-            graph = graph.replace("train_batch", nodes.ModuleBatch, reads={"window": "accumulate.window"})
-        if overridden(module, "optimizer_step"):
-            graph = graph.replace("step", nodes.ModuleStep, reads=_BATCH)
-        if overridden(module, "optimizer_zero_grad"):
-            graph = graph.replace("zero_grad", nodes.zero_grad, reads=_BATCH)
-        if overridden(module, "configure_gradient_clipping"):
-            graph = graph.replace("clip", nodes.clip)
-    return graph
+        for method, (place, kind, reads) in _INSTEAD.items():
+            if overridden(trainer.model, method):
+                graph = graph.replace(place, kind, reads=reads)
+    places = {"on_fit_start": "on_train_start", **dict(zip(names, names, strict=True))}
+    places |= dict.fromkeys(("on_train_end", "on_fit_end", "teardown"), "on_train_end")
+    return _hooks(graph, trainer, places)
 
 
 def _schedules(graph: Graph, trainer: ModuleTrainer, resources: dict[str, Any]) -> Graph:
     """A graph with a node for each scheduler, and where an epoch ends: its hook, its row, then plateaus."""
     if "schedule" in graph.nodes:
         graph = graph.remove("schedule", to="decide")
-    late = []
-    for number, config in enumerate(trainer.lr_scheduler_configs):
-        name = f"scheduler_{number}" if len(trainer.lr_scheduler_configs) > 1 else "scheduler"
-        resources[name] = config.scheduler
-        if not trainer.model.automatic_optimization:
-            continue
+    chain: list[tuple[str, Any, dict[str, Any]]] = [("module_epoch_end", nodes.end_epoch, {})]
+    if trainer.owners_of(name := "on_train_epoch_end"):
+        chain.insert(0, (name, nodes.ModuleHook, {"hook": name}))
+    schedulers = _numbered("scheduler", [config.scheduler for config in trainer.lr_scheduler_configs])
+    resources |= schedulers
+    configs = trainer.lr_scheduler_configs if trainer.model.automatic_optimization else []
+    for number, (scheduler, config) in enumerate(zip(schedulers, configs, strict=False)):
         of_batches = config.interval == "step" and config.frequency > 1
         every = f"{config.frequency} {'epoch_batches' if of_batches else f'{config.interval}s'}"
-        more: dict[str, Any] = {"every": every, "reads": {"scheduler": name}}
-        use: Any = "schedule"
-        if config.reduce_on_plateau or overridden(trainer.model, "lr_scheduler_step"):
-            use = nodes.schedule
-            more |= {"monitor": config.monitor, "strict": config.strict} if config.reduce_on_plateau else {}
-        place = f"schedule_{number}" if number else "schedule"
+        more: dict[str, Any] = {"every": every, "reads": {"scheduler": scheduler}}
+        more |= {"monitor": config.monitor, "strict": config.strict} if config.reduce_on_plateau else {}
+        name = f"schedule_{number}" if number else "schedule"
         if config.reduce_on_plateau and config.interval == "epoch":
-            late.append((place, use, more))
+            chain.append((name, nodes.schedule, more))
         else:
-            graph = graph.hook("on_train_batch_end", use, name=place, **more)
-    if trainer.calls("on_train_batch_end"):
-        graph = _hook(graph, "on_train_batch_end")
-    chain: list[tuple[str, Any, dict[str, Any]]] = []
-    if trainer.calls("on_train_epoch_end"):
-        reads = {**_COUNTS}
-        chain += [("on_train_epoch_end", nodes.ModuleHook, {"hook": "on_train_epoch_end", "reads": reads})]
-    chain += [("module_epoch_end", nodes.epoch_end, {"reads": {"epoch": "next_batch.epoch"}}), *late]
-    first, use, more = chain[0]
-    graph = graph.guard(f"{first}_due", f"{first}.runs < end_epoch.runs").insert(
-        first, use, at="decide", after="validate", **more
-    )
-    for (before, _, _), (name, use, more) in itertools.pairwise(chain):
-        graph = graph.insert(name, use, after=before, **more)
+            graph = graph.hook("on_train_batch_end", nodes.schedule, name=name, **more)
+    graph = _hooks(graph, trainer, {"on_train_batch_end": "on_train_batch_end"})
+    first, kind, more = chain[0]
+    graph = graph.guard(f"{first}_due", f"{first}.runs < end_epoch.runs")
+    graph = graph.insert(first, kind, at="decide", after="validate", **more)
+    for (before, _, _), (name, kind, more) in itertools.pairwise(chain):
+        graph = graph.insert(name, kind, after=before, **more)
     return graph
 
 
-def _evaluation(graph: Graph, trainer: ModuleTrainer, stage: str, end: str) -> Graph:
-    """A graph that evaluates, or predicts, with a node for each hook of the stage, and the row of the module."""
-    word = nodes.STAGES[stage]
-    zero = {"epoch": "0", "step": "0"}
-    if overridden(trainer.model, f"on_{word}_model_eval"):
-        graph = graph.hook(f"on_{word}_start", nodes.model_eval, name=f"on_{word}_model_eval", stage=stage)
-    for moment in _MOMENTS:
-        if trainer.calls(name := f"on_{word}_{moment}"):
-            place = {"epoch_start": "start", "end": "epoch_end"}.get(moment, moment)
-            loader = {"loader": "next_batch.loader"} if "_batch_" in name else {}
-            graph = _hook(graph, name, f"on_{word}_{place}", stage, {**zero, **loader})
-    graph = graph.replace(end, nodes.end_evaluation, stage=stage) if stage != "predict" else graph
-    if stage != "validate" and trainer.calls("teardown"):
-        graph = graph.insert("teardown", nodes.ModuleHook, after=end, hook="teardown", stage=stage, reads=zero)
-    return graph
+def _evaluation(graph: Graph, trainer: ModuleTrainer, stage: str) -> Graph:
+    """A graph with a node for each hook of an evaluation, or of a prediction, that is overridden."""
+    start, end = f"on_{STAGES[stage]}_start", f"on_{STAGES[stage]}_epoch_end"
+    if overridden(trainer.model, name := f"on_{STAGES[stage]}_model_eval"):
+        graph = graph.hook(start, nodes.model_eval, name=name)
+    batches = {name: name for name in (f"on_{STAGES[stage]}_batch_start", f"on_{STAGES[stage]}_batch_end")}
+    places = {start: start, f"on_{STAGES[stage]}_epoch_start": start, **batches, end: end}
+    return _hooks(graph, trainer, {**places, f"on_{STAGES[stage]}_end": end}, stage)
 
 
 def _alone(trainer: ModuleTrainer, stage: str) -> tuple[Graph, dict[str, Any]]:
@@ -465,14 +399,12 @@ def _alone(trainer: ModuleTrainer, stage: str) -> tuple[Graph, dict[str, Any]]:
     data = _data(trainer, stage)
     if data is None:
         raise UsageError(f"there is no data to {stage}", f"give the module or the datamodule a {stage}_dataloader")
-    function = evaluation_step if stage == "test" else predict_step
-    resources = {"model": trainer.model, f"{stage}_data": data, f"{stage}_step": function}
-    if (move := transfer(trainer)) is not None:
-        resources["transfer"] = move
-    loaders = [*data.values()] if isinstance(data, Mapping) else [data]
-    limit = trainer.limit_test_batches if stage == "test" else trainer.limit_predict_batches
-    batches = [min(_length(each), limit if isinstance(limit, int) else math.inf) for each in loaders]
-    setattr(trainer, f"num_{stage}_batches", batches)
-    setattr(trainer, f"{stage}_dataloaders", data)
-    graph = _evaluation(Graph.load(stage), trainer, stage, "end_evaluation" if stage == "test" else "end_prediction")
-    return (graph if limit == 1.0 and isinstance(limit, float) else graph.set("next_batch", limit=limit)), resources
+    graph, last = _evaluation(Graph.load(stage), trainer, stage), "end_prediction"
+    if stage == "test":
+        last = "end_evaluation"
+        graph = graph.replace(last, nodes.end_evaluation)
+    if trainer.owners_of("teardown"):
+        graph = graph.insert("teardown", nodes.ModuleHook, after=last, hook="teardown", stage=stage)
+    limit = getattr(trainer, f"limit_{stage}_batches")
+    graph = graph if limit == 1.0 and isinstance(limit, float) else graph.set("next_batch", limit=limit)
+    return graph, {"model": trainer.model, f"{stage}_data": data, f"{stage}_step": nodes.evaluation_step}

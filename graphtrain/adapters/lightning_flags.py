@@ -6,16 +6,15 @@ command imports Lightning.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import json
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 from graphtrain import Graph, UsageError, suggestion
 
 
-@dataclass(frozen=True)
-class GraphEdit:
+class GraphEdit(NamedTuple):
     """A call of a verb of `Graph`.
 
     >>> print(GraphEdit("set", ("accumulate",), {"every": 4}))
@@ -23,77 +22,71 @@ class GraphEdit:
     """
 
     verb: str
-    arguments: tuple[Any, ...] = ()
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-
-    def applied(self, graph: Graph) -> Graph:
-        """The graph with the edit."""
-        edited: Graph = getattr(graph, self.verb)(*self.arguments, **self.keywords)
-        return edited
+    arguments: tuple[str, ...]
+    keywords: Mapping[str, Any] = {}
 
     def __str__(self) -> str:
-        words = [_text(value) for value in self.arguments]
-        words += [f"{name}={_text(value)}" for name, value in self.keywords.items()]
+        words = [*map(_text, self.arguments), *(f"{name}={_text(value)}" for name, value in self.keywords.items())]
         return f".{self.verb}({', '.join(words)})"
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_text, value))}]"
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | list) else repr(value)
 
 
-Edits = list[GraphEdit] | str
-"""The edits, or a sentence that says where it is done instead."""
+Edits = list[GraphEdit]
 Given = Mapping[str, Any]
+"""All arguments of the Trainer that are given, and `batches` of an epoch, or None."""
+Meaning = Callable[[Any, Given], Edits]
+"""Makes edits of the value of an argument, or of the arguments of a callback."""
 
 
-def _set(node: str, **parameters: Any) -> list[GraphEdit]:
+def _set(node: str, **parameters: Any) -> Edits:
     return [GraphEdit("set", (node,), parameters)]
 
 
-def _ending(_: Any, given: Given) -> list[GraphEdit]:
-    epochs, steps, time = (given.get(name) for name in ("max_epochs", "max_steps", "max_time"))
-    after = [f"{epochs} epochs"] if epochs not in (None, -1) else []
-    after += [f"{steps} steps"] if steps not in (None, -1) else []
-    after += [f"{_seconds(time)} seconds"] if time is not None else []
-    if not after:
-        after = ["never"] if epochs == -1 or steps == -1 else ["1000 epochs"]
-    return _set("finish", after=after if len(after) > 1 else after[0])
+def _overlay(name: str, **parameters: Any) -> Edits:
+    return [GraphEdit("overlay", (name,)), *(_set(name, **parameters) if parameters else [])]
 
 
-def _seconds(time: Any) -> int:
-    """The seconds of a `max_time`: ``"DD:HH:MM:SS"``, a mapping of units, or a timedelta."""
-    units = {"weeks": 604800, "days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
+def _any_of(triggers: list[str]) -> Any:
+    return triggers if len(triggers) > 1 else triggers[0]
+
+
+def _seconds(time: Any) -> str:
+    """The trigger of a `max_time`: ``"DD:HH:MM:SS"``, a mapping of units, or a timedelta."""
     if isinstance(time, str):
-        numbers = [int(part) for part in time.split(":")]
-        return sum(number * unit for number, unit in zip(numbers, (86400, 3600, 60, 1), strict=True))
-    if isinstance(time, Mapping):
-        return int(sum(units[name] * value for name, value in time.items()))
-    return int(time.total_seconds())
+        time = dict(zip(("days", "hours", "minutes", "seconds"), map(int, time.split(":")), strict=True))
+    span = timedelta(**time) if isinstance(time, Mapping) else time
+    return f"{int(span.total_seconds())} seconds"
 
 
-def _limit(node: str, value: Any, batches: int | None) -> Edits:
+def _ending(_: Any, given: Given) -> Edits:
+    amounts = {unit: given.get(f"max_{unit}") for unit in ("epochs", "steps")}
+    after = [f"{amount} {unit}" for unit, amount in amounts.items() if amount not in (None, -1)]
+    after += [_seconds(given["max_time"])] if given.get("max_time") is not None else []
+    return _set("finish", after=_any_of(after or ["never" if -1 in amounts.values() else "1000 epochs"]))
+
+
+def _limit(node: str, value: Any, batches: int | None = None) -> Edits:
     if value is None or (isinstance(value, float) and value == 1.0):
         return []
     # Lightning rounds a share down as it is in binary: 0.29 of 100 batches are 28.
-    share = int(value * batches) if isinstance(value, float) and batches else value
-    return _set(node, limit=share)
+    return _set(node, limit=int(value * batches) if isinstance(value, float) and batches else value)
 
 
 def _validations(_: Any, given: Given) -> Edits:
     interval, epochs = given.get("val_check_interval", 1.0), given.get("check_val_every_n_epoch", 1)
-    if isinstance(interval, float) and interval < 1.0:
-        batches = given.get("batches")
-        every = f"{max(int(batches * interval), 1)} epoch_batches" if batches else f"{interval} epochs"
+    if not isinstance(interval, int | float):
+        every = _seconds(interval)
     elif isinstance(interval, int):
         every = f"{interval} {'batches' if epochs is None else 'epoch_batches'}"
-    elif isinstance(interval, float):
-        every = f"{epochs} epochs"
+    elif interval < 1.0 and given.get("batches"):
+        every = f"{max(int(given['batches'] * interval), 1)} epoch_batches"
     else:
-        every = f"{_seconds(interval)} seconds"
+        every = f"{interval if interval < 1.0 else epochs} epochs"
     edits = _set("validate", every=every)
-    if isinstance(epochs, int) and epochs > 1 and not every.endswith(" epochs"):
+    if (epochs or 1) > 1 and interval != 1.0:
         guard = f"validate.due and next_batch.epoch % {epochs} == {epochs - 1}"
         edits += [GraphEdit("guard", ("val_check_batch", guard))]
     return edits
@@ -103,85 +96,65 @@ def _clip(_: Any, given: Given) -> Edits:
     value, algorithm = given.get("gradient_clip_val"), given.get("gradient_clip_algorithm") or "norm"
     if not value:
         return []
-    if str(getattr(algorithm, "value", algorithm)) == "value":
-        return [GraphEdit("overlay", ("clip_value",)), *_set("clip_value", max_value=value)]
-    return _set("clip", max_norm=value)
+    by_value = getattr(algorithm, "value", algorithm) == "value"
+    return _overlay("clip_value", max_value=value) if by_value else _set("clip", max_norm=value)
 
 
 def _precision(value: Any, _: Given) -> Edits:
     known = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true", "None": "32-true"}
     name = known.get(str(value), str(value))
-    if name == "32-true":
-        return []
-    return [GraphEdit("overlay", ("fp16",))] if name == "16-mixed" else _set("train_batch", precision=name)
+    special: dict[str, Edits] = {"32-true": [], "16-mixed": _overlay("fp16")}
+    return special.get(name, _set("train_batch", precision=name))
 
 
 def _dry(value: Any, _: Given) -> Edits:
-    if not value:
-        return []
     number = int(value)
     edits = _set("next_batch", limit=number) + _set("validate/next_batch", limit=number)
-    return [*edits, *_set("validate", every="1 epochs"), *_set("finish", after="1 epochs")]
+    return edits + _set("validate", every="1 epochs") + _set("finish", after="1 epochs") if number else []
 
 
-def _callbacks(callbacks: Any, given: Given) -> Edits:
-    """The edits of callbacks that are given as pairs of a name and its arguments."""
-    edits: list[GraphEdit] = []
-    for name, arguments in callbacks or ():
-        if name in CALLBACKS:
-            edits += CALLBACKS[name](arguments, given)
-    return edits
-
-
-def _model_checkpoint(arguments: Given, given: Given) -> list[GraphEdit]:
-    every: list[str] = []
-    if arguments.get("every_n_train_steps"):
-        every += [f"{arguments['every_n_train_steps']} steps"]
-    if arguments.get("train_time_interval") is not None:
-        every += [f"{_seconds(arguments['train_time_interval'])} seconds"]
-    if arguments.get("every_n_epochs") or not every:
-        every += [f"{arguments.get('every_n_epochs') or 1} epochs"]
+def _model_checkpoint(arguments: Given, _: Given) -> Edits:
+    steps, epochs = arguments.get("every_n_train_steps"), arguments.get("every_n_epochs")
+    time = arguments.get("train_time_interval")
+    every = [f"{steps} steps"] if steps else []
+    every += [_seconds(time)] if time is not None else []
+    every += [f"{epochs or 1} epochs"] if epochs or not every else []
     monitor, most = arguments.get("monitor"), arguments.get("save_top_k", 1)
-    if most == 0:
-        return _set("checkpoint", every="never")
     more: dict[str, Any] = {"keep": 1_000_000} if most == -1 else {}
     if monitor is not None:
         more |= {"best": monitor, "best_mode": arguments.get("mode", "min")}
         more |= {"keep_best": most} if most > 1 else {}
-    return _set("checkpoint", every=every if len(every) > 1 else every[0], **more)
+    return _set("checkpoint", every=_any_of(every), **more) if most else _set("checkpoint", every="never")
 
 
-def _early_stopping(arguments: Given, given: Given) -> list[GraphEdit]:
+def _early_stopping(arguments: Given, given: Given) -> Edits:
     names = ("monitor", "mode", "patience", "stopping_threshold", "divergence_threshold", "check_finite")
     kept = {name: arguments[name] for name in names if arguments.get(name) is not None}
     kept.setdefault("mode", "min")
-    if arguments.get("min_delta"):
-        kept["min_delta"] = abs(arguments["min_delta"])
-    if given.get("min_epochs"):
-        kept["min_epochs"] = float(given["min_epochs"])
-    edits = [GraphEdit("overlay", ("early_stop",)), *_set("early_stop", **kept)]
+    kept |= {"min_delta": abs(arguments["min_delta"])} if arguments.get("min_delta") else {}
+    kept |= {"min_epochs": float(given["min_epochs"])} if given.get("min_epochs") else {}
+    edits = _overlay("early_stop", **kept)
     if given.get("min_steps"):
         guard = f"finish.due or (early_stop.stop and step.steps >= {given['min_steps']} and "
         edits += [GraphEdit("guard", ("ending", f"{guard}next_batch.epochs >= early_stop.min_epochs)"))]
     return edits
 
 
-def _accumulation(arguments: Given, given: Given) -> list[GraphEdit]:
-    scheduling: dict[int, int] = dict(sorted((arguments.get("scheduling") or {}).items()))
-    text = str(scheduling.pop(0, 1))
-    for epoch, factor in scheduling.items():
+def _accumulation(arguments: Given, _: Given) -> Edits:
+    scheduling = {0: 1, **(arguments.get("scheduling") or {})}
+    text = str(scheduling.pop(0))
+    for epoch, factor in sorted(scheduling.items()):
         text = f"{factor} if next_batch.epoch >= {epoch} else {text}"
     return _set("accumulate", reads={"every": text})
 
 
-def _weight_averaging(arguments: Given, given: Given) -> list[GraphEdit]:
+def _weight_averaging(arguments: Given, given: Given) -> Edits:
     start = arguments.get("swa_epoch_start", 0.8)
     first = start if isinstance(start, int) else int((given.get("max_epochs") or 1000) * start)
-    added = [GraphEdit("overlay", ("swa",)), GraphEdit("overlay", ("update_bn",))]
-    return [*added, *_set("swa", from_=f"{first} epochs")]
+    return [*_overlay("swa"), *_overlay("update_bn"), *_set("swa", from_=f"{first} epochs")]
 
 
-CALLBACKS: Mapping[str, Callable[[Given, Given], list[GraphEdit]]] = {
+CALLBACKS: Mapping[str, Meaning] = {
     "ModelCheckpoint": _model_checkpoint,
     "EarlyStopping": _early_stopping,
     "LearningRateMonitor": lambda arguments, given: [],  # every row of `log` has `lr`
@@ -195,10 +168,10 @@ CALLBACKS: Mapping[str, Callable[[Given, Given], list[GraphEdit]]] = {
 SHOWN = ("ProgressBar", "TQDMProgressBar", "RichProgressBar", "ModelSummary", "RichModelSummary", "DeviceStatsMonitor")
 
 
-_DEVICE = "where a run is: `Trainer(..., device=...)`, `--device`; several processes by `--processes`"
-_RUN_DIR = "`--run-dir`, or `Trainer(..., run_dir=...)`; a run that is started again is resumed"
-_DISPLAY = "`--quiet`, or `Trainer(..., display=None)`"
-_TORCH = "a switch of torch, which the script sets itself"
+def _callbacks(pairs: Any, given: Given) -> Edits:
+    """The edits of callbacks that are given as pairs of a name and its arguments."""
+    return [edit for name, more in pairs or () if name in CALLBACKS for edit in CALLBACKS[name](more, given)]
+
 
 ELSEWHERE: Mapping[str, str] = {
     "min_epochs": "a condition of what ends a run early: `early_stop.min_epochs`",
@@ -207,14 +180,17 @@ ELSEWHERE: Mapping[str, str] = {
     "limit_predict_batches": "`next_batch.limit` of the graph `predict`",
     "num_sanity_val_steps": "`--overlay sanity`; `--dry-run` tries everything once",
     "logger": "`metrics.jsonl` is always written, and a logger that is given gets every row",
-    **dict.fromkeys(("accelerator", "devices", "num_nodes", "strategy", "use_distributed_sampler"), _DEVICE),
+    **dict.fromkeys(
+        ("accelerator", "devices", "num_nodes", "strategy", "use_distributed_sampler"),
+        "where a run is: `Trainer(..., device=...)`, `--device`; several processes by `--processes`",
+    ),
     "sync_batchnorm": "not yet: every process normalizes by its own batches",
-    "default_root_dir": _RUN_DIR,
+    "default_root_dir": "`--run-dir`, or `Trainer(..., run_dir=...)`; a run that is started again is resumed",
     "ckpt_path": "`--resume`; the weights of a .ckpt are loaded by `ckpt_path` of the adapter",
     "weights_only": "never anything else: a checkpoint has no pickle",
-    **dict.fromkeys(("enable_progress_bar", "enable_model_summary"), _DISPLAY),
+    **dict.fromkeys(("enable_progress_bar", "enable_model_summary"), "`--quiet`, or `Trainer(..., display=None)`"),
     "deterministic": "`--deterministic`, or `Trainer(..., deterministic=True)`",
-    **dict.fromkeys(("benchmark", "detect_anomaly"), _TORCH),
+    **dict.fromkeys(("benchmark", "detect_anomaly"), "a switch of torch, which the script sets itself"),
     "inference_mode": "evaluation runs under `torch.no_grad()`",
     "profiler": "`graphtrain render --seconds --run-dir RUN`",
     "barebones": "the graph does no hidden work",
@@ -230,18 +206,17 @@ _DONE: Mapping[str, tuple[Any, ...]] = {
     "devices": ("auto", 1, "1", [0]),
     "num_nodes": (1,),
     "strategy": ("auto", "single_device"),
-    "sync_batchnorm": (False,),
     "plugins": (None, []),
     "deterministic": (None, False),
-    "detect_anomaly": (False,),
     "reload_dataloaders_every_n_epochs": (0,),
+    **dict.fromkeys(("sync_batchnorm", "detect_anomaly"), (False,)),
 }
 
-FLAGS: Mapping[str, Callable[[Any, Given], Edits]] = {
+FLAGS: Mapping[str, Meaning | str] = {
     **dict.fromkeys(("max_epochs", "max_steps", "max_time"), _ending),
-    "limit_train_batches": lambda value, given: _limit("next_batch", value, given.get("batches")),
+    "limit_train_batches": lambda value, given: _limit("next_batch", value, given["batches"]),
     "limit_val_batches": lambda value, given: (
-        _limit("validate/next_batch", value, None) if value != 0 else _set("validate", every="never")
+        _set("validate", every="never") if value == 0 else _limit("validate/next_batch", value)
     ),
     "overfit_batches": lambda value, given: _set("next_batch", overfit=value) if value else [],
     "fast_dev_run": _dry,
@@ -252,38 +227,27 @@ FLAGS: Mapping[str, Callable[[Any, Given], Edits]] = {
     "precision": _precision,
     "callbacks": _callbacks,
     "enable_checkpointing": lambda value, given: _set("checkpoint", every="never") if value is False else [],
-    **{name: lambda value, given, sentence=sentence: sentence for name, sentence in ELSEWHERE.items()},  # type: ignore[misc]
+    **ELSEWHERE,
 }
-"""Every argument of Lightning's Trainer, with what it is here."""
+"""Every argument of Lightning's Trainer: what makes its edits, or where it is done instead."""
 
 
-def check_flags(names: Iterable[str]) -> None:
-    """Refuse an argument that Lightning's Trainer does not have.
-
-    Raises:
-        UsageError: there is no such argument.
-    """
-    for name in names:
-        if name not in FLAGS:
-            hint = (
-                suggestion(name, FLAGS) or "docs/coming-from-lightning.md has a row for each argument of Lightning 2.6"
-            )
-            raise UsageError(f"Lightning's Trainer has no argument `{name}`", hint)
-
-
-def check_done(flags: Given) -> None:
-    """Refuse a value that asks for what no edit of a graph is and would change the run.
+def check_flags(flags: Given) -> None:
+    """Refuse what is no argument of Lightning's Trainer, and a value that would change the run and is no edit.
 
     Raises:
         UsageError: there is one, with where it is done.
     """
-    for name, done in _DONE.items():
-        if name in flags and flags[name] not in done:
-            raise UsageError(f"{name}={flags[name]!r} is nothing that the graph does", ELSEWHERE[name])
+    for name, value in flags.items():
+        if name not in FLAGS:
+            rows = "docs/coming-from-lightning.md has a row for each argument of Lightning 2.6"
+            raise UsageError(f"Lightning's Trainer has no argument `{name}`", suggestion(name, FLAGS) or rows)
+        if name in _DONE and value not in _DONE[name]:
+            raise UsageError(f"{name}={value!r} is nothing that the graph does", ELSEWHERE[name])
 
 
-def edits_of(flags: Given, batches: int | None = None) -> dict[str, Edits]:
-    """What each argument is, by its name; of several that make one edit, the first has it.
+def edits_of(flags: Given, batches: int | None = None) -> dict[str, Edits | str]:
+    """What each argument is, by its name: edits, of which the first of several that make one has it, or a sentence.
 
     Arguments:
         flags: the arguments; `callbacks` as pairs of the name of a class and its arguments.
@@ -293,19 +257,17 @@ def edits_of(flags: Given, batches: int | None = None) -> dict[str, Edits]:
     >>> print(*edits["max_epochs"], edits["max_steps"], *edits["gradient_clip_val"])
     .set("finish", after=["3 epochs", "500 steps"]) [] .set("clip", max_norm=0.5)
     """
-    check_flags(flags)
-    given = {**flags, "batches": batches}
-    found: dict[str, Edits] = {}
-    made: set[Any] = set()
+    given, found = {**flags, "batches": batches}, dict[str, Edits | str]()
     for name, value in flags.items():
-        translate = FLAGS[name]
-        found[name] = [] if translate in made else translate(value, given)
-        if translate in (_ending, _validations, _clip):
-            made.add(translate)
+        meaning = FLAGS[name]
+        made = any(FLAGS[other] is meaning for other in found)
+        found[name] = meaning if isinstance(meaning, str) else [] if made else meaning(value, given)
     return found
 
 
 def with_flags(graph: Graph, flags: Given, batches: int | None = None) -> Graph:
     """A graph with the edits of these arguments."""
-    every = (edit for edits in edits_of(flags, batches).values() if isinstance(edits, list) for edit in edits)
-    return functools.reduce(lambda edited, edit: edit.applied(edited), every, graph)
+    for edits in edits_of(flags, batches).values():
+        for edit in edits if isinstance(edits, list) else ():
+            graph = getattr(graph, edit.verb)(*edit.arguments, **edit.keywords)
+    return graph

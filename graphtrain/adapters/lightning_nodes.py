@@ -1,13 +1,45 @@
-"""The kinds of node that call a LightningModule where `fit` has no kind that does."""
+"""The step functions and the kinds of node that call a LightningModule, where `fit` has no kind that does."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from graphtrain import END_EPOCH, CallsTrainingStep, StepFunction, Trigger, UsageError, node, progress, put_back
+from graphtrain import END_EPOCH, STOP, CallsTrainingStep, StepFunction, Trigger, UsageError, node, progress, put_back
+from graphtrain.adapters.lightning_trainer import STAGES, overridden
+
+# ---- step functions
+
+
+def training_step(model: Any, batch: Any, batch_index: int, epoch: int, step: int, is_last: bool, recorder: Any) -> Any:
+    """That of the module; a mapping that it returns has more than metrics, and is for `on_train_batch_end`."""
+    trainer = model.trainer
+    trainer.stage, trainer.current_epoch, trainer.global_step, trainer.is_last_batch = "train", epoch, step, is_last
+    output = trainer.step(model, batch, batch_index, "", recorder)
+    outputs = output if isinstance(output, Mapping) else {"loss": output}
+    loss, share = outputs.get("loss"), trainer.accumulate_grad_batches
+    trainer.batches, trainer.losses = trainer.batches + 1, trainer.losses + (loss is not None)
+    trainer.output = {}
+    if loss is not None:
+        divided = loss / share if share > 1 else loss
+        trainer.output = {**outputs, "loss": divided.detach()}
+        if model.automatic_optimization:
+            trainer.call("on_before_backward", divided, batch=batch, recorder=recorder)
+    return (loss, STOP) if trainer.should_stop else loss
+
+
+def evaluation_step(model: Any, batch: Any, batch_index: int, stage: str, loader: str, recorder: Any) -> Any:
+    """`validation_step`, `test_step` or `predict_step` of the module, whose predictions it returns."""
+    trainer = model.trainer
+    trainer.stage = stage
+    trainer.output = trainer.step(model, batch, batch_index, loader, recorder)
+    return trainer.output if stage == "predict" else {}
+
+
+# ---- kinds
 
 
 @node(name="lightning_hook")
@@ -19,6 +51,7 @@ class ModuleHook:
         stage: "train", "validate", "test" or "predict". Default: "train".
 
     Reads:
+        epoch: of training. Default: that of the last step.
         waiting: how many batches of a window have no step yet, where it is not called then. Default: none.
     """
 
@@ -26,28 +59,26 @@ class ModuleHook:
     stage: str = "train"
 
     def __call__(
-        self, model: Any, epoch: int, step: int, recorder: Any, batch: Any = None, batch_index: int = 0,
+        self, model: Any, recorder: Any, epoch: int | None = None, batch: Any = None, batch_index: int = 0,
         loader: str = "", optimizer: Any = None, waiting: int = 0,
     ) -> None:  # fmt: skip
         trainer, is_of_batch = model.trainer, "_batch_" in self.hook
-        args: tuple[Any, ...] = ()
         if waiting or (is_of_batch and batch is None):
             return
-        trainer.epoch_ends = self.hook.endswith("_end") and not is_of_batch
-        trainer.at(self.stage, epoch, step, batch_index, is_last=trainer.is_last_batch)
-        trainer.batch, trainer.recorder = batch if is_of_batch else None, recorder
-        trainer.loader = int(loader) if is_of_batch and loader else None
+        trainer.stage = self.stage
+        if epoch is not None:
+            trainer.current_epoch = epoch
+        steps = ("on_before_optimizer_step", "on_before_zero_grad")
+        args: list[Any] = [optimizer] if self.hook in steps else []
+        now = {"recorder": recorder, "batch": None, "loader": None}
         if is_of_batch:
-            ended = (trainer.output,) if self.hook.endswith("end") else ()
-            args = (*ended, batch, batch_index, *([trainer.loader] if trainer.loader is not None else []))
-        elif self.hook in ("on_before_optimizer_step", "on_before_zero_grad"):
-            args = (optimizer,)
+            now |= {"batch": batch, "loader": int(loader) if loader else None}
+            ended = [trainer.output] if self.hook.endswith("end") else []
+            args = [*ended, batch, batch_index, *([int(loader)] if loader else [])]
         elif self.hook == "teardown":
-            args = ({"train": "fit"}.get(self.stage, self.stage),)
+            args = [trainer.runs.value]
         with torch.set_grad_enabled(self.stage == "train"):
-            trainer.answer = trainer.call(self.hook, *args)
-        trainer.loader = trainer.recorder = None
-        trainer.epoch_ends = False
+            trainer.answer = trainer.call(self.hook, *args, **now)
 
 
 @node(name="lightning_batch_start")
@@ -58,7 +89,6 @@ class BatchStart(ModuleHook):
         skips: True if it did with this batch.
     """
 
-    hook: str = "on_train_batch_start"
     skips: bool = progress(False)
     asking: str = progress("", in_digest=False)
 
@@ -66,81 +96,74 @@ class BatchStart(ModuleHook):
         """Take the call by which the end of the epoch is asked for."""
         self._asks = asks
 
-    def __call__(self, model: Any, epoch: int, step: int, recorder: Any, batch: Any, batch_index: int) -> None:  # type: ignore[override]
-        super().__call__(model, epoch, step, recorder, batch, batch_index)
-        self.skips = batch is not None and model.trainer.answer == -1
+    def __call__(self, model: Any, recorder: Any, epoch: int, batch: Any, batch_index: int) -> None:  # type: ignore[override]
+        super().__call__(model, recorder, epoch, batch, batch_index)
+        self.skips = batch is not None and model.trainer.answer == -1 and overridden(model, self.hook)
         if self.skips:
             self._asks(END_EPOCH)
 
 
 @node(name="lightning_log", observer=True, synchronises=True)
-class ModuleLog:
+def log_module(
+    model: Any, recorder: Any, checkpoint_hooks: Any = None, *, every: Trigger = Trigger("50 steps")  # noqa: B008
+) -> None:  # fmt: skip
     """Record what the module has logged `on_step`, the means of other metrics since the last row, and learning rates.
 
     Arguments:
         every: when to write a row. Default: every 50 steps.
     """
-
-    every: Trigger = Trigger("50 steps")
-
-    def __call__(self, model: Any, recorder: Any, optimizer: Any = None, checkpoint_hooks: Any = None) -> None:
-        groups = [group for each in model.trainer.optimizers for group in each.param_groups]
-        rates = {"lr" if number == 0 else f"lr/{number}": float(group["lr"]) for number, group in enumerate(groups)}
-        row = {**recorder.means("train").take("log"), **rates, **model.trainer.row("train", on_step=True)}
-        recorder.row(row)
+    groups = [group for each in model.trainer.optimizers for group in each.param_groups]
+    rates = {"lr" if number == 0 else f"lr/{number}": float(group["lr"]) for number, group in enumerate(groups)}
+    recorder.row({**recorder.means("train").take("log"), **rates, **model.trainer.results["train"].row(on_step=True)})
 
 
 @node(name="lightning_epoch_end", synchronises=True)
-def epoch_end(model: Any, recorder: Any, epoch: int) -> None:
+def end_epoch(model: Any, recorder: Any) -> None:
     """Record what the module has logged `on_epoch`, and begin to gather it again.
 
     Raises:
         UsageError: no batch of the epoch had a loss, though the module leaves optimization to its trainer.
     """
     trainer = model.trainer
-    batches, trained = trainer.losses
-    if batches and not trained and model.automatic_optimization:
+    if trainer.batches and not trainer.losses and model.automatic_optimization:
         raise UsageError(
-            f"`training_step` returned None for each of the {batches} batches of an epoch, so nothing was trained",
+            f"`training_step` returned None for each of the {trainer.batches} batches of an epoch, so nothing was "
+            "trained",
             "return the loss; a step that runs backward itself needs automatic_optimization = False",
         )
-    trainer.row("train", on_step=True)
-    if row := trainer.end_epoch("train", recorder):
-        recorder.row(row)
-    trainer.losses = [0, 0]
+    trainer.batches = trainer.losses = 0
+    trainer.results["train"].row(on_step=True)  # the last values are callback metrics
+    trainer.end_epoch("train", recorder)
 
 
-def _set_modes(modes: dict[torch.nn.Module, bool]) -> None:
-    for module, training in modes.items():
-        module.training = training
+_SPLITS = {"val": "validate", "test": "test", "predict": "predict"}  # what an evaluation is called -> its stage
 
 
 @node(name="lightning_model_eval", effects="eval")
-def model_eval(model: Any, training_state: dict[str, Any], *, stage: str = "validate") -> None:
+def model_eval(model: Any, split: str, training_state: dict[str, Any]) -> None:
     """Call `on_validation_model_eval` of the model, or that of another stage, in place of `eval`."""
-    _set_modes({module: training_state["modes"].get(name, True) for name, module in model.named_modules()})
-    model.trainer.stage = stage
+    for name, module in model.named_modules():
+        module.training = training_state["modes"].get(name, True)
+    model.trainer.stage = stage = _SPLITS[split]
     model.trainer.call(f"on_{STAGES[stage]}_model_eval")
 
 
 @node(name="lightning_end_evaluation", writes="metrics", effects="train", synchronises=True)
 def end_evaluation(
-    model: Any, training_state: dict[str, Any], recorder: Any, fixed_data: Any = None, *, stage: str = "validate"
+    model: Any, split: str, training_state: dict[str, Any], recorder: Any, fixed_data: Any = None
 ) -> dict[str, float]:
     """Record what the module has logged in an evaluation, and put training modes and random numbers back."""
-    trainer = model.trainer
+    trainer, hook = model.trainer, f"on_{STAGES[_SPLITS[split]]}_model_train"
     with torch.no_grad():
-        row: dict[str, float] = trainer.end_epoch(stage, recorder)
-    recorder.means({"validate": "val"}.get(stage, stage)).take("whole")
+        row: dict[str, float] = trainer.end_epoch(_SPLITS[split], recorder)
+    recorder.means(split).take("whole")
     evaluating = {module: module.training for module in model.modules()}
     put_back(model, training_state, fixed_data)
-    hook = f"on_{STAGES[stage]}_model_train"
-    if trainer.calls(hook):  # the modes are those that it sets
-        _set_modes(evaluating)
+    if trainer.owners_of(hook):  # the modes are those that it sets
+        for module, mode in evaluating.items():
+            module.training = mode
         trainer.call(hook)
     trainer.stage = "train"
-    if row:
-        recorder.row(row)
     return row
 
 
@@ -157,41 +180,6 @@ class ModuleBatch(CallsTrainingStep):
         return result.detach()
 
 
-@node(name="lightning_closure_step", writes="loss", effects=("zero_grad", "backward", "clip", "step"))
-class ModuleClosureStep(CallsTrainingStep):
-    """Let the optimizer step with a closure that does, each time, what Lightning does, with every hook of the model.
-
-    Guard fields:
-        steps: steps taken since the start.
-    """
-
-    steps: int = progress(0, adds=1)
-
-    def __call__(
-        self, model: Any, batch: Any, training_step: StepFunction, samples: int, optimizer: Any, epoch: int,
-        batch_index: int, recorder: Any,
-    ) -> Any:  # fmt: skip
-        trainer, losses = model.trainer, []
-
-        def evaluate() -> Any:
-            loss = self.result_of(training_step, model, batch)
-            trainer.recorder = recorder
-            trainer.call("on_before_zero_grad", optimizer)
-            model.optimizer_zero_grad(epoch, batch_index, optimizer)
-            trainer.call("on_before_backward", loss)
-            model.backward(loss)
-            trainer.call("on_after_backward")
-            losses.append(loss.detach())
-            return loss
-
-        trainer.closes = True
-        model.optimizer_step(epoch, batch_index, trainer._lightning_optimizers[0], evaluate)
-        trainer.closes, trainer.recorder = False, None
-        self._means.add(losses[0], samples)
-        self.steps += 1
-        return losses[0]
-
-
 @node(name="lightning_step", effects="step")
 class ModuleStep:
     """Call `optimizer_step` of the model, with a closure that has run already.
@@ -203,16 +191,15 @@ class ModuleStep:
     steps: int = progress(0, adds=1)
 
     def __call__(self, model: Any, optimizer: Any, epoch: int, batch_index: int, loss: Any = None) -> None:
-        trainer = model.trainer
-        trainer.global_step = self.steps
-        model.optimizer_step(epoch, batch_index, trainer._lightning_optimizers[0], lambda: loss)
+        model.optimizer_step(epoch, batch_index, model.trainer._lightning_optimizers[0], lambda: loss)
         self.steps += 1
 
 
 @node(name="lightning_clip", effects="clip")
 def clip(model: Any, optimizer: Any) -> None:
     """Call `configure_gradient_clipping` of the model."""
-    model.trainer.clip(optimizer)
+    value, algorithm = model.trainer.gradient_clip_val, model.trainer.gradient_clip_algorithm
+    model.configure_gradient_clipping(optimizer, gradient_clip_val=value, gradient_clip_algorithm=algorithm)
 
 
 @node(name="lightning_zero_grad", effects="zero_grad")
@@ -233,18 +220,15 @@ def schedule(
     Raises:
         UsageError: the module has not logged that metric.
     """
-    metrics = model.trainer.callback_metrics
-    if monitor is not None and monitor not in metrics:
-        if strict:
-            known = ", ".join(metrics) or "nothing"
-            raise UsageError(
-                f"the scheduler follows `{monitor}`, which is not logged", f"the module has logged {known}"
-            )
-        return
-    model.lr_scheduler_step(scheduler, metrics[monitor] if monitor is not None else None)
+    metrics = model.trainer.callback_metrics if monitor is not None else {}
+    if monitor is None or monitor in metrics:
+        model.lr_scheduler_step(scheduler, metrics.get(monitor))
+    elif strict:
+        known = ", ".join(metrics) or "nothing"
+        raise UsageError(f"the scheduler follows `{monitor}`, which is not logged", f"the module has logged {known}")
 
 
-STAGES = {"validate": "validation", "test": "test", "predict": "predict"}  # in the names of hooks
+# ---- a resource
 
 
 class CheckpointHooks:
@@ -267,13 +251,10 @@ class CheckpointHooks:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Call the hooks of loading."""
-        trainer = self._trainer
-        checkpoint = {"state_dict": trainer.model.state_dict(), **self._added(), **state["added"]}
-        for owner, own in zip(trainer.owners, state["states"].values(), strict=True):
+        for owner, own in zip(self._trainer.owners, state["states"].values(), strict=True):
             owner.load_state_dict(own)
-        for callback in trainer.callbacks:
-            callback.on_load_checkpoint(trainer, trainer.model, checkpoint)
-        trainer.model.on_load_checkpoint(checkpoint)
+        weights = {"state_dict": self._trainer.model.state_dict()}
+        self._trainer.call("on_load_checkpoint", {**weights, **self._added(), **state["added"]})
 
     def _added(self) -> dict[str, Any]:
         """What the hooks of saving add to what Lightning has in a checkpoint."""
@@ -281,9 +262,7 @@ class CheckpointHooks:
         given = {"epoch": trainer.current_epoch, "global_step": trainer.global_step, "state_dict": model.state_dict()}
         given[model.CHECKPOINT_HYPER_PARAMS_KEY] = dict(model.hparams)
         checkpoint = dict(given)
-        for callback in trainer.callbacks:
-            callback.on_save_checkpoint(trainer, model, checkpoint)
-        model.on_save_checkpoint(checkpoint)
+        trainer.call("on_save_checkpoint", checkpoint)
         return {name: value for name, value in checkpoint.items() if name not in given}
 
 

@@ -375,35 +375,6 @@ class LeavesEpochs(Base):
         self.log("index", float(batch_idx))
 
 
-class EveryHookOfAClosure(Base):
-    """LBFGS evaluates several times in a step; each time has every hook."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(4, 1))
-        self.register_buffer("calls", torch.zeros(5))
-
-    def on_before_zero_grad(self, optimizer: Any) -> None:
-        self.calls[0] += self.calls[1] + 1
-
-    def on_before_backward(self, loss: Any) -> None:
-        self.calls[1] += loss.detach()
-
-    def on_after_backward(self) -> None:
-        self.calls[2] += self.calls[0]
-
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        self.calls[3] += 1
-        self.net[0].weight.grad.mul_(1.1)
-
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
-        self.calls[4] += 1
-        optimizer.step(closure=optimizer_closure)
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.LBFGS(self.parameters(), lr=0.1, max_iter=3)
-
-
 class KeepsModes(Validated):
     """Batch normalization trains in validations, and after the first only there."""
 
@@ -492,7 +463,6 @@ CASES = {
     "callbacks": Case(Callbacks, {"callbacks": [lambda: Scaling(1.001)]}, val=val),
     "trainer.should_stop": Case(Stopping),
     "epochs that are left": Case(LeavesEpochs),
-    "a closure with every hook": Case(EveryHookOfAClosure, {"gradient_clip_val": 0.5}),
     "modes in a validation": Case(lambda: KeepsModes(lr=0.001), val=val),
     "shuffled": Case(Base, train=lambda: data(shuffle=True)),
 }

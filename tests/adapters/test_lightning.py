@@ -172,6 +172,10 @@ def run(module: Any, **given: Any) -> Trainer:
     return trainer
 
 
+class HookOfAClosure(modules.LBFGS):
+    def on_after_backward(self) -> None: ...
+
+
 BAD = {
     "a module that trains nothing": (AlwaysNone, {}, "returned None for each of the 5 batches.*return the loss"),
     "no such flag": (Base, {"max_epoch": 3}, "no argument `max_epoch`.*did you mean `max_epochs`"),
@@ -199,6 +203,11 @@ BAD = {
     "a metric that is not logged": (WithoutMonitor, {}, "follows `val_los`, which is not logged.*train_loss"),
     "a picture for a logger": (Draws, {}, "`logger.experiment.add_figure` is not here"),
     "a reduction": (Reduces, {}, "reduce_fx is 'median'.*use"),
+    "a hook of each evaluation of a closure": (
+        HookOfAClosure,
+        {},
+        "`on_after_backward`, and LBFGS steps itself.*replacing the node `step`",
+    ),
     "a graph that has no such node": (
         modules.GAN,
         {"accumulate_grad_batches": 2},
@@ -319,6 +328,16 @@ def test_a_module_is_tested_and_predicts(tmp_path: Path) -> None:
         graph, device="cpu", display=None, notify=lambda line: None, predictions_file=str(predicted), **resources
     ).run()
     assert len(predicted.read_text().splitlines()) == 16
+
+
+class CountsInValidations(Validated):
+    def on_validation_epoch_end(self) -> None:
+        self.log("reached", 100.0 * self.current_epoch + self.global_step)
+
+
+def test_a_validation_knows_the_epoch_and_the_steps() -> None:
+    trainer = run(CountsInValidations(), val_dataloaders=val(), max_epochs=3)
+    assert series(peer.result_of(trainer).rows)["reached"] == [5.0, 110.0, 215.0]
 
 
 def test_callbacks_that_are_edits() -> None:
