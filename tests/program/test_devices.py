@@ -28,8 +28,10 @@ from tests.program.small_run import Augmented, make_model
 from tests.program.test_by_hand import assert_same
 from tests.ranks.processes import run_processes
 
-# Of the compiler of torch, when it is imported, and on a device that could compute less exactly.
+# Of the compiler of torch, when it is imported, and on a device that could compute less exactly; and of Python 3.12, of
+# the worker processes of a loader: torch has threads once it uses a device.
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
 ]
