@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 
 from graphtrain.command.settings import RUN_ARGUMENT, arguments_in_force
@@ -23,7 +21,10 @@ from graphtrain.program.whole_run import PlannedRun
 from graphtrain.ranks import current_ranks
 from graphtrain.state.random import seed_everything
 from graphtrain.state.weights import dtype_and_shape, misfits
+from graphtrain.storage.manifest import holds_a_checkpoint
 from graphtrain.storage.named import checkpoint_folder
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+from graphtrain.storage.weight_files import METADATA, StoredTensor, open_weights
 
 SUFFIX = ".safetensors"  # of files of weights
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
@@ -94,14 +95,18 @@ def set_up(
 def warm_start(resources: Mapping[str, Any], texts: Iterable[str]) -> list[str]:
     """Load every ``NAME=FILE`` into the module `NAME`, strictly; returns a line of text for each. It is not a resume.
 
+    Of a sharded module, every rank reads its parts alone.
+
     Raises:
-        UsageError: there is no such module or file, the file is not safetensors, or names or shapes do not match.
+        UsageError: there is no such module or file, the file has no weights, or names or shapes do not match.
     """
     return [_load(resources, *named_weights(text)) for text in texts]
 
 
 def named_weights(text: str) -> tuple[str, Path]:
     """The name and the file of ``NAME=FILE``; for a checkpoint, such as ``RUN/best``, the file of that model in it.
+
+    A folder that `open_weights` reads is returned as it is.
 
     Raises:
         UsageError: it has another form, or there is no such file.
@@ -118,7 +123,8 @@ def named_weights(text: str) -> tuple[str, Path]:
             f"--init: `{file}` is a pickled file, which can run any code when it is loaded",
             "save it with safetensors: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')",
         )
-    if not path.is_file():
+    is_folder = path.is_dir() and not holds_a_checkpoint(path) and not (path / CHECKPOINTS_FOLDER).is_dir()
+    if not path.is_file() and not is_folder:
         hint = f"graphtrain export {path} weights.safetensors writes the weights of a run to a file"
         raise UsageError(f"--init: there is no file `{file}`", hint if path.is_dir() else "")
     return name, path
@@ -128,18 +134,35 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
     modules = {key: module for key, module in resources.items() if isinstance(module, torch.nn.Module)}
     if name not in modules:
         raise UsageError(f"--init: there is no module `{name}`", suggestion(name, modules))
+    module = modules[name]
     try:
-        saved = safetensors.torch.load_file(path)
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise UsageError(f"--init: `{path}` cannot be read as safetensors: {error}") from None
-    if problems := misfits(modules[name], saved):
-        raise UsageError(f"--init: `{path}` does not match `{name}`:\n{problems}")
-    if hasattr(type(modules[name]), SHARDED):
-        from graphtrain.resume.sharded import as_sharded  # which few runs need
+        stored = open_weights(path)
+        if (path / METADATA).exists():
+            stored = _of_module(stored, name, module)
+        if problems := misfits(module, {key: tensor.like() for key, tensor in stored.items()}):
+            raise UsageError(f"--init: `{path}` does not match `{name}`:\n{problems}")
+        if hasattr(type(module), SHARDED):
+            from graphtrain.resume.sharded import read_as_sharded  # which few runs need
 
-        saved = as_sharded(saved, modules[name], current_ranks().rank)
-    modules[name].load_state_dict(saved, strict=False)  # strict except for the other names of tied parameters
+            saved = read_as_sharded(stored, module, current_ranks().rank)
+        else:
+            saved = {key: tensor.read() for key, tensor in stored.items()}
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--init: `{path}` {reason}") from None
+    module.load_state_dict(saved, strict=False)  # strict except for the other names of tied parameters
     return f"--init: `{name}` has the weights of {path}, unless the run continues from a checkpoint"
+
+
+def _of_module(stored: Mapping[str, StoredTensor], name: str, module: torch.nn.Module) -> dict[str, StoredTensor]:
+    """Those tensors of a checkpoint of everything that are of a module, whose name may be before theirs.
+
+    Optimizers and the like are left out: what begins with no name of a part of the module.
+    """
+    parts = {key.partition(".")[0] for key in module.state_dict()}
+    prefixed = {key.removeprefix(f"{name}."): tensor for key, tensor in stored.items() if key.startswith(f"{name}.")}
+    named = [{key: each[key] for key in each if key.partition(".")[0] in parts} for each in (stored, prefixed)]
+    return named[0] or named[1]
 
 
 def fingerprints(resources: Mapping[str, Any]) -> dict[str, str]:

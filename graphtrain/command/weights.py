@@ -20,7 +20,13 @@ from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
 
 def export_weights(
-    run: Path, path: Path, model: str | None, notify: Callable[[str], None], shard_gigabytes: float = 5.0
+    run: Path,
+    path: Path,
+    model: str | None,
+    notify: Callable[[str], None],
+    shard_gigabytes: float = 5.0,
+    *,
+    dcp: bool = False,
 ) -> str:
     """Write the weights of the models in a checkpoint to one file; returns a line about it.
 
@@ -31,24 +37,26 @@ def export_weights(
         model: the name of one. Default: all.
         notify: receives a line for every checkpoint that is skipped.
         shard_gigabytes: the size of one of several files.
+        dcp: True to write a folder for `torch.distributed.checkpoint` instead.
 
     Raises:
         UsageError: there is no such run or model, or the file exists.
     """
     if shard_gigabytes <= 0:
         raise UsageError(f"--shard-gigabytes: expected a number above 0, got {shard_gigabytes}", "leave it out for 5")
-    if path.suffix != SUFFIX:
+    if path.suffix != SUFFIX and not dcp:
         raise UsageError(f"`{path}`: the name of a file of weights must end in {SUFFIX}", "as in weights.safetensors")
     if path.exists():
-        raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name")
+        what = "folder" if dcp else "file"
+        raise UsageError(f"`{path}` exists; a {what} is never overwritten", "choose another name")
     folder = checkpoint_folder(run, notify=notify)
     if not folder.is_dir():
         raise UsageError(f"there is no run `{folder}`", "name a run directory, or a checkpoint in one")
     is_run = (folder / CHECKPOINTS_FOLDER).is_dir()
     newest = newest_in(folder, read_checkpoint, notify, finite_first=True) if is_run else None
     checkpoint = newest or read_checkpoint(folder)
-    if checkpoint.manifest.sharded:
-        return _export_sharded(checkpoint, path, model, shard_gigabytes)
+    if checkpoint.manifest.sharded or dcp:
+        return _export_in_parts(checkpoint, path, model, None if dcp else shard_gigabytes)
     weights = weights_of(checkpoint, model)
     try:
         replace_file(path, safetensors.torch.save(weights, {"format": "pt"}), flush=True)
@@ -58,7 +66,8 @@ def export_weights(
     return f"wrote {path}: {len(weights)} tensors, {count:,} numbers, of {checkpoint.path.name}"
 
 
-def _export_sharded(checkpoint: Checkpoint, path: Path, model: str | None, shard_gigabytes: float) -> str:
+def _export_in_parts(checkpoint: Checkpoint, path: Path, model: str | None, shard_gigabytes: float | None) -> str:
+    """One tensor after the other, of which none is held: to files of whole ones, or (None) in the parts of ranks."""
     from graphtrain.storage.pieces import Piece  # which few checkpoints have
     from graphtrain.storage.whole import states_in_place, write_weights
 
@@ -66,7 +75,12 @@ def _export_sharded(checkpoint: Checkpoint, path: Path, model: str | None, shard
     of_ranks = [_named_weights(checkpoint.path, sections, model, (torch.Tensor, Piece)) for sections in states]
     tensors = {name: [each.get(name) for each in of_ranks] for name in of_ranks[0]}
     try:
-        paths, count = write_weights(path, tensors, shard_gigabytes * 1e9, checkpoint.path)
+        if shard_gigabytes is None:
+            from graphtrain.storage.distributed_writer import write_distributed  # which takes seconds
+
+            paths, count = [path], write_distributed(path, tensors, checkpoint.path)
+        else:
+            paths, count = write_weights(path, tensors, shard_gigabytes * 1e9, checkpoint.path)
     except OSError as error:
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
     files = f"{paths[0]}" if len(paths) == 1 else f"{path}.index.json and {len(paths)} files"

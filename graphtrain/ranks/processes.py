@@ -103,7 +103,7 @@ class Processes(Ranks):
         size = len(record)
         passed = torch.frombuffer(bytearray(record), dtype=torch.uint8)
         gathered = torch.empty(size * self.world_size, dtype=torch.uint8)
-        _together(lambda: _all_gather(gathered, passed, group=self._records))
+        _together(lambda: all_gather(gathered, passed, self._records))
         data = gathered.numpy().tobytes()
         return [data[start : start + size] for start in range(0, size * self.world_size, size)]
 
@@ -123,7 +123,7 @@ class Processes(Ranks):
         is_small = tensor.numel() * tensor.element_size() < _GATHERED_BYTES
         if self.world_size == 2 and is_small and tensor.device.type == "cpu":
             parts = tensor.new_empty(2 * tensor.numel())
-            return tensor, _all_gather(parts, tensor.view(-1), group=group, async_op=True), parts
+            return tensor, all_gather(parts, tensor.view(-1), group, async_op=True), parts
         return tensor, dist.all_reduce(tensor, group=group, async_op=True), None
 
     def _join_groups(self) -> None:
@@ -210,6 +210,9 @@ class Processes(Ranks):
     def _connection(self) -> Any:
         """The store, for this thread: calls on one connection wait for each other, even for a long wait."""
         if not hasattr(self._connections, "store"):
+            self._store.check(
+                [FAILURE]
+            )  # fails at once if the rank with the store is gone; to connect again tries twice
             self._connections.store = self._keys(self._store.clone())
         return self._connections.store
 
@@ -243,10 +246,11 @@ class Processes(Ranks):
         return [rank for rank, process in self._processes.items() if not is_alive(process)]
 
 
-def _all_gather(gathered: torch.Tensor, passed: torch.Tensor, **options: Any) -> Any:
-    """Gather a tensor of every rank into one; the function had another name before torch 2.13."""
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    return gather(gathered, passed, **options)
+def all_gather(gathered: torch.Tensor, passed: torch.Tensor, group: Any, *, async_op: bool = False) -> Any:
+    """Gather a tensor of each rank of a group into one; returns the work if it is asynchronous."""
+    # The name that it had before torch 2.13 is deprecated since.
+    gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
+    return gather(gathered, passed, group=group, async_op=async_op)
 
 
 def _together(call: Callable[[], Any]) -> None:

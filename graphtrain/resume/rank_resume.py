@@ -66,7 +66,7 @@ def _chosen(
     read: Callable[[Path, Manifest | None], Checkpoint],
 ) -> Checkpoint | None:
     """The checkpoint that rank 0 chooses, among those that all ranks can read."""
-    agreement = saves.agreement
+    agreement, ranks = saves.agreement, saves.ranks
 
     def read_by_all(path: Path, manifest: Manifest | None) -> Checkpoint:
         agreement.gather({"try": str(path)})
@@ -75,10 +75,14 @@ def _chosen(
         except CheckpointError as error:
             agreement.gather(error.message)
             raise
-        problems = agreement.gather("")
-        for rank, problem in enumerate(problems):
-            if problem:
-                raise CheckpointError(f"rank {rank}: {problem}")
+        of_ranks = agreement.gather(_sums(checkpoint, ranks))
+        for rank, sums in enumerate(of_ranks):
+            if isinstance(sums, str):  # a problem
+                raise CheckpointError(f"rank {rank}: {sums}")
+        if of_ranks[0]:
+            from graphtrain.storage.resharded import compare_sums  # which few checkpoints need
+
+            compare_sums(checkpoint.path, checkpoint.manifest, of_ranks)
         return checkpoint
 
     problem, checkpoint = None, None
@@ -120,12 +124,22 @@ def _followed(
         path = Path(message["try"])
         if run_files is not None and (run_files.checkpoints / path.name).is_dir():
             path = run_files.checkpoints / path.name  # where this rank sees the run directory
-        checkpoint, problem = None, ""
+        checkpoint = None
         try:
             checkpoint = read(path, None)
         except CheckpointError as error:
-            problem = error.message
-        agreement.gather(problem)
+            agreement.gather(error.message)
+        else:
+            agreement.gather(_sums(checkpoint, saves.ranks))
+
+
+def _sums(checkpoint: Checkpoint, ranks: Ranks) -> dict[str, dict[str, str]]:
+    """What a rank contributes to the digests by which pieces are compared that it has not read by whole files."""
+    if not checkpoint.manifest.sharded or checkpoint.ranks == ranks.world_size:
+        return {}
+    from graphtrain.storage.resharded import sums_of_pieces  # which few checkpoints need
+
+    return sums_of_pieces(checkpoint.sections, ranks.rank)
 
 
 # ---- another number of ranks

@@ -248,9 +248,9 @@ class Session(RunOfRank):
         if checkpoint.manifest.sharded:
             from graphtrain.resume.sharded import assembled, expect_whole  # which few runs need
 
-            fitting = assembled(fitting, self.compiled.state.objects.modules.values())
             if resizing:
-                expect_whole(fitting, world)
+                expect_whole(checkpoint, world)
+            fitting = assembled(fitting, self.compiled.state.objects.modules.values())
         return restore(fitting, self, options, resizing)
 
     def _compile_again(self) -> None:

@@ -1,4 +1,4 @@
-"""The pieces of a checkpoint as tensors of the sharded models of this run, and what all ranks have read, compared."""
+"""The pieces of a checkpoint, and weights in files, as tensors of the sharded models of this run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 
 import torch
 
-from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.names import quoted
+from graphtrain.errors import UsageError
 from graphtrain.program.agreement import Agreement
 from graphtrain.ranks.sharded import is_sharded, whole_of_part
 from graphtrain.state.contents import replaced
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.encoding import TYPES
-from graphtrain.storage.pieces import Piece, digests_of_whole, part_of, sums_of
-from graphtrain.storage.state_files import split
+from graphtrain.storage.pieces import Piece, part_of
+from graphtrain.storage.resharded import compare_sums, sums_of_pieces
+from graphtrain.storage.weight_files import StoredTensor
 
 
 def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module]) -> Checkpoint:
@@ -50,37 +49,29 @@ def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module]) -> Che
     return replace(checkpoint, sections=sections)
 
 
-def as_sharded(saved: Mapping[str, Any], module: torch.nn.Module, rank: int) -> dict[str, Any]:
-    """Whole weights, by name, of which those that are sharded in a module are this rank's parts."""
-    parts = dict(saved)
-    for name, target in module.state_dict().items():
-        values = saved.get(name)
-        if is_sharded(target) and isinstance(values, torch.Tensor) and values.shape == target.shape:
+def read_as_sharded(stored: Mapping[str, StoredTensor], module: torch.nn.Module, rank: int) -> dict[str, torch.Tensor]:
+    """Weights from files, by name, of which this rank reads its parts of those that are sharded in a module.
+
+    Raises:
+        ValueError: a file does not hold what it says.
+    """
+    targets, saved = module.state_dict(), dict[str, torch.Tensor]()
+    for name, tensor in stored.items():
+        target = targets.get(name)
+        if target is not None and is_sharded(target):
             _, sharding = part_of(target)
-            part = values[tuple(slice(start, end) for start, end in sharding.box(rank))].to(target.dtype)
-            parts[name] = whole_of_part(part, target, sharding.shape, sharding.stride, sharding.divided)
-    return parts
+            part = tensor.read(sharding.box(rank)).to(target.dtype)
+            saved[name] = whole_of_part(part, target, sharding.shape, sharding.stride, sharding.divided)
+        else:
+            saved[name] = tensor.read()
+    return saved
 
 
 def expect_whole(checkpoint: Checkpoint, agreement: Agreement) -> None:
-    """Raise unless all ranks together have read the values that were saved, each its pieces.
+    """Raise unless all ranks together have read the values that another number of ranks has saved, each its pieces.
 
     Raises:
         CheckpointError: they have not; raised on all ranks.
     """
-    own: dict[str, dict[str, str]] = {}
-    for tensors in split(checkpoint.sections).files:
-        if tensors.pieces:
-            staged = {name: tensors.named[name] for name in tensors.pieces}
-            own[tensors.file] = sums_of(tensors.pieces, agreement.rank, lambda name, of=staged: _bytes_of(of[name]))  # type: ignore[misc]
-    found, saved = digests_of_whole(agreement.gather(own)), checkpoint.manifest.sharded
-    if wrong := [file for file in saved if found.get(file) != saved[file]]:
-        raise CheckpointError(
-            f"{checkpoint.path}: what the ranks have read of {quoted(wrong)} together is not what was saved",
-            "resume from an earlier checkpoint, or with the number of processes that saved it",
-        )
-
-
-def _bytes_of(tensor: torch.Tensor) -> tuple[str, memoryview]:
-    host = tensor.detach().cpu().contiguous().reshape(-1)
-    return TYPES[tensor.dtype], memoryview(host.view(torch.uint8).numpy().data)
+    sums = sums_of_pieces(checkpoint.sections, agreement.rank)
+    compare_sums(checkpoint.path, checkpoint.manifest, agreement.gather(sums))

@@ -61,6 +61,7 @@ class Decoder:
         self._left = {file: dict(tensors) for file, tensors in files.items()}
         self._met: dict[str, list[Any]] = {}
         self._part = ""
+        self._named = ("", "")  # file and name of the tensor that was referred to last
 
     def unpack(self, data: bytes, part: str = "") -> Any:
         """Decode a value.
@@ -153,7 +154,8 @@ class Decoder:
         if code == Code.PIECE:
             from graphtrain.storage.pieces import Piece  # which few checkpoints have
 
-            return self._noted(Piece.of(self._quietly(_typed(inner, list), depth)))
+            parts = self._quietly(_typed(inner, list), depth)
+            return self._noted(Piece.of(parts, self._named))
         raise ValueError(f"unknown code {code}")
 
     def unpack_part(self, packed: Packed) -> Any:
@@ -215,6 +217,7 @@ class Decoder:
                 if is_known
                 else f"the file `{file}` has no tensor `{key}`"
             )
+        self._named = file, key
         return _on_device(stored, device)
 
 

@@ -97,17 +97,19 @@ class Piece:
     """A part of a tensor, as a checkpoint holds it.
 
     Attributes:
-        values: the part of one rank.
+        values: the part of one rank. Without values, on the device meta, while it is only known which there are.
         sharding: of the whole.
         requires_grad: as the tensor had it.
+        named: the file that it belongs to, and its name there.
     """
 
     values: torch.Tensor
     sharding: Sharding
     requires_grad: bool = False
+    named: tuple[str, str] = ("", "")
 
     @classmethod
-    def of(cls, parts: Sequence[Any]) -> Piece:
+    def of(cls, parts: Sequence[Any], named: tuple[str, str]) -> Piece:
         """The piece that was encoded.
 
         Raises:
@@ -120,7 +122,7 @@ class Piece:
             raise ValueError("a piece of a tensor that none can be of")
         if len(stride) != len(shape) or any(each is not None and each >= len(shape) for each in divided):
             raise ValueError("a piece of a tensor that none can be of")
-        return cls(values, Sharding(tuple(shape), tuple(stride), tuple(divided), tuple(mesh)), requires_grad)
+        return cls(values, Sharding(tuple(shape), tuple(stride), tuple(divided), tuple(mesh)), requires_grad, named)
 
     def check(self, rank: int) -> None:
         """Raise unless it has the shape of the part of a rank.

@@ -7,8 +7,9 @@
 | `model.frozen.safetensors` | those that are not trained, if `checkpoint.slim` |
 | `progress.msgpack` | everything but tensors that is the same on all ranks |
 | `rank.00001.safetensors`, `rank.00001.msgpack` | what is rank 1's own: its tensors as `file/name`, and the rest |
+| `rank.00001.sharded.safetensors` | its pieces of tensors that are sharded over ranks, in the same way |
 
-With one process, everything is the same on all ranks. The manifest has the file of every tensor that several ranks
+With one process, all else is the same on all ranks. The manifest has the file of every tensor that several ranks
 share, or that is not in the file of its resource.
 """
 
@@ -20,6 +21,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, final
 
 import msgpack
@@ -34,7 +36,7 @@ from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, Staged
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, holds, read_tensors
 
 _PIECE = 1 << 20  # bytes in a write; pieces of 4 MB took 1.1 to 5 times as long
-_OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors)")
+_OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
 DRIFT = "reachable"  # the section of what has changed since `setup`
 # Sections that a resume reads from other ranks too: they are summed, or given to the rank of the same number.
 OF_RANKS = ("gradients", "metrics", "progress", "slots")
@@ -110,15 +112,14 @@ def write_files(folder: Path, rank: int, state: StagedState, sharing: Sharing, s
             if writer == rank:
                 shares.setdefault(_file_with(file, name, rank, slim), {})[name] = tensors[name]
         contents |= {physical: file_of(share) for physical, share in shares.items()}
-    own_tensors = {
-        f"{file}/{name}": tensor
-        for file in state.tensor_files
-        if file not in sharing.whole
-        for name, tensor in state.tensors(file).items()
-        if name not in sharing.tensors.get(file, {})
-    }
-    if own_tensors:
-        contents[_own_tensors(rank)] = file_of(own_tensors)
+    own_tensors: dict[str, dict[str, StagedTensor]] = {}
+    for file in state.tensor_files.keys() - sharing.whole:
+        shardings = state.pieces.get(file, {})
+        for name, tensor in state.tensors(file).items():
+            if name not in sharing.tensors.get(file, {}):
+                physical = own_pieces(rank) if name in shardings else _own_tensors(rank)
+                own_tensors.setdefault(physical, {})[f"{file}/{name}"] = tensor
+    contents |= {physical: file_of(tensors) for physical, tensors in own_tensors.items()}
     if sharing.parts is not None and (parts := _parts(state, sharing.parts, are_shared=False)):
         contents[_own_parts(rank)] = [msgpack.packb(parts)]
     earlier = EarlierFiles(folder.parent / slim.previous) if slim is not None and slim.previous else None
@@ -206,6 +207,11 @@ def _own_tensors(rank: int) -> str:
     return f"rank.{rank:05d}{TENSOR_SUFFIX}"
 
 
+def own_pieces(rank: int) -> str:
+    """The name of the file of a rank's pieces of sharded tensors."""
+    return f"rank.{rank:05d}.sharded{TENSOR_SUFFIX}"
+
+
 def _own_parts(rank: int) -> str:
     return f"rank.{rank:05d}.msgpack"
 
@@ -243,16 +249,31 @@ def read_state(path: Path, manifest: Manifest, ranks: Sequence[int]) -> dict[int
     Raises:
         CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
     """
+    files = read_files_of(path, manifest, ranks)
+    return {
+        rank: joined_state(path, manifest.tensors, files, rank, sections=None if rank == ranks[0] else OF_RANKS)
+        for rank in ranks
+    }
+
+
+def read_files_of(
+    path: Path, manifest: Manifest, ranks: Sequence[int], known: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The contents of the files that ranks share, and of those of some ranks, by name.
+
+    Arguments:
+        known: the contents of files that need not be read.
+
+    Raises:
+        CheckpointError: a file is missing, torn or altered.
+    """
     listed, places = manifest.files, manifest.tensors
-    own_files = {file_name(rank) for rank in ranks for file_name in (_own_tensors, _own_parts)}
+    own_files = {file_name(rank) for rank in ranks for file_name in (_own_tensors, own_pieces, _own_parts)}
     others = {name for name in listed if _OF_A_RANK.fullmatch(name) and name not in own_files}
     wanted = {PROGRESS_FILE, *(place for tensors in places.values() for place in tensors.values())}
     if missing := sorted(wanted - listed.keys()):
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
-    files = read_files(path, {name: listed[name] for name in listed.keys() - others}, _read)
-    return {
-        rank: joined_state(path, places, files, rank, sections=None if rank == ranks[0] else OF_RANKS) for rank in ranks
-    }
+    return {**known, **read_files(path, {name: listed[name] for name in listed.keys() - others - known.keys()}, _read)}
 
 
 def _read(name: str, file: HashedReader) -> Any:
@@ -277,7 +298,7 @@ def joined_state(
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     for physical, file in files.items():
         name = physical.removesuffix(TENSOR_SUFFIX)
-        is_whole = physical.endswith(TENSOR_SUFFIX) and physical not in {*elsewhere, _own_tensors(rank)}
+        is_whole = physical.endswith(TENSOR_SUFFIX) and not (physical in elsewhere or _OF_A_RANK.fullmatch(physical))
         if is_whole and (sections is None or name in sections):
             tensors[name] = dict(file)
     for name, listed in places.items():
@@ -286,9 +307,10 @@ def joined_state(
                 if each not in files[physical]:
                     raise CheckpointError(f"{path}: `{physical}` has no tensor `{each}` of `{name}`")
                 tensors.setdefault(name, {})[each] = files[physical][each]
-    for key, tensor in files.get(_own_tensors(rank), {}).items():
-        name, _, inner = key.partition("/")
-        tensors.setdefault(name, {})[inner] = tensor
+    for physical in (_own_tensors(rank), own_pieces(rank)):
+        for key, tensor in files.get(physical, {}).items():
+            name, _, inner = key.partition("/")
+            tensors.setdefault(name, {})[inner] = tensor
     own_file = files.get(_own_parts(rank))
     try:
         shared = msgpack.unpackb(files[PROGRESS_FILE])

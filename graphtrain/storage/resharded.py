@@ -1,23 +1,29 @@
 """Reading a checkpoint of sharded models on another mesh: the saved ranks one after the other, by the boxes in common.
 
-A rank holds what it needs itself, and the state of one saved rank at a time.
+A rank reads what it needs of the pieces of others, and no more. The checksum of a file covers all of it, so what was
+read is compared by the digests of whole values, which all ranks compute together (`sums_of_pieces`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+import safetensors
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.names import quoted
+from graphtrain.storage.encoding import TYPES
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.pieces import Piece, copy_common, overlap
-from graphtrain.storage.rank_files import OF_RANKS, read_state
+from graphtrain.storage.pieces import Piece, copy_common, digests_of_whole, overlap, sum_of
+from graphtrain.storage.rank_files import OF_RANKS, joined_state, own_pieces, read_files_of, read_state
+from graphtrain.storage.regular import NotAsAgreedError, opened_regular
 
 State = dict[str, dict[str, Any]]
+Values = Callable[[str], torch.Tensor]
 Place = tuple[Any, ...]
 
 
@@ -47,21 +53,32 @@ def read_resharded(
         CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
     """
     first, *others = ranks
-    states = read_state(path, manifest, [first])
-    meshes = {piece.sharding.mesh for _, piece in pieces_of(states[first])}
     if world_size == manifest.ranks:
+        states = read_state(path, manifest, ranks)
+        meshes = {piece.sharding.mesh for _, piece in pieces_of(states[first])}
         if mesh and not meshes <= {mesh}:
             raise CheckpointError(
                 f"{path}: its models are sharded over a mesh of {meshes.pop()}, and those of now over one of {mesh}",
                 "set run.mesh_shape as it was; with another number of processes, any mesh can be read",
             )
         return states
-    cut = _Cut(path, states[first], rank, mesh or (world_size,))
-    for saved in range(manifest.ranks):
-        if saved != first and not cut.needs(saved) and saved not in others:
+    files: dict[str, Any] = {}
+
+    def read(saved: int) -> tuple[State, Values]:
+        values, without = _values_in_place(path, manifest, saved)
+        nonlocal files
+        files = read_files_of(path, manifest, [saved], {**files, own_pieces(saved): without})
+        return joined_state(path, manifest.tensors, files, saved, sections=None), values
+
+    states, cut = {}, None
+    for saved in [first, *(each for each in range(manifest.ranks) if each != first)]:
+        if cut is not None and saved not in others and not cut.needs(saved):
             continue
-        state = states[first] if saved == first else read_state(path, manifest, [saved])[saved]
-        cut.take(state, saved)
+        state, values = read(saved)
+        if cut is None:
+            cut = _Cut(path, state, rank, mesh or (world_size,))
+            states[first] = state
+        cut.take(state, saved, values)
         if saved in others:
             kept = {section: state[section] for section in OF_RANKS if section in state}
             kept["gradients"] = {
@@ -69,8 +86,60 @@ def read_resharded(
                 for name, gradients in kept.get("gradients", {}).items()
             }
             states[saved] = kept
+    assert cut is not None, "a checkpoint has a first rank"
     cut.put(states[first])
     return states
+
+
+def _values_in_place(path: Path, manifest: Manifest, saved: int) -> tuple[Values, dict[str, torch.Tensor]]:
+    """The values of the pieces of a saved rank, read where they are used; and tensors without values in their place.
+
+    Raises:
+        CheckpointError: their file is missing or torn.
+    """
+    name = own_pieces(saved)
+    if name not in manifest.files:
+        return _no_values, {}
+    try:
+        with opened_regular(path / name, manifest.files[name][0], exactly=True):
+            file: Any = safetensors.safe_open(path / name, "pt")
+        without = {key: torch.empty_like(file.get_tensor(key), device="meta") for key in file.keys()}  # noqa: SIM118
+    except OSError as error:
+        raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from error
+    except (NotAsAgreedError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path}: {name} {error}") from None
+    return file.get_tensor, without
+
+
+def _no_values(key: str) -> torch.Tensor:
+    raise KeyError(key)
+
+
+def sums_of_pieces(sections: Mapping[str, Any], rank: int) -> dict[str, dict[str, str]]:
+    """What a rank contributes to the digests of sharded tensors, by what it has read: file -> name -> sum."""
+    sums: dict[str, dict[str, str]] = {}
+    for _, piece in pieces_of(sections):
+        file, name = piece.named
+        data = memoryview(piece.values.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        sums.setdefault(file, {})[name] = f"{sum_of(piece.sharding, rank, data, TYPES[piece.values.dtype]):x}"
+    return sums
+
+
+def compare_sums(path: Path, manifest: Manifest, of_ranks: Sequence[Mapping[str, Mapping[str, str]]]) -> None:
+    """Raise unless all ranks together have read the values that were saved, each its pieces.
+
+    Arguments:
+        of_ranks: of each, what `sums_of_pieces` returns.
+
+    Raises:
+        CheckpointError: they have not.
+    """
+    found = digests_of_whole(of_ranks)
+    if wrong := [file for file, digest in manifest.sharded.items() if found.get(file) != digest]:
+        raise CheckpointError(
+            f"{path}: what the ranks have read of {quoted(wrong)} together is not what was saved",
+            "resume from an earlier checkpoint, or with the number of processes that saved it",
+        )
 
 
 @final
@@ -99,8 +168,12 @@ class _Cut:
             for place, sharding in self._saved.items()
         )
 
-    def take(self, state: State, saved: int) -> None:
-        """Copy what is needed of a saved rank."""
+    def take(self, state: State, saved: int, values: Values = _no_values) -> None:
+        """Copy what is needed of a saved rank.
+
+        Arguments:
+            values: returns those of a piece that is without, by its name in the file.
+        """
         for place, piece in pieces_of(state):
             sharding = self._saved.get(place)
             if sharding is None:  # a value of a single rank, which no other takes
@@ -111,9 +184,10 @@ class _Cut:
                     raise ValueError("a piece of another tensor than on other ranks")
             except ValueError as error:
                 raise self._error(place, str(error)) from None
-            if sharding.is_first(saved):
-                box = sharding.box(saved)
-                self._filled[place] += copy_common(self._parts[place], self._boxes[place], piece.values, box)
+            box = sharding.box(saved)
+            if sharding.is_first(saved) and overlap(self._boxes[place], box) is not None:
+                source = values("/".join(piece.named)) if piece.values.is_meta else piece.values
+                self._filled[place] += copy_common(self._parts[place], self._boxes[place], source, box)
 
     def put(self, state: State) -> None:
         """Let the pieces of a state be those that were filled.

@@ -69,8 +69,9 @@ class Sharing:
         Arguments:
             divided: the files whose tensors are divided into several.
         """
-        tensors = {file: dict.fromkeys(state.tensors(file), 0) for file in divided if file in state.tensor_files}
-        return cls(None, tensors, [file for file in state.tensor_files if file not in divided])
+        in_parts = {*divided, *state.pieces} & state.tensor_files.keys()
+        tensors = {file: dict.fromkeys(state.tensors(file).keys() - state.pieces.get(file, {}), 0) for file in in_parts}
+        return cls(None, tensors, [file for file in state.tensor_files if file not in in_parts])
 
     @classmethod
     def of(
@@ -93,7 +94,8 @@ class Sharing:
         for file in sorted(summaries[0].files):
             tensors = state.tensors(file)
             names = _common([each.get(file, {}) for each in leaves]) if file in different else tensors.keys()
-            sizes |= {(file, name): len(tensors[name].data) for name in names}
+            # Pieces are each rank's own, even if they are equal, so that another number of ranks finds them.
+            sizes |= {(file, name): len(tensors[name].data) for name in names - state.pieces.get(file, {}).keys()}
         tensors_of: dict[str, dict[str, int]] = {}
         for (file, name), rank in _distributed(sizes, len(summaries)).items():
             tensors_of.setdefault(file, {})[name] = rank

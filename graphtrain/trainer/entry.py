@@ -314,8 +314,10 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) ->
     path = existing_checkpoint(path, folder)
     checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size, mesh=world.mesh)
     if checkpoint.manifest.sharded:
-        from graphtrain.resume.sharded import assembled  # which few runs need
+        from graphtrain.resume.sharded import assembled, expect_whole  # which few runs need
 
+        if checkpoint.ranks != world.world_size:
+            expect_whole(checkpoint, world)
         checkpoint = assembled(checkpoint, objects.modules.values())
     saved = {name: checkpoint.sections["resources"].get(name) for name in checkpoint.sections["modules"]}
     states = {}

@@ -53,7 +53,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.mark.second(5)
+@pytest.mark.second(3)
 @pytest.mark.full
 @EVERY
 def test_it_trains_as_lightning_does(name: str) -> None:
@@ -93,6 +93,7 @@ def test_it_is_resumed_from_everywhere(name: str, tmp_path: Path) -> None:
     cut(CASES[name], 6, tmp_path)
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("name", FIRST)
 def test_it_is_resumed_from_somewhere(name: str, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", SETTINGS)
 def test_callbacks_read_what_they_read_in_trainer(name: str, tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def test_it_trains_what_trainer_trains(name: str, tmp_path: Path) -> None:
     assert [loss for _, loss in evaluated] == pytest.approx(logged(expected, "eval_loss"), rel=1e-6)
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("make", [causal, gpt2], ids=["causal", "with dropout"])
 def test_windows_weigh_tokens_as_trainer_does(make: Any, tmp_path: Path) -> None:
@@ -138,6 +139,7 @@ def sequence_to_sequence() -> Any:
     )
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "options",
@@ -205,6 +207,7 @@ def tokenizer() -> Any:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=model, **special)
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["padding", "masking nothing", "the default of a tokenizer", "of datasets"])
 def test_collators_give_the_batches_of_trainer(name: str, tmp_path: Path) -> None:

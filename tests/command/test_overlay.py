@@ -147,7 +147,7 @@ def test_copy_takes_overlays(folder: Path, command: Command) -> None:
 def test_graphs_lists_the_overlays(folder: Path, command: Command) -> None:
     out = command("graphs").out
     assert re.search("overlay +what it does", out)
-    assert re.search(r"early_stop +End the run when a metric does not improve any more\.", out)
+    assert re.search(r"early_stop +End the run when a metric stops improving\.", out)
 
 
 def test_help_lists_the_parameters_of_overlays(script: Path, command: Command) -> None:

@@ -278,6 +278,7 @@ decide = ["end if done", "begin"]
 """
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_body_that_trains_is_replayed_by_its_own_clock(is_lost: bool, folder: Path, command: Command) -> None:
@@ -298,6 +299,7 @@ def test_a_body_that_trains_is_replayed_by_its_own_clock(is_lost: bool, folder: 
 # --- What is found ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "script", [COUNTING, GLOBAL_ITERATOR], ids=["an iterator in the data set", "an iterator in a global variable"]
@@ -321,7 +323,7 @@ def test_state_that_is_lost_is_named(script: str, folder: Path, command: Command
     assert contents(folder / "r") == before
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("script", "node"),

@@ -63,6 +63,7 @@ def test_loaders(kind: Any, options: Callable[[], dict[str, Any]], tmp_path: Pat
     assert_exact(lambda: kind(Noisy(), **options()), tmp_path)
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["random collation", "drop_last"])
 def test_a_data_loader_with_workers(name: str, tmp_path: Path, assert_exact: AssertExact) -> None:
@@ -76,7 +77,7 @@ def test_a_data_loader_with_its_own_generator(tmp_path: Path, assert_exact: Asse
     assert_exact(made, tmp_path)
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes:UserWarning")
 @pytest.mark.parametrize(("workers", "resumed"), [(0, 2), (2, 4), (4, 0)])

@@ -120,7 +120,7 @@ REPORTED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize(("made", "path"), REPORTED.values(), ids=REPORTED)
 def test_batches_that_depend_on_it_are_reported_once(made: Callable[[], Any], path: str, tmp_path: Path) -> None:

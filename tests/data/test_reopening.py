@@ -266,7 +266,7 @@ IN_PIECES = {
 }
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("made", IN_PIECES.values(), ids=IN_PIECES)
 def test_a_run_in_pieces_is_the_run_in_one(made: Made) -> None:

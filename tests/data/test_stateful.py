@@ -338,6 +338,7 @@ def test_a_stateful_data_loader_for_validation(tmp_path: Path, assert_exact: Ass
     assert_exact(lambda: {"train_data": [torch.ones(2)] * 6, "val_data": stateful(Noisy(), 4, shuffle=True)}, tmp_path)
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "prefetch_factor": 1}], ids=["", "prefetch"])
 def test_with_workers_it_is_replayed(options: dict[str, Any], tmp_path: Path, assert_exact: AssertExact) -> None:

@@ -184,7 +184,7 @@ def test_the_number_of_steps_is_a_ceiling(batches: int, accumulate: int, epochs:
     assert record.more["steps"] == epochs * -(-batches // accumulate)
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["scheduled", "sane", "stopping"])
 def test_a_graph_of_the_page_resumes_exactly(name: str, tmp_path: Path) -> None:

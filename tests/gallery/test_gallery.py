@@ -82,7 +82,7 @@ def test_its_example_subclasses_nothing_of_graphtrain(procedure: Procedure) -> N
 # ---- what it does
 
 
-@pytest.mark.second(7)
+@pytest.mark.second(4)
 @pytest.mark.full
 def test_it_equals_the_loop_by_hand(procedure: Procedure, tmp_path: Path) -> None:
     trained = finished(procedure.trainer(tmp_path))
@@ -119,7 +119,7 @@ def some(procedure: Procedure, transitions: int, count: int) -> list[int]:
     return sorted(random.Random(procedure.name).sample(range(1, transitions), count))
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 def test_some_cuts_are_exact(procedure: Procedure, tmp_path: Path) -> None:
     whole = procedure.trainer(tmp_path / "whole")
@@ -149,7 +149,7 @@ def on_two_ranks(procedure: Procedure, run_dir: Path | None, advance: int = 0) -
     return run_ranks(2, program)
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 def test_two_ranks_have_one_state_and_resume_exactly(procedure: Procedure, tmp_path: Path) -> None:
     if procedure.one_rank_only:

@@ -74,7 +74,7 @@ def test_an_edit_is_another_graph(graph: Graph) -> None:
     assert Graph.from_json(edited.to_json()) == edited != Graph.from_json(graph.to_json())
 
 
-@pytest.mark.second(5)
+@pytest.mark.second(3)
 @pytest.mark.full
 def test_its_pictures_show_every_node(graph: Graph, tmp_path: Path) -> None:
     from graphtrain.viz import render, svg
@@ -250,6 +250,7 @@ def test_every_evaluation_of_a_run_sees_the_same_random_numbers() -> None:
     assert len(set(noise)) == 1
 
 
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("made", DATA.values(), ids=DATA)
 def test_training_goes_the_same_way_with_validation_and_without(made: Callable[[], Any]) -> None:

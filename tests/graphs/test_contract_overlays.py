@@ -245,7 +245,7 @@ def test_its_first_line_says_what_it_does(name: str) -> None:
     assert line.startswith("# ") and line.endswith(".")
 
 
-@pytest.mark.second(4)
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", TRAINED)
 def test_each_is_clean_and_trains_what_the_loop_by_hand_trains(name: str, tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def test_without_a_step_the_model_is_called(tmp_path: Path) -> None:
     assert (tmp_path / "p.jsonl").read_text() == "".join(f'"<{number}>"\n' for number in range(SAMPLES))
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("suffix", ["safetensors", "jsonl"])
 def test_a_cut_anywhere_writes_each_sample_once(tmp_path: Path, suffix: str) -> None:
@@ -131,6 +132,7 @@ def test_a_run_that_is_cut_after_the_file_is_complete_makes_it_again(tmp_path: P
         assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ranks_write_one_file_in_order(tmp_path: Path, world_size: int) -> None:

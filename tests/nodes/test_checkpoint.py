@@ -193,6 +193,7 @@ def cut_graph(graph: Any, every: str, ending: str) -> Graph:
     return made.set("accumulate", every=2).set("finish", after=ending)
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize(("graph", "every"), [(fit, "never"), (saved_first, "3 batches")])
 def test_after_a_cut_the_run_and_what_stays_are_the_same(graph: Any, every: str, tmp_path: Path) -> None:

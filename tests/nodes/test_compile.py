@@ -146,7 +146,7 @@ def losses_and_gradients(trainer: Trainer) -> list[Any]:
 STEPS = [loss_alone, with_metrics, asking, Owner, Asker]
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("step", "precision"), [*((one, "32-true") for one in STEPS), (with_metrics, "bf16-mixed"), (Asker, "bf16-mixed")]
@@ -163,6 +163,7 @@ def test_what_is_compiled_computes_the_same(step: Any, precision: str, compiler:
     assert_same(trainer.resources["model"].state_dict(), plain.resources["model"].state_dict())
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("step", [loss_alone, with_metrics, Owner])
 def test_a_shape_is_compiled_once(step: Any, compiler: Compiler) -> None:
@@ -187,6 +188,7 @@ def padded_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return nn.functional.cross_entropy(model(inputs[:size]), labels[:size])
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("step", [labelled_loss, padded_loss])
 def test_so_is_one_that_only_the_function_sees(step: Any, compiler: Compiler) -> None:
@@ -200,6 +202,7 @@ def test_so_is_one_that_only_the_function_sees(step: Any, compiler: Compiler) ->
     assert len(compiler.sizes) == len(sizes)
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("step", [asking, Asker])
 def test_a_number_that_changes_is_a_variable_soon(step: Any, compiler: Compiler) -> None:
@@ -273,6 +276,7 @@ def test_a_cut_run_equals_one_never_cut(step: Any, compiler: Compiler, tmp_path:
     assert cut.digest() == whole.digest()
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("before", [True, False])
 def test_it_may_be_changed_at_a_resume(before: bool, compiler: Compiler, tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ class Mirror(Ranks):
         return []
 
 
-@pytest.mark.second(8)
+@pytest.mark.second(4)
 @pytest.mark.full
 def test_it_runs_and_has_the_effects_it_declares_and_no_others(kind: Kind, example: Example) -> None:
     with using_ranks(Mirror() if RANKS in kind.optional else Alone()):

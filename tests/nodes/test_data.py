@@ -78,7 +78,7 @@ def seed_all(seed: int) -> None:
 # Loader: what a batch is depends on its number and nothing else
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize(
     "options",
@@ -321,7 +321,7 @@ KINDS: dict[str, tuple[Callable[[int], Any], bool]] = {  # data of so many batch
 }
 
 
-@pytest.mark.second(7)
+@pytest.mark.second(4)
 @pytest.mark.first(2)
 @pytest.mark.parametrize(("made", "sized"), KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("saving", [False, True])

@@ -78,6 +78,7 @@ def together() -> dict[str, Any]:
 # ---- overfit
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("make_data", [loader, together, lambda: DataLoader(NUMBERS, 2), lambda: [*NUMBERS.split(2)]])
 def test_every_epoch_has_the_same_batches(make_data: Any, tmp_path: Path) -> None:
@@ -230,6 +231,7 @@ def federated(kind: str, seen: list[Any], run_dir: Path | None = None) -> Traine
     )
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_a_federated_average_by_nested_graphs_equals_its_loop_by_hand(kind: str, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_several_optimizers_are_fused() -> None:
     assert seen == [True, True]
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_every_cut_equals_the_run_never_cut(make: Make, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_every_cut_equals_the_run_never_cut(make: Make, tmp_path: Path) -> None:
         assert not [line for line in said if "fused" in line]
 
 
-@pytest.mark.second(4)
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 @pytest.mark.parametrize(("before", "after"), [(False, True), (True, False)])

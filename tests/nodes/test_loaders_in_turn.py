@@ -216,6 +216,7 @@ def keeping() -> dict[str, Any]:
     return {"first": Counting(), "second": Counting(), "third": [CLEAN, NOISY]}
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("graph", [FIT, FIT.set("validate", every="0.3 epochs")], ids=["once", "often"])
 def test_loaders_that_keep_their_own_position_go_on_from_there(tmp_path: Path, graph: Graph) -> None:

@@ -82,7 +82,7 @@ DATA: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.second(7)
+@pytest.mark.second(4)
 @pytest.mark.first(2)
 @pytest.mark.parametrize("made", DATA.values(), ids=DATA)
 def test_cuts_are_exact(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
@@ -174,7 +174,7 @@ def test_the_batch_ahead_is_in_the_checkpoint(name: str, tmp_path: Path) -> None
     assert ahead.tolist() == seen[2][0]
 
 
-@pytest.mark.second(5)
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["Loader", "list", "with a state"])
 @pytest.mark.parametrize(("before", "after"), [(plain, prefetching), (prefetching, plain)])

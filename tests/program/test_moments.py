@@ -74,7 +74,7 @@ def batches_at_runs(graph: Graph, **resources: Any) -> list[int]:
     return at
 
 
-@pytest.mark.second(8)
+@pytest.mark.second(4)
 @pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("every", "start", "expected"),

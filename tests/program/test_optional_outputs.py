@@ -80,6 +80,7 @@ def codes(graph: Graph) -> list[str]:
     return [problem.code for problem in graph.check() if "is_first" not in problem.message]
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("output", ["metrics", "metrics?"])
 def test_what_an_earlier_run_of_the_body_left_is_not_handed_out_again(output: str) -> None:

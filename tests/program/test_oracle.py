@@ -166,7 +166,7 @@ def trace(setting: Setting, kind: str) -> list[int]:
     return found
 
 
-@pytest.mark.second(7)
+@pytest.mark.second(4)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("every", "batches"),

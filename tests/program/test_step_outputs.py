@@ -77,6 +77,7 @@ def truncated_by_hand(*, kept: bool) -> dict[str, Any]:
     return dict(model.state_dict())
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("kept", [False, True])
 def test_backpropagation_that_is_truncated_equals_the_loop_by_hand_through_cuts(kept: bool) -> None:

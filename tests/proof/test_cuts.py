@@ -223,6 +223,7 @@ def without(*names: str) -> Any:
     return capture
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("lost", ["gradients", "metrics"])
 def test_state_that_was_not_saved_is_found(lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

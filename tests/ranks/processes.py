@@ -14,13 +14,31 @@ from tests.command.running import Result, environment
 from tests.forkserver import CONTEXT
 
 _SECONDS = 120
+KILLED = "killed"  # a rank that has neither returned nor raised
 
 
-def run_processes(world_size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+def run_processes(
+    world_size: int, function: Callable[..., Any], *arguments: Any, seconds: float = _SECONDS
+) -> list[Any]:
     """What a function returns in each of these ranks; it is named by its module, and called with the arguments.
 
     Raises:
-        AssertionError: one of them has raised, or has not ended.
+        AssertionError: one of them has raised, or has not ended within these seconds.
+    """
+    results = []
+    for rank, (is_returned, result) in enumerate(outcomes_of(world_size, function, *arguments, seconds=seconds)):
+        assert is_returned, f"rank {rank}: {result}"
+        results.append(result)
+    return results
+
+
+def outcomes_of(
+    world_size: int, function: Callable[..., Any], *arguments: Any, seconds: float = _SECONDS
+) -> list[tuple[bool, Any]]:
+    """Whether the function has returned in each of these ranks, with what; else what it has raised, as text.
+
+    Raises:
+        AssertionError: one of them has not ended within these seconds.
     """
     port = _free_port()
     receivers, processes = [], []
@@ -31,15 +49,16 @@ def run_processes(world_size: int, function: Callable[..., Any], *arguments: Any
         sender.close()
         receivers.append(receiver)
         processes.append(process)
-    results = []
+    outcomes = []
     for rank, receiver in enumerate(receivers):
-        assert receiver.poll(_SECONDS), f"rank {rank} does not end"
-        is_returned, result = receiver.recv()
-        assert is_returned, f"rank {rank}: {result}"
-        results.append(result)
+        assert receiver.poll(seconds), f"rank {rank} does not end"
+        try:
+            outcomes.append(receiver.recv())
+        except EOFError:
+            outcomes.append((False, KILLED))
     for process in processes:
-        process.join(_SECONDS)
-    return results
+        process.join(seconds)
+    return outcomes
 
 
 def run_command(world_size: int, *words: str, cwd: Path) -> list[Result]:

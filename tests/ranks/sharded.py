@@ -238,12 +238,18 @@ def state_of(trainer: Trainer) -> dict[str, torch.Tensor]:
     return weights(model) | gradients | states
 
 
-def cut_everywhere(case: Case, folder: Path, positions: range, edit: Edit = same) -> list[tuple[int, str]]:
-    """The transitions after which a stop and a resume lead elsewhere than the run that was not cut, and where."""
-    run = trainer_of(case, edit)
-    run.run()
+def cut_everywhere(case: Case, folder: Path, positions: range | None, edit: Edit = same) -> list[tuple[int, str]]:
+    """The transitions after which a stop and a resume lead elsewhere than the run that was not cut, and where.
+
+    Arguments:
+        positions: the transitions. None: all of them.
+    """
+    run, count = trainer_of(case, edit), 0
+    while run.position != "end":
+        run.advance()
+        count += 1
     expected, wrong = (run.digest(), digest(state_of(run))), []
-    for number in positions:
+    for number in positions or range(1, count):
         first = trainer_of(case, edit, run_dir=folder / f"{number}")
         place = first.advance(number)
         before = first.digest()

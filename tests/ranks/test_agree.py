@@ -56,7 +56,7 @@ def agreeing(how: str, **reads: str) -> Graph:
     return graph.insert("keep", Keep, after="agree")
 
 
-@pytest.mark.second(4)
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("how", ROUNDS)
 def test_all_ranks_have_the_same_number_of_those_with_a_batch(how: str) -> None:

@@ -61,7 +61,7 @@ def test_a_rank_that_fails_is_named_by_the_others_with_its_node() -> None:
         assert "ValueError: a bad batch" in str(outcome)
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(6))
 def test_a_rank_that_is_killed_is_missed_and_nobody_waits(seed: int) -> None:

@@ -98,7 +98,7 @@ def stretch(
     ]
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("name", DATA)
 def test_cut_anywhere_and_continued_by_others(name: str) -> None:

@@ -82,7 +82,7 @@ def assert_as_alone(window: int, edit: Edit = lambda graph: graph, **resources: 
     return alone
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("samples", [22, 9, 1])
 def test_short_windows_and_epochs(samples: int) -> None:

@@ -84,7 +84,7 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-@pytest.mark.second(5)
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_mutation_fails_some_schedule(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:

@@ -46,7 +46,7 @@ def counted(setting: tuple[int, int, str, str], nodes: tuple[str, ...]) -> tuple
     return runs, {node: planned.steps(data, node, val_data=range(3)) for node in runs}
 
 
-@pytest.mark.second(3)
+@pytest.mark.second(2)
 @pytest.mark.first(1)
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -124,6 +124,10 @@ def test_records_come_in_the_order_of_ranks(group: Any, monkeypatch: pytest.Monk
     assert ranks.gather(b"abc") == [b"abc", b"bcd", b"cde"]
     assert ranks.gather(b"\x00") == [b"\x00", b"\x01", b"\x02"]
     assert fake.calls == [*JOINED, "gather 3 by gloo 2", "gather 1 by gloo 2"]
+    former = SimpleNamespace(all_gather_into_tensor=fake.all_gather_single)
+    monkeypatch.setattr(module, "dist", former)
+    assert ranks.gather(b"abc") == [b"abc", b"bcd", b"cde"], "as torch called it before 2.13"
+    monkeypatch.setattr(module, "dist", fake)
     assert (fake.options["rank"], fake.options["world_size"], fake.options["backend"]) == (0, 3, "gloo")
     looked_at: list[int] = []
     monkeypatch.setattr(module, "is_alive", lambda process: looked_at.append(process) or False)  # type: ignore[func-returns-value]
@@ -171,6 +175,16 @@ def test_ranks_leave_and_join_again(group: Any) -> None:
     assert ranks.read("key") is other.read("key") is None, "of the time before"
     other.publish("joins/1", b"")
     assert ranks.gather(b"abc") == [b"abc", b"bcd"]
+
+
+def test_a_store_that_is_gone_is_not_connected_to_again() -> None:
+    def check(keys: list[str]) -> bool:
+        raise RuntimeError("connection closed")
+
+    ranks = rank_of(SimpleNamespace(check=check, clone=lambda: pytest.fail("it would try for minutes")), 1)
+    with pytest.raises(LostRankError, match=r"^connection closed$"):
+        ranks.publish("key", b"value")
+    assert ranks.read("key") is None
 
 
 @pytest.mark.parametrize("fails", [1, 3])

@@ -31,7 +31,7 @@ def check(seed: int) -> None:
     assert first.counts == expected, "every gradient is in one step"
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("part", range(4))
 def test_any_order_of_ranks_and_requests(part: int) -> None:

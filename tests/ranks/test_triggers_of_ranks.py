@@ -109,7 +109,7 @@ def test_where_amounts_are_due(world_size: int) -> None:
         assert [batches for batches, _ in by_amount[amount]] == expected(world_size, amount), amount
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("after", "ends"),

@@ -147,7 +147,7 @@ def recording(value: Any, name: Any = "x") -> Graph:
     return Graph.load("fit").insert("record", record, after="zero_grad")
 
 
-@pytest.mark.second(3)
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("value", "kept"),

@@ -60,6 +60,7 @@ def test_rows_epochs_and_validations_have_what_a_loop_computes(tmp_path: Path) -
     assert values(end.metrics, "") == [(sum(span), max(span), min(span)) for span in numbers]
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_they_are_the_same_over_cuts_and_ranks(tmp_path: Path, world_size: int) -> None:

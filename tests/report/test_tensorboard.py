@@ -129,7 +129,7 @@ def test_an_uncut_run(tmp_path: Path) -> None:
     assert shown_in(tmp_path) == as_shown(ROWS)
 
 
-@pytest.mark.second(5)
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("kept", range(len(ROWS) + 1))
 def test_a_cut(tmp_path: Path, kept: int) -> None:

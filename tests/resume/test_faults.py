@@ -117,7 +117,7 @@ def fails_at(run_dir: Path, at: int, number: int, mode: str, whole: tuple[str, b
     assert not list((run_dir / "checkpoints").glob(".*")), "nothing is left over"
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("name", NUMBERS)
 def test_some_call_of_a_save_fails(name: str, tmp_path: Path, whole: tuple[str, bytes]) -> None:

@@ -100,7 +100,7 @@ def run(kind: str, world_size: int, run_dir: Path | None, advance: int = 0) -> l
         return [program(Alone())]
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "cuts"), [("loader", [9]), ("dataloader", [33]), ("iterable", [5]), ("shared_loader", [14])]

@@ -97,6 +97,7 @@ def test_gradients_that_were_summed_are_the_same(tmp_path: Path) -> None:
     assert "model/0.weight" in read_manifest(folder).tensors["gradients"]
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_disk_that_one_rank_cannot_write_stops_all_of_them(
@@ -276,7 +277,7 @@ def mix(folder: Path) -> None:
     shutil.copyfile(older / "rank.00001.msgpack", folder / "rank.00001.msgpack")
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("damage", [truncate, remove, mix])
 def test_a_checkpoint_of_which_one_rank_cannot_read_its_piece_is_skipped_by_all(

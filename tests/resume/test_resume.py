@@ -22,6 +22,7 @@ def test_a_cut_before_the_end_of_validation_keeps_what_was_pending(tmp_path: Pat
     assert {("validate/eval_batch", False), ("train_batch", True), ("validate", True), ("zero_grad", True)} <= seen
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("ending", ["1 epochs", "4 batches", "2 steps"])
 def test_a_finished_run_whose_ending_is_raised_equals_the_longer_run(ending: str, tmp_path: Path) -> None:

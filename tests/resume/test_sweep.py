@@ -45,7 +45,7 @@ def test_every_cut_is_exact_with_another_number_of_workers(
     assert cuts > 100
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_cuts_are_exact(kind: str, tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_the_collation_of_a_loader_may_hold_one() -> None:
     assert batches(loader.batches(0))[2:] == batches(loader.batches(0, start=2))
 
 
-@pytest.mark.second(3)
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("kind", [Disturbed, Transformed])
 @pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
@@ -189,7 +189,7 @@ def test_a_loader_seeds_them_for_every_batch(made: Callable[[], Any], kind: Call
     assert all(same_state(one.get_state(), state) for one, state in zip(generators_of(data), states, strict=True))
 
 
-@pytest.mark.second(7)
+@pytest.mark.second(4)
 @pytest.mark.first(1)
 @pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
 @pytest.mark.parametrize("loader", [Loader, DataLoader])
@@ -199,6 +199,7 @@ def test_cuts_with_a_data_set_that_holds_one(
     assert_exact(lambda: loader(Disturbed(made), 2, shuffle=True), tmp_path)
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("loader", [Loader, DataLoader])
 def test_cuts_with_workers(loader: Any, tmp_path: Path, assert_exact: AssertExact) -> None:
@@ -221,7 +222,7 @@ def test_training_and_validation_on_parts_of_one_data_set(
     assert_exact(made, tmp_path)
 
 
-@pytest.mark.second(5)
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
 def test_two_iterables_that_share_one(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:

@@ -101,7 +101,7 @@ def test_a_trainer_that_stood_still_notices_that_the_run_went_on_elsewhere(tmp_p
     assert first.state == "stopped"
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"process": 1e400}', b"{" * 5000])
 def test_who_holds_it_may_be_unknown(content: bytes, tmp_path: Path) -> None:

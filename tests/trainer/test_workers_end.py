@@ -112,6 +112,7 @@ def test_a_run_in_pieces_is_the_run_in_one(make: Callable[[], Any], prefetch: bo
     assert (pieces.digest(), pieces.metrics) == (whole.digest(), whole.metrics)
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("make", [loader, data_loader])
 def test_a_run_that_is_finished_in_mid_epoch_can_be_continued(make: Callable[[], Any]) -> None:

@@ -130,7 +130,7 @@ def test_mermaid_shows_it_too(fit: Graph) -> None:
     assert {number for number, line in enumerate(arrows) if re.search(r'"[+~\N{MINUS SIGN}]', line)} == numbers
 
 
-@pytest.mark.second(2)
+@pytest.mark.second(1)
 @pytest.mark.full
 def test_a_graph_by_a_stranger(attacked: Graph, fit: Graph) -> None:
     for difference in (fit.diff(attacked), attacked.diff(fit), attacked.diff(attacked)):

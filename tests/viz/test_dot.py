@@ -91,7 +91,7 @@ CHANGES: list[Callable[[Graph], Graph]] = [
 ]
 
 
-@pytest.mark.second(5)
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_start_is_on_top_and_texts_keep_off_frames(change: Callable[[Graph], Graph], fit: Graph) -> None:
@@ -171,7 +171,7 @@ def test_heat_and_position_change_what_they_should(fit: Graph) -> None:
     assert float(marked["step"]["penwidth"]) >= 3 * float(plain["step"]["penwidth"])
 
 
-@pytest.mark.second(8)
+@pytest.mark.second(4)
 @pytest.mark.first(2)
 def test_no_text_breaks_out(attacked: Graph) -> None:
     drawn = picture(attacked)

@@ -77,7 +77,7 @@ def test_a_graph_with_problems_is_drawn_too(fit: Graph) -> None:
     assert "no_such_guard" in "".join(only_element(lost._repr_svg_()).itertext())
 
 
-@pytest.mark.second(8)
+@pytest.mark.second(4)
 @pytest.mark.first(2)
 def test_hostile_text_is_only_text(attacked: Graph) -> None:
     assert only_element(attacked._repr_svg_()).tag == f"{SVG}svg"

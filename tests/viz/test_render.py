@@ -51,6 +51,7 @@ def test_texts(tmp_path: Path, fit: Graph) -> None:
     assert render(fit, tmp_path / "fit.mmd", *arguments).read_text() == to_mermaid(picture(fit, *arguments))
 
 
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("suffix", PICTURE_SUFFIXES)
 def test_a_graph_and_a_difference_render_themselves(tmp_path: Path, fit: Graph, suffix: str) -> None:

@@ -1,0 +1,151 @@
+"""Files of weights by others, read part by part: a process reads no more of a tensor than it has of it.
+
+| path | what is in it |
+| --- | --- |
+| `NAME.safetensors` | whole tensors |
+| `NAME.safetensors.index.json` | which of several such files each tensor is in |
+| a folder with `.metadata` | what `torch.distributed.checkpoint` saves |
+| a folder of `.safetensors` | the same, saved by its `HuggingFaceStorageWriter`, or whole tensors |
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import safetensors
+import torch
+
+from graphtrain.storage.encoding import TYPES
+from graphtrain.storage.manifest import is_file_name
+from graphtrain.storage.pieces import Box, copy_common
+from graphtrain.storage.regular import parsed_json, read_regular
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX
+
+INDEX_SUFFIX = ".safetensors.index.json"
+METADATA = ".metadata"  # of torch.distributed.checkpoint
+_MOST_BYTES_OF_AN_INDEX = 1 << 28
+_OFFSETS = "DCP_SHARDING_INFO"  # where in the whole tensors those of a file begin, by HuggingFaceStorageWriter
+_BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
+
+
+@final
+@dataclass
+class StoredTensor:
+    """A tensor in files, which are read when its values are asked for.
+
+    Attributes:
+        parts: of which it consists: each with its place in the whole, and a function that returns its bytes, of an
+            additional last dimension, in memory that is read from the file at first use.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    parts: list[tuple[Box, Callable[[], torch.Tensor]]] = field(default_factory=list)
+
+    def like(self) -> torch.Tensor:
+        """A tensor of this type and shape, without values.
+
+        Raises:
+            ValueError: there can be no such tensor.
+        """
+        if math.prod(self.shape) * self.dtype.itemsize >= 2**63:
+            raise ValueError(f"has a tensor of shape {self.shape}")
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+    def read(self, box: Box | None = None) -> torch.Tensor:
+        """The values of a part of it. Default: all.
+
+        Raises:
+            ValueError: some are missing, or a part is not what the file says.
+        """
+        box = whole_box(self.shape) if box is None else box
+        values = torch.empty([end - start for start, end in box], dtype=self.dtype)
+        target, count = bytes_of(values), 0
+        for place, read in self.parts:
+            if all(max(a, c) < min(b, d) for (a, b), (c, d) in zip(box, place, strict=True)):
+                count += copy_common(target, box, read(), place)
+        if count != values.numel():
+            raise ValueError(f"{count} of {values.numel()} elements are there")
+        return values
+
+
+def whole_box(shape: Sequence[int]) -> Box:
+    """All of a tensor."""
+    return tuple((0, size) for size in shape)
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a contiguous tensor, with a dimension more; they share its memory.
+
+    >>> bytes_of(torch.zeros(3, 2)).shape
+    torch.Size([3, 2, 4])
+    """
+    return tensor.reshape(-1).view(torch.uint8).view(*tensor.shape, tensor.itemsize)
+
+
+def open_weights(path: Path) -> dict[str, StoredTensor]:
+    """The tensors in files of weights, by name, of which nothing but the names is read yet.
+
+    Arguments:
+        path: a file or a folder as in the table above.
+
+    Raises:
+        ValueError: it is no such file or folder; the text follows its name.
+        OSError: a file cannot be read.
+    """
+    if path.name.endswith(INDEX_SUFFIX):
+        return _of_files([path.parent / name for name in _indexed(path)])
+    if not path.is_dir():
+        return _of_files([path])
+    if (path / METADATA).exists():
+        from graphtrain.storage.distributed_files import open_distributed  # which few runs need
+
+        return open_distributed(path / METADATA)
+    if files := sorted(path.glob(f"*{TENSOR_SUFFIX}")):
+        return _of_files(files)
+    raise ValueError(f"has neither `{METADATA}` nor a file {TENSOR_SUFFIX}")
+
+
+def _indexed(path: Path) -> list[str]:
+    index = parsed_json(read_regular(path, _MOST_BYTES_OF_AN_INDEX))
+    places = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(places, dict) or not all(
+        isinstance(name, str) and is_file_name(name) for name in places.values()
+    ):
+        raise ValueError("has no `weight_map` with the names of files")
+    return sorted({*places.values()})
+
+
+def _of_files(paths: Sequence[Path]) -> dict[str, StoredTensor]:
+    tensors: dict[str, StoredTensor] = {}
+    for path in paths:
+        try:
+            for name, dtype, box, read in _parts_in(path):
+                size = tuple(end for _, end in box)
+                tensor = tensors.setdefault(name, StoredTensor(dtype, size))
+                if tensor.dtype != dtype or len(tensor.shape) != len(size):
+                    raise ValueError(f"`{name}` has another type than in other files")
+                tensor.shape = tuple(map(max, tensor.shape, size))
+                tensor.parts.append((box, read))
+        except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"cannot be read as safetensors: {path.name}: {error}") from error
+    return tensors
+
+
+def _parts_in(path: Path) -> Iterator[tuple[str, torch.dtype, Box, Callable[[], torch.Tensor]]]:
+    file: Any = safetensors.safe_open(path, "pt")
+    metadata: Mapping[str, str] = file.metadata() or {}
+    offsets = json.loads(metadata[_OFFSETS]) if _OFFSETS in metadata else {}
+    for name in file.keys():  # noqa: SIM118 - it is no mapping
+        part = file.get_slice(name)
+        sizes = part.get_shape()
+        starts = [int(start) for start in offsets[name]["saved_offsets"]] if offsets else [0] * len(sizes)
+        if min(starts, default=0) < 0:
+            raise ValueError(f"`{name}` begins before its tensor")
+        box = tuple((start, start + size) for start, size in zip(starts, sizes, strict=True))
+        yield name, _BY_TYPE[part.get_dtype()], box, lambda name=name: bytes_of(file.get_tensor(name))  # type: ignore[misc]

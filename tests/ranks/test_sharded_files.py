@@ -1,0 +1,97 @@
+"""Sharded models in folders of `torch.distributed.checkpoint`: written and read in parts, without unpickling."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphtrain.command.weights import export_weights
+from tests.ranks import sharded, sharded_files
+from tests.ranks.processes import run_processes
+from tests.ranks.sharded import Case
+from tests.ranks.test_sharded import EXACT, SHORT, assert_close
+
+PLAIN = replace(SHORT, shards=False)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
+def test_an_export_for_dcp_is_loaded_by_it_and_begins_runs(tmp_path: Path) -> None:
+    trained = run_processes(2, sharded.leg, SHORT, tmp_path / "run", None)[0].parameters
+    folder = tmp_path / "weights"
+    assert "10 tensors" in export_weights(tmp_path / "run", folder, None, print, dcp=True)
+
+    def assert_trained(got: dict[str, Any]) -> None:
+        assert {name: got[name] for name in trained} == trained
+
+    assert_trained(sharded_files.loaded_by_dcp(PLAIN, folder))
+    assert_trained(sharded_files.warm_started(PLAIN, folder)[0])
+    for got in run_processes(2, sharded_files.loaded_by_dcp, SHORT, folder):
+        assert_trained(got)
+    for ranks in (2, 3):
+        for got, read in run_processes(ranks, sharded_files.warm_started, SHORT, folder):
+            assert_trained(got)
+            assert read <= 1.1
+
+
+@pytest.mark.full
+def test_a_rank_reads_no_more_than_its_parts(tmp_path: Path) -> None:
+    case = Case(every=3)
+    saved = run_processes(2, sharded_files.begun, case, tmp_path)[0]
+    assert {"model", "optimizer", "gradients"} <= saved.keys()
+    for ranks in (4, 3, 1):
+        for rank, (read, found) in enumerate(run_processes(ranks, sharded_files.resumed, case, tmp_path)):
+            assert found == saved
+            assert read <= 1.1, (ranks, rank)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+@pytest.mark.full
+def test_a_damaged_piece_is_named_and_the_earlier_checkpoint_taken(tmp_path: Path) -> None:
+    run_processes(2, sharded_files.saved_twice, SHORT, tmp_path / "run")
+    what = {flip: "match", shorten: "has 32211 bytes instead of 32216", Path.unlink: "cannot be read"}
+    for ranks in (2, 1):
+        folders = [tmp_path / f"{ranks}-{number}" for number in range(len(what))]
+        for folder, damage in zip(folders, what, strict=True):
+            shutil.copytree(tmp_path / "run", folder)
+            damage(max((folder / "checkpoints").glob("*-step-*")) / "rank.00001.sharded.safetensors")
+        texts, *_ = run_processes(ranks, sharded_files.told, SHORT, folders)
+        for text, words in zip(texts, what.values(), strict=True):
+            skipped, resumed = text.splitlines()
+            assert skipped.startswith("skipped a damaged checkpoint: ")
+            assert ("the ranks have read of" if words == "match" and ranks == 1 else words) in skipped
+            assert "batch 2/7, window 2/4" in resumed
+
+
+@pytest.mark.full
+def test_a_full_disk_of_one_rank_is_named(tmp_path: Path) -> None:
+    for message, saved in run_processes(2, sharded_files.full_disk, SHORT, tmp_path):
+        assert message.startswith("rank 1 cannot write its part of the checkpoint: No space left on device")
+        assert not saved
+
+
+@pytest.mark.full
+def test_swa_as_in_one_process() -> None:
+    (alone,) = run_processes(1, sharded_files.averaged, replace(EXACT, every=4, shards=False))
+    for got in run_processes(2, sharded_files.averaged, EXACT):
+        assert_close(got, alone)
+
+
+@pytest.mark.full
+def test_what_sharded_models_cannot_do_is_refused() -> None:
+    for copied, lbfgs in run_processes(2, sharded_files.refusals, SHORT):
+        assert copied.endswith("let `setup` return a `swa_model`, made as `model` is")
+        assert lbfgs.startswith("`optimizer` is a torch.optim.LBFGS, which takes all weights as one vector")

@@ -1,0 +1,136 @@
+"""Files of weights, read part by part; some are written and read by `torch.distributed.checkpoint` too."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from graphtrain.storage.pieces import Piece, Sharding
+from graphtrain.storage.weight_files import open_weights
+from tests.storage.test_pickled import Harmful
+
+WEIGHTS = {"w": torch.randn(5, 4), "half": torch.randn(3).bfloat16(), "none": torch.empty(0, 3), "s": torch.tensor(2.0)}
+
+
+def test_whole_tensors_are_read_by_boxes(tmp_path: Path) -> None:
+    safetensors.torch.save_file({"w": WEIGHTS["w"]}, tmp_path / "a-1.safetensors")
+    safetensors.torch.save_file({"half": WEIGHTS["half"], "s": WEIGHTS["s"]}, tmp_path / "a-2.safetensors")
+    index = tmp_path / "a.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"w": "a-1.safetensors", "half": "a-2.safetensors"}}))
+    for path in (index, tmp_path):
+        stored = open_weights(path)
+        assert stored.keys() == {"w", "half", "s"}
+        assert torch.equal(stored["w"].read(((1, 3), (2, 4))), WEIGHTS["w"][1:3, 2:4])
+        assert torch.equal(stored["half"].read(), WEIGHTS["half"])
+        assert stored["w"].like().shape == (5, 4)
+
+
+def test_parts_of_several_files_are_one_tensor(tmp_path: Path) -> None:
+    for number, (start, end) in enumerate([(0, 3), (3, 5)]):
+        offsets = {"DCP_SHARDING_INFO": json.dumps({"w": {"saved_offsets": [start, 0]}})}
+        part = {"w": WEIGHTS["w"][start:end].clone()}
+        safetensors.torch.save_file(part, tmp_path / f"shard-{number}.safetensors", offsets)
+    stored = open_weights(tmp_path)["w"]
+    assert stored.shape == (5, 4)
+    assert torch.equal(stored.read(((2, 4), (1, 2))), WEIGHTS["w"][2:4, 1:2])
+    (tmp_path / "shard-0.safetensors").unlink()
+    with pytest.raises(ValueError, match="8 of 20 elements are there"):
+        open_weights(tmp_path)["w"].read()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.safetensors", b"torn", "cannot be read as safetensors: x.safetensors"),
+        ("x.safetensors.index.json", b"{}", "has no `weight_map`"),
+        ("x.safetensors.index.json", b'{"weight_map": {"w": "../w.safetensors"}}', "has no `weight_map`"),
+        (".metadata", b"torn", "is not a checkpoint of torch.distributed.checkpoint that can be read"),
+        (".metadata", pickle.dumps({"state_dict_metadata": {}}), "something else than its Metadata"),
+        ("other", b"", "has neither `.metadata` nor a file .safetensors"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        open_weights(tmp_path / name if name.startswith("x") else tmp_path)
+
+
+# ---- with torch.distributed.checkpoint, whose import takes a second
+
+
+def by_dcp(folder: Path, names: list[str]) -> dict[str, torch.Tensor]:
+    import torch.distributed.checkpoint as dcp
+
+    tensors = {name: torch.zeros_like(WEIGHTS[name]) for name in names}
+    dcp.load(tensors, checkpoint_id=folder, no_dist=True)
+    return tensors
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
+def test_pieces_are_written_as_dcp_reads_them(tmp_path: Path) -> None:
+    from graphtrain.storage.distributed_writer import write_distributed
+
+    def pieces(name: str) -> list[object]:
+        held = Sharding(tuple(WEIGHTS[name].shape), WEIGHTS[name].stride(), (0,), (4,))
+        boxes = [held.box(rank) for rank in range(4)]
+        return [Piece(WEIGHTS[name][tuple(slice(*ends) for ends in box)].clone(), held) for box in boxes]
+
+    tensors = {name: pieces(name) for name in ("w", "half", "none")} | {"s": [WEIGHTS["s"]]}
+    assert write_distributed(tmp_path / "dcp", tensors, tmp_path) == 24
+    stored, loaded = open_weights(tmp_path / "dcp"), by_dcp(tmp_path / "dcp", [*WEIGHTS])
+    for name, expected in WEIGHTS.items():
+        assert torch.equal(loaded[name], expected)
+        assert torch.equal(stored[name].read(), expected)
+    assert [box for box, _ in stored["w"].parts] == [((0, 2), (0, 4)), ((2, 4), (0, 4)), ((4, 5), (0, 4))]
+    assert torch.equal(stored["w"].read(((1, 3), (2, 4))), WEIGHTS["w"][1:3, 2:4])
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
+def test_what_dcp_has_written_is_read(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    convolution = torch.nn.Conv2d(3, 2, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    saved = {
+        **WEIGHTS,
+        "transposed": WEIGHTS["w"].t(),
+        "small": WEIGHTS["w"][1:3, 1:3],
+        "c": convolution.weight.detach(),
+    }
+    dcp.save({"model": saved, "step": 3, "optimizer": {"lr": 0.1}}, checkpoint_id=tmp_path, no_dist=True)
+    stored = open_weights(tmp_path)
+    assert stored.keys() == {f"model.{name}" for name in saved}
+    for name, expected in saved.items():
+        assert torch.equal(stored[f"model.{name}"].read(), expected), name
+
+    def shortened(path: Path) -> None:
+        path.write_bytes(path.read_bytes()[:-200])
+
+    def altered(path: Path) -> None:
+        path.write_bytes(path.read_bytes().replace(b"data.pkl", b"data.bin"))
+
+    def harmful(path: Path) -> None:
+        path.write_bytes(pickle.dumps(Harmful(tmp_path / "made")))
+
+    damages: list[tuple[str, Callable[[Path], None], str]] = [
+        ("__0_0.distcp", shortened, "__0_0.distcp is damaged, or not what torch.save writes"),
+        ("__0_0.distcp", altered, "__0_0.distcp is damaged, or not what torch.save writes"),
+        ("__0_0.distcp", Path.unlink, "__0_0.distcp"),
+        (".metadata", shortened, "is not a checkpoint of torch.distributed.checkpoint that can be read"),
+        (".metadata", harmful, "something else than its Metadata"),
+    ]
+    for name, damage, message in damages:
+        content = (tmp_path / name).read_bytes()
+        damage(tmp_path / name)
+        with pytest.raises((ValueError, OSError), match=message):
+            for tensor in open_weights(tmp_path).values():
+                tensor.read()
+        (tmp_path / name).write_bytes(content)
+    assert not (tmp_path / "made").exists()
