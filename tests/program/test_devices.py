@@ -24,6 +24,7 @@ from graphtrain import Graph, Loader, Trainer
 from graphtrain.errors import CheckpointError, NotFiniteError
 from graphtrain.state.random import capture_random, restore_random, seed_everything
 from graphtrain.storage.state_files import StagedState, split, state_digest
+from graphtrain.storage.strides import name_of
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.devices import DEVICES, deterministic_kernels
 from tests.program.small_run import Augmented, make_model
@@ -469,6 +470,13 @@ def test_a_digest_is_the_same_on_every_device(monkeypatch: pytest.MonkeyPatch) -
         assert StagedState(sections, {"slots": sections["slots"]}, StagingBuffers()).digest({}) == expected
     monkeypatch.undo()
     assert state_digest({**sections, "slots": {"both": [shared, shared.clone()]}}) != expected
+
+
+def test_ranks_of_a_host_write_the_same_name_of_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(2):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda rank=rank: rank)
+        assert name_of(torch.device("cuda", rank)) == "cuda"
+        assert name_of(torch.device("cuda", 1 - rank)) == f"cuda:{1 - rank}"
 
 
 # ---- what fails on a device
