@@ -1,6 +1,7 @@
 """On a CUDA device: time per batch beside loops written by hand, and how long a save stops training.
 
     python benchmarks/device.py
+    python benchmarks/device.py --json device.json        # device-tiny.json, device-saves.json, ...: one for each part
     python benchmarks/device.py --device cpu --small      # to try the script itself
 
 Time per batch, as in loop.py, in rounds of all cases. The batches are in pinned memory of the host, from where the loop
@@ -32,6 +33,7 @@ import warnings
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,7 @@ COPY, TORCH_SAVE, DCP_SAVE = "one copy to pinned memory", "torch.save", "dcp.asy
 SAVE, WRITTEN = "graphtrain: training stands still", "graphtrain: until it is on the disk"
 TORCH_LOAD, DCP_LOAD, LOAD, RESUME = "torch.load", "dcp.load", "graphtrain, load", "graphtrain, resume"
 LEAST_NOISE = 0.005
+LEAST_ROUNDS, MOST_SECONDS = 2, 8.0  # of a part
 PREPARED = 8  # different batches
 WIDTH, MEGABYTES = 1024, 400
 
@@ -99,10 +102,11 @@ def _adamw(parameters: Any) -> torch.optim.Optimizer:
 
 
 HALF = ("transformer", "images")
+# Short: the whole benchmark takes about a minute.
 WORKLOADS = (
-    TINY,
-    Workload("transformer", Transformer, _adamw, _text, batches=60, warm_up=10),
-    Workload("images", _convolutions, _adamw, _images, batches=60, warm_up=10),
+    replace(TINY, batches=400, warm_up=50),
+    Workload("transformer", Transformer, _adamw, _text, batches=20, warm_up=5),
+    Workload("images", _convolutions, _adamw, _images, batches=20, warm_up=5),
 )
 
 
@@ -150,7 +154,30 @@ def data_of(workload: Workload, device: torch.device, *, small: bool) -> list[Ba
     return (prepared * (count // PREPARED + 1))[:count]
 
 
-def batches(options: Namespace, rows: list[dict[str, Any]], aims: list[Target]) -> None:
+def measured_rounds(cases: Mapping[str, Callable[[], float]], count: int) -> dict[str, list[float]]:
+    """The figures of each case, of so many rounds, or of fewer after some seconds."""
+    begun, figures = time.monotonic(), {name: list[float]() for name in cases}
+    for number in range(count):
+        ordered = list(cases)[:: 1 if number % 2 else -1]
+        for name, measured in rounds({name: cases[name] for name in ordered}, 1, warm_up=not number).items():
+            figures[name] += measured
+        if number + 1 >= LEAST_ROUNDS and time.monotonic() - begun > MOST_SECONDS:
+            break
+    return figures
+
+
+def shown(options: Namespace, title: str, rows: list[dict[str, Any]], aims: list[Target]) -> None:
+    """Show a part as soon as it is measured."""
+    file = (
+        options.json.with_stem(f"{options.json.stem}-{title.split(':')[0].split()[0]}")
+        if options.json is not None
+        else None
+    )
+    show(f"{title} on {options.device}", rows, file, aims)
+    sys.stdout.flush()
+
+
+def batches(options: Namespace) -> None:
     """Measure the time per batch."""
     loops: dict[str, Callable[[Workload, Training], None]] = {
         BY_HAND: by_hand,
@@ -160,7 +187,7 @@ def batches(options: Namespace, rows: list[dict[str, Any]], aims: list[Target]) 
     }
     for workload in WORKLOADS:
         if options.small:
-            workload = Workload(workload.name, workload.model, workload.optimizer, workload.batch, batches=1, warm_up=1)
+            workload = replace(workload, batches=1, warm_up=1)
         data = data_of(workload, options.device, small=options.small)
 
         def measured(loop: Callable[..., None], workload: Workload = workload, data: list[Batch] = data) -> float:
@@ -169,13 +196,15 @@ def batches(options: Namespace, rows: list[dict[str, Any]], aims: list[Target]) 
             loop(workload, training)
             return training.microseconds
 
-        times = rounds({name: partial(measured, loop) for name, loop in loops.items()}, options.rounds)
+        times = measured_rounds({name: partial(measured, loop) for name, loop in loops.items()}, options.rounds)
         compared = comparison(times, against=BY_HAND)
-        rows += [{"of": f"{workload.name}, us a batch", **row} for row in compared]
         noise = max(spread(times, AGAIN, BY_HAND), abs(compared[-1]["ratio"] - 1), LEAST_NOISE)
         best = min(compared[1]["ratio"], compared[2]["ratio"])
-        aims.append(Target(f"{workload.name}: {FIT}, ratio to by hand", compared[1]["ratio"], 1.0, noise))
-        aims.append(Target(f"{workload.name}: with or without prefetch, ratio to by hand", best, 1.0, noise))
+        aims = [
+            Target(f"{workload.name}: {FIT}, ratio to by hand", compared[1]["ratio"], 1.0, noise),
+            Target(f"{workload.name}: with or without prefetch, ratio to by hand", best, 1.0, noise),
+        ]
+        shown(options, f"{workload.name}: microseconds a batch", compared, aims)
 
 
 # ---- saves and loads
@@ -310,38 +339,38 @@ class Saves:
         return self._timed(work)
 
 
-def saves(options: Namespace, rows: list[dict[str, Any]], aims: list[Target]) -> None:
+def saves(options: Namespace) -> None:
     """Measure saves and loads."""
     folder = Path(tempfile.mkdtemp(prefix="graphtrain-"))
+    megabytes = layers_of(options) * 3 * 4 * WIDTH * WIDTH / 1e6
     try:
         measured = Saves(options, folder)
-        cases: Mapping[str, Callable[[], float]] = {
+        cases: dict[str, Callable[[], float]] = {
             COPY: measured.copy,
             TORCH_SAVE: measured.torch_save,
             DCP_SAVE: measured.dcp_save,
             SAVE: measured.save,
             WRITTEN: measured.written,
         }
-        times = rounds(cases, options.rounds)
-        loads = {
+        times = measured_rounds(cases, options.rounds)
+        aims = [
+            Target("stall of a save, ratio to one copy", ratio(times, SAVE, COPY), 1.15, spread(times, SAVE, COPY)),
+            Target("stall of a save, ratio to torch.save", ratio(times, SAVE, TORCH_SAVE), 0.1),
+            Target("stall of a save, ratio to dcp.async_save", ratio(times, SAVE, DCP_SAVE), 0.25),
+            Target("until it is on the disk, ratio to torch.save", ratio(times, WRITTEN, TORCH_SAVE), 1.0),
+        ]
+        shown(options, f"saves: milliseconds, {megabytes:.0f} MB", comparison(times, against=TORCH_SAVE), aims)
+        cases = {
             TORCH_LOAD: measured.torch_load,
             DCP_LOAD: measured.dcp_load,
             LOAD: measured.load,
             RESUME: measured.resume,
         }
-        loading = rounds(loads, options.rounds)
+        times = measured_rounds(cases, options.rounds)
+        aims = [Target("load with checksums, ratio to dcp.load", ratio(times, LOAD, DCP_LOAD), 1.0)]
+        shown(options, f"loads: milliseconds, {megabytes:.0f} MB", comparison(times, against=TORCH_LOAD), aims)
     finally:
         shutil.rmtree(folder)
-    megabytes = layers_of(options) * 3 * 4 * WIDTH * WIDTH / 1e6
-    rows += [{"of": f"saves of {megabytes:.0f} MB, ms", **row} for row in comparison(times, against=TORCH_SAVE)]
-    rows += [{"of": f"loads of {megabytes:.0f} MB, ms", **row} for row in comparison(loading, against=TORCH_LOAD)]
-    aims += [
-        Target("stall of a save, ratio to one copy", ratio(times, SAVE, COPY), 1.15, spread(times, SAVE, COPY)),
-        Target("stall of a save, ratio to torch.save", ratio(times, SAVE, TORCH_SAVE), 0.1),
-        Target("stall of a save, ratio to dcp.async_save", ratio(times, SAVE, DCP_SAVE), 0.25),
-        Target("until it is on the disk, ratio to torch.save", ratio(times, WRITTEN, TORCH_SAVE), 1.0),
-        Target("load with checksums, ratio to dcp.load", ratio(loading, LOAD, DCP_LOAD), 1.0),
-    ]
 
 
 def ratio(times: Mapping[str, list[float]], case: str, against: str) -> float:
@@ -362,11 +391,8 @@ def main() -> None:
     warnings.simplefilter("ignore", UserWarning)
     if options.small:
         Transformer.WIDTH, Transformer.LAYERS = 64, 1
-    rows: list[dict[str, Any]] = []
-    aims: list[Target] = []
-    batches(options, rows, aims)
-    saves(options, rows, aims)
-    show(f"on {options.device}", rows, options.json, aims)
+    batches(options)
+    saves(options)
 
 
 if __name__ == "__main__":

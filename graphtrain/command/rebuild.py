@@ -21,6 +21,7 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.program.bind import without_unread
 from graphtrain.program.factories import with_made
+from graphtrain.program.resources import resolve_device
 from graphtrain.resume.environment import run_environment
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.named import graph_of
@@ -81,15 +82,17 @@ class TrainerFactory:
         seed_of_setup = about.get("seed", seed)  # that before the call of `setup`, which may seed too
         if not all(isinstance(number, int) and 0 <= number < 2**63 for number in (seed, seed_of_setup)):
             raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
-        made = set_up(
-            program.setup, arguments, program.name, graph, seed_of_setup, options.get("device", checkpoint.device)
-        )
+        device = options.get("device", checkpoint.device)
+        made = set_up(program.setup, arguments, program.name, graph, seed_of_setup, device)
         resources, _ = without_unread(graph, made.resources)
         if from_the_beginning:
             warm_start(with_made(resources), map(str, about.get("init") or ()))
         about = {**about, "arguments": made.arguments, "given": sorted(self._given), "script": str(program.file)}
         if self.changes is None:
-            now = run_environment(resources, about, deterministic=deterministic, seed=seed).compared(manifest)
+            environment_now = run_environment(
+                resources, about, deterministic=deterministic, seed=seed, device=resolve_device(device)
+            )
+            now = environment_now.compared(manifest)
             self.changes = now.partition("what changed: ")[2]
             self._notify(now or "what changed since the run is not known")
         flags = {

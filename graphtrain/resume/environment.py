@@ -119,7 +119,7 @@ class RunEnvironment:
 
 
 def run_environment(
-    resources: Mapping[str, Any], about: Mapping[str, Any], *, deterministic: bool, seed: int
+    resources: Mapping[str, Any], about: Mapping[str, Any], *, deterministic: bool, seed: int, device: torch.device
 ) -> RunEnvironment:
     """The environment of this process; `about` may name its `script`."""
     script = about.get("script")
@@ -132,13 +132,19 @@ def run_environment(
         "platform": sys.platform,
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda or "",
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "device": _name_of(device),
         "deterministic": deterministic,
         "seed": seed,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }
     data = {name: fingerprint(resource) for name, resource in by_name(resources) if is_data(name, resource)}
     return RunEnvironment(provenance(Path(script) if script else None), data, environment, about)
+
+
+def _name_of(device: torch.device) -> str:
+    """That of the hardware; a run on the host does not look for another device, which would be in use then."""
+    is_here = device.type == "cuda" and torch.cuda.is_available()
+    return torch.cuda.get_device_name(device) if is_here else device.type
 
 
 def _listed(changes: Sequence[str]) -> str:

@@ -209,7 +209,7 @@ class Session(RunOfRank):
                 self._compile_again()
         if self._prepared["saving"] or checkpoint is not None:
             self.environment = run_environment(
-                self.resources, self._about, deterministic=self._deterministic, seed=self.seed
+                self.resources, self._about, deterministic=self._deterministic, seed=self.seed, device=self.device
             )
         self.compiled.state.begin(self._not_state, holder)
         baseline = self.compiled.state.baseline

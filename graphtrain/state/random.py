@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy
@@ -74,7 +74,7 @@ def restore_random(captured: dict[str, Any]) -> None:
             torch.cuda.set_rng_state(state, index)
 
 
-def fitted_random(captured: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def fitted_random(captured: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     """What was captured, with as many CUDA devices as are in use now; and what that changes, in words.
 
     A run may be resumed on the CPU, on a device, or where there are more of them. Generators of further devices stay

@@ -31,7 +31,7 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.storage.strides import in_order, is_usual, placement_of, without_repeats
+from graphtrain.storage.strides import in_order, is_usual, name_of, placement_of, without_repeats
 
 if TYPE_CHECKING:
     from graphtrain.storage.pieces import Sharding
@@ -86,11 +86,13 @@ class Tensors:
 
     Attributes:
         pieces: of those that are parts of tensors which are sharded over ranks, by name. None if none is.
+        device: written as that of all of them. None: that of each.
     """
 
     file: str
     named: dict[str, torch.Tensor] = field(default_factory=dict)
     pieces: dict[str, Sharding] | None = None
+    device: str | None = None
 
     def add(self, name: str, tensor: torch.Tensor) -> str:
         """Add a tensor under `name`, or a similar name if that is taken; returns the name."""
@@ -329,7 +331,7 @@ class _Encoder:
             return _tag(Code.STANDARD, [standard.name, arguments])
         if kind is Packed:
             tensors = [
-                [key, self._stored(tensor, f"{name}/{key}", str(tensor.device))]
+                [key, self._stored(tensor, f"{name}/{key}", self._tensors.device or name_of(tensor.device))]
                 for key, tensor in value.tensors.items()
             ]
             return _tag(Code.PACKED, [value.part, value.data, tensors])
@@ -428,7 +430,7 @@ class _Encoder:
 
     def _values(self, tensor: torch.Tensor, name: str) -> Any:
         """Encode the values of a tensor, in the order of its dimensions."""
-        device = str(tensor.device)
+        device = self._tensors.device or name_of(tensor.device)
         tensor = in_order(tensor)
         if tensor.dtype not in TYPES:
             host = tensor.cpu().contiguous()

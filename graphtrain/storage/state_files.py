@@ -1,6 +1,6 @@
 """The state in a checkpoint, split over its files: one safetensors file per resource, one msgpack file for the rest.
 
-Equal digests mean bitwise equal states.
+Equal digests mean bitwise equal states, on whatever devices they are.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from threading import Event
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
@@ -71,18 +71,21 @@ class StateFiles:
         """SHA-256 (hexadecimal) of everything in it; `known` as for `checksums`."""
         return _combined(self.packed, checksums(self.files, known))
 
-    def with_sections(self, others: Sections) -> StateFiles:
-        """The same with some sections replaced, which must not include `resources`."""
-        other = split(others)
+    def with_sections(self, others: Sections, device: str | None = None) -> StateFiles:
+        """The same with some sections replaced, which must not include `resources`; `device` as for `split`."""
+        other = split(others, device)
         tensors = {file: kept for file, kept in self.tensors.items() if file not in others}
         return StateFiles({**self.sections, **other.sections}, {**tensors, **other.tensors})
 
 
 @uncollected()
-def split(sections: Sections) -> StateFiles:
+def split(sections: Sections, device: str | None = None) -> StateFiles:
     """Split a state into files.
 
     Each part of the section `resources` has its own file, under its name; every other section has one file.
+
+    Arguments:
+        device: written as that of all tensors, as for a digest: where they are does not matter. Default: that of each.
 
     Raises:
         UnsaveableError: something cannot be encoded; its path is named.
@@ -95,7 +98,7 @@ def split(sections: Sections) -> StateFiles:
         packed_parts: dict[str, bytes] = {}
         for name, value in sorted(parts.items()):  # independent of their order in a graph or a `setup`
             file = name if section == "resources" and name not in sections else section
-            tensors = files.setdefault(file, Tensors(file))
+            tensors = files.setdefault(file, Tensors(file, device=device))
             memo = Memo() if section == "resources" else shared
             memo.begin(f"{section}/{name}")
             if section == "resources":
@@ -134,7 +137,7 @@ def joined(
 
 def state_digest(sections: Sections, known: KnownChecksum = nothing_known) -> str:
     """SHA-256 (hexadecimal) of everything in a state; `known` as for `checksums`."""
-    return split(sections).digest(known)
+    return split(sections, "cpu").digest(known)
 
 
 def _combined(packed: bytes, sums: Mapping[str, str]) -> str:
@@ -197,6 +200,9 @@ class StagedState:
         if saved.is_linked:  # what another section refers to may have another number, or be missing
             essential = {**{name: part for name, part in sections.items() if name != "resources"}, **essential}
         covered = saved.with_sections(essential)
+        if any(not tensor.is_cpu for tensors in saved.files for tensor in tensors.named.values()):
+            anywhere = split(sections, "cpu").with_sections(essential, "cpu")
+            covered = replace(covered, sections=anywhere.sections)
         self.progress = saved.packed
         self.tensor_files: Mapping[str, memoryview] = stage(saved.files, buffers)
         self.pieces: dict[str, dict[str, Sharding]] = {}

@@ -116,3 +116,15 @@ def placed(values: torch.Tensor, placement: Placement) -> torch.Tensor:
     memory = torch.empty(offset + used + 1, dtype=values.dtype, device=values.device)
     memory.as_strided(sizes, stride, offset).copy_(values)
     return memory.as_strided(shape, stride, offset)
+
+
+def name_of(device: torch.device) -> str:
+    """The name under which a checkpoint has a device: of the current one without its number.
+
+    Each rank of a host has another one, and what they save has to be the same bytes.
+
+    >>> name_of(torch.device("cpu"))
+    'cpu'
+    """
+    is_current = device.type == "cuda" and device.index in (None, torch.cuda.current_device())
+    return device.type if is_current else str(device)

@@ -16,7 +16,7 @@ from graphtrain.state.random import seed_everything
 from tests.devices import deterministic_kernels
 from tests.program.test_by_hand import assert_same
 
-pytestmark = pytest.mark.cuda
+pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")]
 
 WARM, BATCHES, BATCH_SIZE = 5, 105, 16
 DEVICE = torch.device("cuda")

@@ -23,15 +23,22 @@ from torch.utils.data import TensorDataset
 from graphtrain import Graph, Loader, Trainer
 from graphtrain.errors import CheckpointError, NotFiniteError
 from graphtrain.state.random import capture_random, restore_random, seed_everything
+from graphtrain.storage.state_files import StagedState, split, state_digest
+from graphtrain.storage.strides import name_of
+from graphtrain.storage.tensor_files import StagingBuffers
 from tests.devices import DEVICES, deterministic_kernels
 from tests.program.small_run import Augmented, make_model
 from tests.program.test_by_hand import assert_same
 from tests.ranks.processes import run_processes
 
-# Of the compiler of torch, when it is imported, and on a device that could compute less exactly.
+# Of the compiler of torch, when it is imported, and on a device that could compute less exactly; and of Python 3.12, of
+# the worker processes of a loader: torch has threads once it uses a device.
 pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
+    pytest.mark.filterwarnings(r"ignore:\s*Online softmax is disabled:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream:UserWarning"),  # of torch's own CUDA graphs
 ]
 
 BATCH, SAMPLES, EPOCHS, DECAY = 3, 14, 2, 0.9
@@ -371,7 +378,7 @@ ELSEWHERE = SetUp(model=plain_model, every=2, average=True)  # without dropout, 
 
 def on_host(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.cpu()
+        return value.detach().cpu().clone()
     return {key: on_host(part) for key, part in value.items()} if isinstance(value, dict) else value
 
 
@@ -441,6 +448,35 @@ def test_it_is_said_that_there_are_other_devices_now(tmp_path: Path, monkeypatch
     assert "random numbers of 0 CUDA devices instead of 1" in "\n".join(run(0, "4 batches"))
     assert "random numbers of 2 CUDA devices instead of 0" in "\n".join(run(2, "6 batches"))
     assert "CUDA devices instead" not in "\n".join(run(2, None))
+
+
+def test_a_run_on_the_host_uses_no_device_that_is_there_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask for its name would put it to use: then its generator is part of the state."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *given: pytest.fail("it was asked"))
+    SET_UPS["float32"].trainer("cpu", tmp_path).run(until="2 batches")
+    SET_UPS["float32"].trainer("cpu", tmp_path).run(until="4 batches")
+
+
+def test_a_digest_is_the_same_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = torch.ones(3)
+    sections = {"resources": {"model": {"weight": torch.ones(2)}}, "slots": {"both": [shared, shared]}}
+    expected = state_digest(sections)
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
+    monkeypatch.setattr("graphtrain.storage.encoding.is_usual", lambda tensor: False)
+    assert split(sections, "cuda:0").packed != split(sections).packed == split(sections, "cpu").packed
+    with monkeypatch.context() as patch:
+        patch.setattr("graphtrain.storage.state_files.split", lambda given, device="cuda:0": split(given, device))
+        assert StagedState(sections, {"slots": sections["slots"]}, StagingBuffers()).digest({}) == expected
+    monkeypatch.undo()
+    assert state_digest({**sections, "slots": {"both": [shared, shared.clone()]}}) != expected
+
+
+def test_ranks_of_a_host_write_the_same_name_of_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(2):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda rank=rank: rank)
+        assert name_of(torch.device("cuda", rank)) == "cuda"
+        assert name_of(torch.device("cuda", 1 - rank)) == f"cuda:{1 - rank}"
 
 
 # ---- what fails on a device
