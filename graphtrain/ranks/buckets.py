@@ -2,17 +2,19 @@
 
 The last bits of a sum over more than two ranks depend on the position of a number in the buffer. So buckets follow the
 order of the parameters, not that in which gradients arrive: DistributedDataParallel rebuilds its buckets after the
-first exchange, which a resume cannot repeat.
+first exchange, which a resume cannot repeat. A large gradient is a buffer of its own, so when its sum begins makes no
+difference to its bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import final
 
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.ranks.ranks import Ranks
+from graphtrain.ranks.ranks import LostRankError, Ranks
 
 # As in DistributedDataParallel: large enough that a call costs little, small enough that copying and sending overlap.
 BUCKET_BYTES = 25 * 2**20
@@ -20,9 +22,111 @@ BUCKET_BYTES = 25 * 2**20
 LARGE_BYTES = 2**20
 
 
+@final
+class EarlySums:
+    """The sums of large gradients that begin within the last backward pass of a window, once each is complete.
+
+    All ranks begin them in one order, from the last parameter to the first, about that in which a backward pass
+    completes them. One that has no gradient stops those after it. How many it has begun, a rank reports afterwards;
+    those that begun fewer follow in `complete`.
+
+    Arguments:
+        ranks: over which gradients are summed.
+        parameters: those that may have a gradient, the same on all ranks in one order.
+        repeating: parameters, by their `id`, to whose gradients one backward pass has added several times, as in
+            checkpointed layers that share weights; those found are added. None: no pass was observed yet, and nothing
+            begins in this one.
+
+    Attributes:
+        count: how many this rank has begun.
+    """
+
+    def __init__(self, ranks: Ranks, parameters: Sequence[torch.Tensor], repeating: set[int] | None = None) -> None:
+        self._ranks = ranks
+        self._order = [parameter for parameter in reversed(parameters) if _is_large(parameter)]
+        self.repeating, self._begins = repeating or set(), repeating is not None
+        self._complete: set[int] = set()
+        self._begun: list[tuple[torch.Tensor, torch.Tensor, Callable[[], None]]] = []
+        self._lost = ""
+
+    @property
+    def count(self) -> int:
+        return len(self._begun)
+
+    def within(self, backward: Callable[[], None]) -> None:
+        """Run a backward pass, and begin the sums in it."""
+        # Only for this pass, so that hooks of users come first: 2 us for each.
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
+            for parameter in self._order
+            if parameter.requires_grad
+        ]
+        try:
+            backward()
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _note(self, parameter: torch.Tensor) -> None:
+        """Note a gradient that was added to, and begin the sums that are next."""
+        if id(parameter) in self._complete:
+            self.repeating.add(id(parameter))
+            if any(parameter is begun for begun in self._order[: self.count]):
+                raise UsageError(
+                    f"one backward pass adds twice to the gradient of a parameter of shape {list(parameter.shape)}, "
+                    "which it did not in the pass before",
+                    "checkpoint layers with use_reentrant=False, or set exchange.overlap = false",
+                )
+        self._complete.add(id(parameter))
+        try:
+            while self._begins and not self._lost and self.count < len(self._order) and self._is_next_complete():
+                self._begin(self._order[self.count])
+        except LostRankError as error:  # raised again where ranks wait for each other
+            self._lost = str(error)
+
+    def _is_next_complete(self) -> bool:
+        parameter = self._order[self.count]
+        is_once = id(parameter) in self._complete and id(parameter) not in self.repeating
+        return is_once and parameter.grad is not None and parameter.grad.layout is torch.strided
+
+    def _begin(self, parameter: torch.Tensor) -> None:
+        gradient = _dense_gradient(parameter)
+        whole = gradient.contiguous()  # mostly the gradient itself
+        self._begun.append((gradient, whole, self._ranks.begin_exchange([whole])))
+
+    @torch.no_grad()
+    def complete(self, count: int) -> set[int]:
+        """Begin the others that some rank has begun; returns all of those parameters, by their `id`.
+
+        Arguments:
+            count: the largest number that a rank has begun.
+
+        Raises:
+            LostRankError: a rank does not take part.
+        """
+        if self._lost:
+            raise LostRankError(self._lost)
+        for parameter in self._order[self.count : count]:
+            self._begin(parameter)
+        return {id(parameter) for parameter in self._order[:count]}
+
+    @torch.no_grad()
+    def wait(self) -> None:
+        """Wait for the sums."""
+        for gradient, whole, wait in self._begun:
+            wait()
+            if whole is not gradient:
+                gradient.copy_(whole)
+
+
 @torch.no_grad()
 def exchange_tensors(
-    ranks: Ranks, parameters: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor] = (), *, averages: bool = False
+    ranks: Ranks,
+    parameters: Sequence[torch.Tensor],
+    buffers: Sequence[torch.Tensor] = (),
+    *,
+    averages: bool = False,
+    early: EarlySums | None = None,
 ) -> None:
     """Replace the gradient of every parameter by its sum over ranks, and every buffer by that of rank 0.
 
@@ -31,34 +135,51 @@ def exchange_tensors(
             that this rank lacks counts as zeros.
         buffers: of the same shapes and types on all ranks, in one order.
         averages: True replaces buffers of floating-point numbers by their means.
+        early: sums of other parameters that have begun, on all ranks, and are waited for. Default: none have.
 
     Raises:
         UsageError: a gradient is sparse.
+        LostRankError: a rank does not take part.
     """
     large: list[torch.Tensor] = []
     small: list[torch.Tensor] = []
     for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        if parameter.grad.layout is not torch.strided:
-            raise UsageError(
-                f"a parameter of shape {list(parameter.shape)} has a sparse gradient; ranks sum only dense ones",
-                "make it dense, as with Embedding(..., sparse=False)",
-            )
-        # By the parameter, which is the same on all ranks.
-        is_large = parameter.numel() * parameter.element_size() >= LARGE_BYTES and parameter.is_contiguous()
-        (large if is_large else small).append(parameter.grad)
+        (large if _is_large(parameter) else small).append(_dense_gradient(parameter))
     whole = [gradient.contiguous() for gradient in large]  # mostly the gradients themselves
     buckets, shared = list(buckets_of(small)), list(buckets_of([buffer for buffer in buffers if buffer.numel()]))
     flat = [torch.cat([tensor.reshape(-1) for tensor in bucket]) for bucket in (*buckets, *shared)]
     passed = [*flat[: len(buckets)], *(_share(ranks, values, averages) for values in flat[len(buckets) :])]
-    ranks.exchange([*whole, *passed])
+    wait = ranks.begin_exchange([*whole, *passed])
+    if early is not None:
+        early.wait()
+    wait()
     for gradient, summed in zip(large, whole, strict=True):
         if summed is not gradient:
             gradient.copy_(summed)
     for bucket, values in zip((*buckets, *shared), flat, strict=True):
         parts = torch.split(values, [tensor.numel() for tensor in bucket])
         torch._foreach_copy_(bucket, [part.view(tensor.shape) for part, tensor in zip(parts, bucket, strict=True)])
+
+
+def _is_large(parameter: torch.Tensor) -> bool:
+    """True for a parameter whose gradient is summed alone: by the parameter, which is the same on all ranks."""
+    return parameter.numel() * parameter.element_size() >= LARGE_BYTES and parameter.is_contiguous()
+
+
+def _dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """The gradient of a parameter; zeros, which it has from then on, if it has none.
+
+    Raises:
+        UsageError: it is sparse.
+    """
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    if parameter.grad.layout is not torch.strided:
+        raise UsageError(
+            f"a parameter of shape {list(parameter.shape)} has a sparse gradient; ranks sum only dense ones",
+            "make it dense, as with Embedding(..., sparse=False)",
+        )
+    return parameter.grad
 
 
 def _share(ranks: Ranks, values: torch.Tensor, averages: bool) -> torch.Tensor:
