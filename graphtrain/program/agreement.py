@@ -116,6 +116,7 @@ class Agreement:
         self.saves_known = 0
         self._choices: list[tuple[int, int]] = []
         self._early: EarlySums | None = None
+        self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange that `begin` has prepared
         self._repeating: set[int] | None = None
         self._records: list[Record] = []
 
@@ -229,7 +230,7 @@ class Agreement:
         """
         from graphtrain.ranks.buckets import EarlySums  # which one process never needs
 
-        self._early = EarlySums(self.ranks, parameters, self._repeating)
+        self._early = EarlySums(self.ranks, parameters, self._summed, self._repeating)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
@@ -278,6 +279,8 @@ class Agreement:
             common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
             forms = {form: buffer for form, buffer in forms.items() if form in common}
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
+        if early is not None:
+            self._summed = summed
         from graphtrain.ranks.buckets import exchange_tensors  # which one process never needs
 
         def exchange() -> None:

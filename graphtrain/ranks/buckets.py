@@ -27,23 +27,31 @@ class EarlySums:
     """The sums of large gradients that begin within the last backward pass of a window, once each is complete.
 
     All ranks begin them in one order, from the last parameter to the first, about that in which a backward pass
-    completes them. One that has no gradient stops those after it. How many it has begun, a rank reports afterwards;
-    those that begun fewer follow in `complete`.
+    completes them. One that is not complete holds up those after it. How many it has begun, a rank reports afterwards;
+    those that have begun fewer follow in `complete`.
 
     Arguments:
         ranks: over which gradients are summed.
         parameters: those that may have a gradient, the same on all ranks in one order.
+        expected: those of them that had one on any rank in the window before; others are summed after the pass.
         repeating: parameters, by their `id`, to whose gradients one backward pass has added several times, as in
-            checkpointed layers that share weights; those found are added. None: no pass was observed yet, and nothing
-            begins in this one.
+            checkpointed layers that share weights; those found are added. None: this rank has observed no pass yet, and
+            begins nothing in this one.
 
     Attributes:
         count: how many this rank has begun.
     """
 
-    def __init__(self, ranks: Ranks, parameters: Sequence[torch.Tensor], repeating: set[int] | None = None) -> None:
-        self._ranks = ranks
-        self._order = [parameter for parameter in reversed(parameters) if _is_large(parameter)]
+    def __init__(
+        self,
+        ranks: Ranks,
+        parameters: Sequence[torch.Tensor],
+        expected: Sequence[torch.Tensor],
+        repeating: set[int] | None = None,
+    ) -> None:
+        self._ranks, expected_ids = ranks, set(map(id, expected))
+        self._observed = [parameter for parameter in parameters if _is_large(parameter)]
+        self._order = [parameter for parameter in reversed(self._observed) if id(parameter) in expected_ids]
         self.repeating, self._begins = repeating or set(), repeating is not None
         self._complete: set[int] = set()
         self._begun: list[tuple[torch.Tensor, torch.Tensor, Callable[[], None]]] = []
@@ -58,7 +66,7 @@ class EarlySums:
         # Only for this pass, so that hooks of users come first: 2 us for each.
         hooks = [
             parameter.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
-            for parameter in self._order
+            for parameter in self._observed
             if parameter.requires_grad
         ]
         try:
