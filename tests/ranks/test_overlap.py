@@ -1,4 +1,4 @@
-"""Gradients summed within the last backward pass of a window: the bits of an exchange after it, or an exchange there."""
+"""Gradients summed within the last backward pass of a window: with the bits of an exchange after it."""
 
 from __future__ import annotations
 
