@@ -84,7 +84,7 @@ def _way(program: Program, node: ProgramNode) -> _Way | None:
         if not each.bypassed and any(action.effect == "backward" for action in each.plan_node.actions)
     ]
     # With several, ranks that have taken different edges could begin sums of different gradients.
-    if running != [node] or not node.is_set_up_with(BACKWARD) or len(node.plan_node.actions) != 1:
+    if running != [node] or not _uses_backward(node) or len(node.plan_node.actions) != 1:
         return None
     (action,) = node.plan_node.actions
     targets = program.targets(node)
@@ -102,6 +102,19 @@ def _way(program: Program, node: ProgramNode) -> _Way | None:
     if any(_may_change(program, guard, (node, counter), known) for guard in guards):
         return None
     return _Way(counter, field, exchange)
+
+
+def _uses_backward(node: ProgramNode) -> bool:
+    """True for a node that runs its backward pass by the call that it is set up with.
+
+    One that inherits the set-up and has a visit of its own may use the gradients in it, before their sums are there.
+    """
+    if not node.is_set_up_with(BACKWARD):
+        return False
+    visit, setup = (
+        next(each for each in type(node.instance).__mro__ if name in vars(each)) for name in ("__call__", "setup")
+    )
+    return visit is setup
 
 
 def _is_plain(node: ProgramNode) -> bool:

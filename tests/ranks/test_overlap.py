@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from graphtrain import Graph, StepFunction, Trainer, node
+from graphtrain import Graph, StepFunction, TrainBatch, Trainer, node
 from graphtrain.errors import RankFailedError, UsageError
 from graphtrain.program import gradient_windows, overlap
 from graphtrain.ranks import Ranks, buckets
@@ -151,6 +151,18 @@ def twice(model: Any, batch: Any, training_step: StepFunction, window: int = 1) 
     return training_step(model, batch).detach()
 
 
+@node(writes="loss", effects="backward")
+class Noisy(TrainBatch):
+    """Add noise to the gradients of this rank."""
+
+    def __call__(  # type: ignore[override]
+        self, model: Any, batch: Any, training_step: StepFunction, samples: int, window: int = 1
+    ) -> Any:
+        loss = super().__call__(model, batch, training_step, samples, window)
+        self._optimizer.param_groups[0]["params"][0].grad += 0.1
+        return loss
+
+
 def by_the_last_count(graph: Graph) -> Graph:
     """A guard that reads what the node before it changes: a full window goes on to the end of the epoch."""
     return graph.guard("window_complete", "accumulate.full and accumulate.last_count < accumulate.window")
@@ -161,6 +173,7 @@ UNKNOWN: dict[str, Edit] = {
     "a node looks at gradients before": lambda graph: graph.insert("look", look, after="train_batch"),
     "the end depends on what the counter does": by_the_last_count,
     "a kind runs backward by itself": lambda graph: graph.set("train_batch", use=twice),
+    "a visit uses the gradients": lambda graph: graph.set("train_batch", use=Noisy),
     "two nodes run backward": lambda graph: graph.insert("again", "train_batch", after="train_batch"),
 }
 
