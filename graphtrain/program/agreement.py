@@ -284,7 +284,7 @@ class Agreement:
         from graphtrain.ranks.buckets import exchange_tensors  # which one process never needs
 
         def exchange() -> None:
-            done = early.complete(begun) if early is not None else ()
+            done = early.complete(begun, summed) if early is not None else ()
             others = [parameter for parameter in summed if id(parameter) not in done]
             exchange_tensors(self.ranks, others, [*forms.values()], averages=averages, early=early)
 

@@ -56,9 +56,9 @@ def begun(monkeypatch: Patch) -> Begun:
     begun: Begun = []
     complete = EarlySums.complete
 
-    def noting(self: EarlySums, count: int) -> set[int]:
+    def noting(self: EarlySums, count: int, summed: Any) -> set[int]:
         begun.append((self._ranks.rank, self.count, count))
-        return complete(self, count)
+        return complete(self, count, summed)
 
     monkeypatch.setattr(buckets, "LARGE_BYTES", 24 * 4)
     monkeypatch.setattr(EarlySums, "complete", noting)
@@ -356,15 +356,15 @@ def as_they_come(patch: Patch) -> None:
     def note(self: EarlySums, parameter: torch.Tensor) -> None:
         if self._begins:
             self._order.remove(next(each for each in self._order if each is parameter))
-            self._order.insert(self.count, parameter)
-            self._begin(parameter)
+            self._order.insert(len(self._begun), parameter)
+            self._begin(self.count + 1)
 
     patch.setattr(EarlySums, "_note", note)
 
 
 def none_for_others(patch: Patch) -> None:
     complete = EarlySums.complete
-    patch.setattr(EarlySums, "complete", lambda self, count: complete(self, self.count))
+    patch.setattr(EarlySums, "complete", lambda self, count, summed: complete(self, self.count, summed))
 
 
 def exchange_again(patch: Patch) -> None:
@@ -381,8 +381,7 @@ def wait_for_nothing(patch: Patch) -> None:
 
 def begin_at_once(patch: Patch) -> None:
     def at_once(self: EarlySums, backward: Callable[[], None]) -> None:
-        for parameter in self._order:
-            self._begin(parameter)
+        self._begin(len(self._order))
         backward()
 
     patch.setattr(EarlySums, "within", at_once)
