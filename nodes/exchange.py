@@ -26,10 +26,11 @@ class Exchange:
 
     Arguments:
         average_buffers: True averages floating-point buffers over ranks instead. Default: False.
-        overlap: True sums gradients of a megabyte and more while the last backward pass of a window still runs, and all
+        overlap: True sums gradients of a megabyte and more while the last backward pass of a window still runs, and the
             others at its end, so that the visit of this node finds them summed; the results have the same bits. This
-            needs a graph as `fit` has it, in which the end of a window is known before that pass, and one node that
-            runs backward: `train_batch`, then `accumulate`, then this node. Default: True.
+            needs a graph in which the end of a window is known before that pass, as in `fit`: one node that runs
+            backward, `train_batch`, then `accumulate`, then this node. In any other, gradients are summed at this node,
+            as with False. Default: True.
 
     Raises:
         RanksDivergedError: ranks arrived by different edges.

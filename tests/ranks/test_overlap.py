@@ -15,10 +15,11 @@ from torch.utils.checkpoint import checkpoint
 from graphtrain import Graph, StepFunction, TrainBatch, Trainer, node
 from graphtrain.errors import RankFailedError, UsageError
 from graphtrain.program import gradient_windows, overlap
-from graphtrain.ranks import Ranks, buckets
+from graphtrain.ranks import Ranks, buckets, current_ranks
 from graphtrain.ranks.buckets import EarlySums
 from tests.ranks.fake_ranks import World, run_ranks
 from tests.ranks.processes import run_processes
+from tests.ranks.test_failures import Noting
 
 BATCHES = 7
 Patch = pytest.MonkeyPatch
@@ -327,26 +328,47 @@ def test_hooks_of_users_come_first() -> None:
     assert end_of(fit(), model=Hooked) == end_of(fit(within=False), model=Hooked)
 
 
+def failing() -> None:
+    """Train until rank 1 fails in its third pass."""
+    trainer = trainer_of(fit())
+    passes: list[int] = []
+
+    def fail(parameter: torch.Tensor) -> None:
+        passes.append(1)
+        if len(passes) == 3:
+            assert trainer._session.world._early.count == 1, "one sum is open"
+            raise ValueError("too late")
+
+    if current_ranks().rank:
+        trainer.resources["model"].first.weight.register_post_accumulate_grad_hook(fail)
+    trainer.run()
+
+
 def test_a_rank_that_fails_in_the_pass_is_named(begun: Begun) -> None:
-    """Its last layers are summed by then, and the others wait for the first."""
-
-    def program(ranks: Ranks) -> None:
-        trainer = trainer_of(fit())
-        passes: list[int] = []
-
-        def fail(parameter: torch.Tensor) -> None:
-            passes.append(1)
-            if len(passes) == 3:
-                assert trainer._session.world._early.count == 1
-                raise ValueError("too late")
-
-        if ranks.rank:
-            trainer.resources["model"].first.weight.register_post_accumulate_grad_hook(fail)
-        trainer.run()
-
-    first, second = World(2, random.Random(0)).run(program)
+    """Sums of its last layers have begun by then, and the others wait for the first."""
+    first, second = World(2, random.Random(0)).run(lambda ranks: failing())
     assert isinstance(first, RankFailedError) and isinstance(second, ValueError)
     assert first.message.startswith("rank 1 failed in `train_batch` at step 2") and "too late" in first.message
+
+
+def test_small_gradients_are_summed_again_if_there_are_others_than_expected() -> None:
+    """In the buckets of an exchange that nothing has preceded; the copies that were summed before are dropped."""
+    ranks = Noting()
+    first, second, third = (nn.Parameter(torch.zeros(size)) for size in (2, 3, 4))
+    for parameter in (first, second):
+        parameter.grad = torch.ones_like(parameter)
+    for others, sizes in (([], []), ([third], [2 + 3 + 4])):
+        ranks.exchanged.clear()
+        early = EarlySums(ranks, [first, second, third], [first, second])
+        early.within(lambda: None)
+        assert early.count == 1 and [len(values) for values in ranks.exchanged] == [2 + 3]
+        summed = [first, second, *others]
+        done = early.complete(1, summed)
+        buckets.exchange_tensors(ranks, [each for each in summed if id(each) not in done], early=early)
+        assert [len(values) for values in ranks.exchanged[1:]] == sizes
+    early = EarlySums(ranks, [first, second, third], [first])
+    early.within(lambda: None)
+    assert not early.count, "this rank has more itself"
 
 
 # ---- without any part of it, the results are others
@@ -427,6 +449,23 @@ def both_ways(every: int) -> list[Any]:
     load = Graph.load
     hand.Graph = type("Graph", (), {"load": lambda name: load(name).set("exchange", overlap=False)})  # type: ignore[misc]
     return [within, hand.by_graph(every, 7)[0]]
+
+
+def failure() -> str:
+    buckets.LARGE_BYTES = 24 * 4
+    torch.set_num_threads(1)
+    try:
+        failing()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return "no failure"
+
+
+@pytest.mark.full
+def test_processes_end_with_a_sum_open() -> None:
+    first, second = run_processes(2, failure)
+    assert first.startswith("RankFailedError: rank 1 failed in `train_batch` at step 2")
+    assert second == "ValueError: too late"
 
 
 @pytest.mark.full
