@@ -34,7 +34,8 @@ class GradientWindows:
     Attributes:
         counters: the nodes that count windows, with the field that counts.
         reports: position -> the report of the last visit about its backward pass, for nodes that return one.
-        visit_of: makes the visit of a node; set by the visits.
+        visit_of: makes the visit of a node, by which gradients are exchanged within another; set by the visits of a
+            run of several ranks. None: they are exchanged where the node is.
     """
 
     def __init__(self, program: Program, cells: Cells, rounds: Rounds | None = None) -> None:
@@ -84,10 +85,10 @@ class GradientWindows:
         """The call of a node; its actions on gradients are counted for the windows of its optimizers."""
         is_exchange = [action.effect for action in node.plan_node.actions] == ["exchange"]
         flags: list[tuple[dict[str, Any], str]] = []
-        if self._rounds is not None and any(action.effect == "backward" for action in node.plan_node.actions):
+        runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
+        if self._rounds is not None and self.visit_of is not None and runs_backward:
             from graphtrain.program.overlap import exchanging_within  # which one process never needs
 
-            assert self.visit_of is not None, "set by the visits"
             act = exchanging_within(self._program, self._cells, self._rounds, node, self.visit_of, act)
         for counter, field in self.counters:
             optimizers, fields, is_cleared = set(counter.plan_node.optimizers), counter.fields, False
