@@ -204,7 +204,7 @@ def exchange_tensors(
         _put(bucket, values)
 
 
-def _put(bucket: Sequence[torch.Tensor], values: torch.Tensor) -> None:
+def _put(bucket: list[torch.Tensor], values: torch.Tensor) -> None:
     """Replace tensors by values that are one after the other."""
     parts = torch.split(values, [tensor.numel() for tensor in bucket])
     torch._foreach_copy_(bucket, [part.view(tensor.shape) for part, tensor in zip(parts, bucket, strict=True)])
