@@ -139,3 +139,7 @@ LARGER = (
     Workload("MLP of 1 M", lambda: _mlp(512, 768, 768, 10), _sgd, lambda: _labelled(512), batches=100, warm_up=20),
     Workload("transformer", Transformer, _adamw, _text, batches=50, warm_up=10),
 )
+# For what exchanges gradients.
+OF_TEN_MILLION = Workload(
+    "MLP of 10 M", lambda: _mlp(1024, 2048, 2048, 2048, 10), _sgd, lambda: _labelled(1024), batches=20, warm_up=5
+)

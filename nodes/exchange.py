@@ -26,6 +26,11 @@ class Exchange:
 
     Arguments:
         average_buffers: True averages floating-point buffers over ranks instead. Default: False.
+        overlap: True sums gradients of a megabyte and more while the last backward pass of a window still runs, and the
+            others at its end, so that the visit of this node finds them summed; the results have the same bits. This
+            needs a graph in which the end of a window is known before that pass, as in `fit`: one node that runs
+            backward, `train_batch`, then `accumulate`, then this node. In any other, gradients are summed at this node,
+            as with False. Default: True.
 
     Raises:
         RanksDivergedError: ranks arrived by different edges.
@@ -40,12 +45,17 @@ class Exchange:
     """
 
     average_buffers: bool = False
+    overlap: bool = True
 
     _optimizers: tuple[Any, ...]
     _agreement: Agreement
 
     def setup(self, optimizer: Any, ranks: Agreement) -> None:
         self._optimizers, self._agreement = optimizers_of(optimizer), ranks
+
+    def begin(self) -> None:
+        """Prepare for the last backward pass of a window, in which its gradients are summed."""
+        self._agreement.begin(parameters_of(self._optimizers))
 
     def __call__(self) -> None:
         self._agreement.exchange(parameters_of(self._optimizers), averages=self.average_buffers)

@@ -128,6 +128,7 @@ class TrainBatch(CallsTrainingStep):
     _optimizer: Any
     _renewals: Renewals | None
     _is_plain: bool
+    _backward: Callable[[torch.Tensor], None]  # among several ranks, it may begin to exchange gradients
 
     def setup(
         self,
@@ -141,9 +142,11 @@ class TrainBatch(CallsTrainingStep):
         optimizer: Any = None,
         renewals: Renewals | None = None,
         ranks: Agreement | None = None,
+        backward: Callable[[torch.Tensor], None] | None = None,
     ) -> None:
         super().setup(recorder, device, notify, metric_prefix, asks, metric_objects)
         self._optimizer, self._renewals = optimizer, renewals
+        self._backward = torch.Tensor.backward if backward is None else backward
         self._is_plain = not self.only_own and self.on_out_of_memory == "stop"
         self._notify, self._size = notify, None
         if optimizer is not None:
@@ -200,7 +203,7 @@ class TrainBatch(CallsTrainingStep):
             self._compare_sizes(model, samples)
         share = loss if window == 1 else loss / window  # a division costs 5 us with its backward
         try:
-            (share if loss_scale is None else scaled(share, loss_scale)).backward()  # type: ignore[no-untyped-call]
+            self._backward(share if loss_scale is None else scaled(share, loss_scale))
         except RuntimeError as error:
             if "a second time" in str(error):
                 error.add_note("`train_batch` runs backward itself: return the loss, without calling loss.backward()")
@@ -248,7 +251,7 @@ class TrainBatch(CallsTrainingStep):
         """Run backward for a loss that is a sum, and count what it is a sum over."""
         assert self.per is not None, "asked before"
         count, rest = count_and_metrics(metrics, self.per, samples, "training_step")
-        (loss if loss_scale is None else scaled(loss, loss_scale)).backward()  # type: ignore[no-untyped-call]
+        self._backward(loss if loss_scale is None else scaled(loss, loss_scale))
         # A sum with a Python number would make a 32-bit float of whole numbers on a device.
         self.counted = self.counted + count if torch.is_tensor(self.counted) or self.counted else count
         self._means.add(self._named(loss, rest), count, sums=(f"{self._prefix}loss",))

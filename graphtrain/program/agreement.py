@@ -15,7 +15,7 @@ import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NoReturn, final
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 import torch
 
@@ -38,8 +38,12 @@ from graphtrain.ranks.current import leave
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
 
+if TYPE_CHECKING:
+    from graphtrain.ranks.buckets import EarlySums
+
 Purpose = Literal["start", "batch", "exchange", "gather", "payload", "save", "stop", "forward"]
 _PURPOSES: tuple[Purpose, ...] = ("start", "batch", "exchange", "gather", "payload", "save", "stop", "forward")
+_COUNT_BYTES = 4  # of a number before others
 _ASKED = 65535  # the most requests of one kind in a record
 
 # The report of a failed rank reaches the others within this time after their call fails.
@@ -111,6 +115,9 @@ class Agreement:
         self._seconds = 0.0
         self.saves_known = 0
         self._choices: list[tuple[int, int]] = []
+        self._early: EarlySums | None = None
+        self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange that `begin` has prepared
+        self._repeating: set[int] | None = None
         self._records: list[Record] = []
 
     def seconds(self) -> float:
@@ -215,6 +222,24 @@ class Agreement:
         drawn = int(torch.randint(2**62, ()))
         return int(self.gather(drawn)[0])
 
+    def begin(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Let the gradients of these parameters be summed within the pass that `backward` runs before `exchange`.
+
+        All ranks call it at the same node, and then `exchange` with the same parameters. The pass is the last of the
+        window; a rank without a batch runs none.
+        """
+        from graphtrain.ranks.buckets import EarlySums  # which one process never needs
+
+        self._early = EarlySums(self.ranks, parameters, self._summed, self._repeating)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
+        if self._early is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            self._early.within(loss.backward)
+            self._repeating = self._early.repeating
+
     def exchange(
         self,
         parameters: Sequence[torch.Tensor],
@@ -239,20 +264,31 @@ class Agreement:
 
             parameters = [parameter for parameter in parameters if not is_sharded(parameter)]
             buffers = {path: buffer for path, buffer in buffers.items() if not is_sharded(buffer)}
+        early, self._early = self._early, None
+        begun = early.count if early is not None else 0
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
-        payload = present + "\n".join(forms).encode()
+        payload = begun.to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
         digest = hashlib.blake2b(payload, digest_size=8).digest()
         records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)))
         if any(record.digest != digest for record in records):
             of_ranks = self._gather_payloads(payload, records)
+            begun = max(int.from_bytes(each[:_COUNT_BYTES]) for each in of_ranks)
+            of_ranks = [each[_COUNT_BYTES:] for each in of_ranks]
             present = bytes(map(max, zip(*(each[: len(present)] for each in of_ranks), strict=True)))
             common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
             forms = {form: buffer for form, buffer in forms.items() if form in common}
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
+        if early is not None:
+            self._summed = summed
         from graphtrain.ranks.buckets import exchange_tensors  # which one process never needs
 
-        self._together(lambda: exchange_tensors(self.ranks, summed, [*forms.values()], averages=averages))
+        def exchange() -> None:
+            done = early.complete(begun, summed) if early is not None else ()
+            others = [parameter for parameter in summed if id(parameter) not in done]
+            exchange_tensors(self.ranks, others, [*forms.values()], averages=averages, early=early)
+
+        self._together(exchange)
 
     def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""

@@ -81,6 +81,7 @@ class _CountingVisits(Visits):
         super().__init__(program, cells)
         self._log = log
         self.aspects.remove(cells)  # read where they decide something
+        self.windows.visit_of = None
 
     def setup(self, node: ProgramNode) -> Act:
         return nothing

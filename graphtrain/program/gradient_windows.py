@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 from graphtrain.data.shares import WindowCounter, Windows
@@ -34,6 +34,8 @@ class GradientWindows:
     Attributes:
         counters: the nodes that count windows, with the field that counts.
         reports: position -> the report of the last visit about its backward pass, for nodes that return one.
+        visit_of: makes the visit of a node, by which gradients are exchanged within another; set by the visits of a
+            run of several ranks. None: they are exchanged where the node is.
     """
 
     def __init__(self, program: Program, cells: Cells, rounds: Rounds | None = None) -> None:
@@ -46,6 +48,7 @@ class GradientWindows:
             if field.with_gradients and (node.path, field.name) in program.plan.fields_read
         ]
         self.reports: dict[int, Report] = {}
+        self.visit_of: Callable[[ProgramNode], Act] | None = None
 
     def enter(self, scope: ProgramGraph) -> None:
         """Let nodes read the sizes of the windows of a graph, which may be open already."""
@@ -80,6 +83,13 @@ class GradientWindows:
 
     def wrap(self, node: ProgramNode, act: Act) -> Act:
         """The call of a node; its actions on gradients are counted for the windows of its optimizers."""
+        is_exchange = [action.effect for action in node.plan_node.actions] == ["exchange"]
+        flags: list[tuple[dict[str, Any], str]] = []
+        runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
+        if self._rounds is not None and self.visit_of is not None and runs_backward:
+            from graphtrain.program.overlap import exchanging_within  # which one process never needs
+
+            act = exchanging_within(self._program, self._cells, self._rounds, node, self.visit_of, act)
         for counter, field in self.counters:
             optimizers, fields, is_cleared = set(counter.plan_node.optimizers), counter.fields, False
             for action in node.plan_node.actions:  # in their order: the last wrapper acts last
@@ -87,13 +97,18 @@ class GradientWindows:
                     continue
                 if action.effect == "backward":
                     act = self._opening(act, counter, field, always=is_cleared)
+                    if field.exchanged is not None and self._rounds is not None:
+                        act = _after_setting(act, fields, field.exchanged, False)
                     act = _adding(act, fields, field.name, self._amount(node, action))
                 elif action.effect == "exchange" and field.exchanged is not None:
                     act = _setting(act, fields, field.exchanged, True)
+                    flags.append((fields, field.exchanged))
                 elif action.effect == "zero_grad":
                     act, is_cleared = _setting(act, fields, field.name, 0), True
                     if field.exchanged is not None and self._rounds is not None:
                         act = _setting(act, fields, field.exchanged, False)
+        if is_exchange and flags:
+            act = _unless(act, flags)
         # Fields that belong to gradients, and are read, restart with them.
         cleared = {
             name for action in node.plan_node.actions if action.effect == "zero_grad" for name in action.optimizers
@@ -136,6 +151,24 @@ def _adding(act: Act, fields: dict[str, Any], name: str, amount: Callable[[], in
         fields[name] += amount()  # type: ignore[misc]
 
     return count if amount is None else add
+
+
+def _after_setting(act: Act, fields: dict[str, Any], name: str, value: Any) -> Act:
+    def set_and_act() -> None:
+        fields[name] = value
+        act()
+
+    return set_and_act
+
+
+def _unless(act: Act, flags: Sequence[tuple[dict[str, Any], str]]) -> Act:
+    """The call of a node, left out while all of these fields are true."""
+
+    def act_unless() -> None:
+        if not all(fields[name] for fields, name in flags):
+            act()
+
+    return act_unless
 
 
 def _setting(act: Act, fields: dict[str, Any], name: str, value: Any) -> Act:

@@ -19,6 +19,7 @@ from graphtrain.report.values import described
 # Names of slots that the engine itself supplies.
 PROVIDED = (
     "asks",
+    "backward",
     "checkpoints",
     "current_loader",
     "data_state",

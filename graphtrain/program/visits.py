@@ -67,8 +67,10 @@ class Visits:
             "step_names": self._step_names,
             "training_precision": lambda node: program.training_precision,
         }
-        if self.rounds is not None:
+        if agreement is not None:
+            self.windows.visit_of = self.of
             self._provided["windows"] = self.windows.filled_by
+            self._provided["backward"] = lambda node: agreement.backward
         self.setups = [self.setup(node) for node in program.nodes]
 
     # ---- entering a graph

@@ -107,16 +107,18 @@ class Processes(Ranks):
         data = gathered.numpy().tobytes()
         return [data[start : start + size] for start in range(0, size * self.world_size, size)]
 
-    def exchange(self, tensors: Sequence[torch.Tensor]) -> None:
+    def begin_exchange(self, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
         self._join_groups()
-        _together(lambda: self._sum(tensors))
+        begun: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
+        _together(lambda: begun.extend(self._begin_sum(tensor) for tensor in tensors))
 
-    def _sum(self, tensors: Sequence[torch.Tensor]) -> None:
-        begun = [self._begin_sum(tensor) for tensor in tensors]
-        for tensor, work, parts in begun:
-            work.wait()
-            if parts is not None:
-                torch.add(*parts.chunk(2), out=tensor.view(-1))
+        def wait() -> None:
+            for tensor, work, parts in begun:
+                work.wait()
+                if parts is not None:
+                    torch.add(*parts.chunk(2), out=tensor.view(-1))
+
+        return lambda: _together(wait)
 
     def _begin_sum(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
         group = self._group(tensor.device.type)

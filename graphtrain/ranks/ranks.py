@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -26,9 +26,9 @@ class LostRankError(Exception):
 class Ranks(ABC):
     """One process, the rank, of a world of `world_size`.
 
-    Every rank makes the same collective calls in the same order: `gather` with as many bytes, `exchange` with tensors
-    of the same shapes and types. An `exchange` follows a `gather` of records that announce it; the store may be used
-    at any time, and from any thread.
+    Every rank makes the same calls of `gather`, with as many bytes, in the same order, and the same of
+    `begin_exchange`, with tensors of the same shapes and types. The end of an exchange follows a `gather` of records
+    that announce it, its beginning may precede that. The store may be used at any time, and from any thread.
 
     Attributes:
         rank: the number of this process, from 0.
@@ -56,11 +56,14 @@ class Ranks(ABC):
         """
 
     @abstractmethod
-    def exchange(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Replace every tensor by its sum over all ranks, in place; the sum has the same bits on each of them.
+    def begin_exchange(self, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
+        """Begin to replace every tensor by its sum over all ranks, in place; the sum has the same bits on each of them.
+
+        Returns:
+            A call that waits for the sums. Until it returns, the tensors must not be used.
 
         Raises:
-            LostRankError: a rank does not take part.
+            LostRankError: a rank does not take part; this call or the one that it returns raises it.
         """
 
     @abstractmethod
@@ -116,8 +119,9 @@ class Alone(Ranks):
     def gather(self, record: bytes) -> list[bytes]:
         return [record]
 
-    def exchange(self, tensors: Sequence[torch.Tensor]) -> None:
+    def begin_exchange(self, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
         """Nothing: a sum over one rank."""
+        return lambda: None
 
     def publish(self, key: str, value: bytes) -> None:
         """Nothing: there is no rank to read it."""

@@ -9,7 +9,7 @@ import inspect
 import math
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -260,9 +260,12 @@ class Mirror(Ranks):
     def gather(self, record: bytes) -> list[bytes]:
         return [record, record]
 
-    def exchange(self, tensors: Sequence[torch.Tensor]) -> None:
-        for tensor in tensors:
-            tensor.mul_(2)
+    def begin_exchange(self, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
+        def wait() -> None:
+            for tensor in tensors:
+                tensor.mul_(2)
+
+        return wait
 
     def publish(self, key: str, value: bytes) -> None: ...
 

@@ -39,6 +39,7 @@ class World:
 
     Attributes:
         calls: of every rank, in order: the kind of a collective call, its size, and whether it is a synchronisation.
+        begun: of every rank, the bytes of the exchanges that it has begun, in order.
         store: what ranks have published.
         switches: how many times another rank could run.
     """
@@ -48,6 +49,7 @@ class World:
     ) -> None:
         self.world_size, self.choose, self._at_switch = world_size, choose, at_switch
         self.calls: list[list[tuple[str, int]]] = [[] for _ in range(world_size)]
+        self.begun: list[list[int]] = [[] for _ in range(world_size)]
         self.store: dict[str, bytes] = {}
         self.switches = 0
         self.killed: set[int] = set()
@@ -161,6 +163,16 @@ class World:
             raise LostRankError(f"rank {min(self.gone - set(passed))} is gone")
         return [passed[other] for other in range(self.world_size)]
 
+    def begin(self, rank: int, size: int) -> None:
+        """Begin an exchange, which no synchronisation need have announced yet: in the same order on all ranks."""
+        number = len(self.begun[rank])
+        self.begun[rank].append(size)
+        for other, sizes in enumerate(self.begun):
+            if len(sizes) > number and sizes[number] != size:
+                raise BrokenProtocolError(
+                    f"exchange {number}: rank {rank} begins one of {size} bytes, rank {other} of {sizes[number]}"
+                )
+
     def _refuse_unannounced(self, rank: int, kind: str, size: int) -> None:
         """Every call but a synchronisation follows a synchronisation in which all records say the same, or another
         call that did: an exchange in several buckets, whose ranks have gathered first who has which gradient.
@@ -197,15 +209,23 @@ class FakeRank(Ranks):
     def gather(self, record: bytes) -> list[bytes]:
         return self.world.meet(self.rank, "gather", len(record), record)
 
-    def exchange(self, tensors: Sequence[torch.Tensor]) -> None:
+    def begin_exchange(self, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         copies = [tensor.detach().clone() for tensor in tensors]
-        of_ranks = self.world.meet(self.rank, "exchange", size, copies)
-        for tensor, parts in zip(tensors, zip(*of_ranks, strict=True), strict=True):
-            total = parts[0].clone()
-            for part in parts[1:]:
-                total += part
-            tensor.copy_(total)
+        self.world.begin(self.rank, size)
+
+        def wait() -> None:
+            if not all(torch.allclose(*pair, 0, 0, equal_nan=True) for pair in zip(tensors, copies, strict=True)):
+                raise BrokenProtocolError(f"rank {self.rank} changes a tensor before its sum is there")
+            of_ranks = self.world.meet(self.rank, "exchange", size, copies)
+            for tensor, parts in zip(tensors, zip(*of_ranks, strict=True), strict=True):
+                total = parts[0].clone()
+                for part in parts[1:]:
+                    total += part
+                with torch.no_grad():
+                    tensor.copy_(total)
+
+        return wait
 
     def publish(self, key: str, value: bytes) -> None:
         self.world.store[key] = value

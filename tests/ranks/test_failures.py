@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -25,8 +25,9 @@ class Noting(Ranks):
     def gather(self, record: bytes) -> list[bytes]:
         return [record] * self.world_size
 
-    def exchange(self, tensors: Sequence[torch.Tensor]) -> None:
+    def begin_exchange(self, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
         self.exchanged += tensors
+        return lambda: None
 
     def publish(self, key: str, value: bytes) -> None:
         self.store[key] = value

@@ -148,7 +148,7 @@ def test_tensors_are_summed_in_place_by_the_faster_way(
     fake, ranks = group(world_size)
     tensors = [torch.arange(float(elements)), torch.ones(2, 3)]
     before = [tensor.clone() for tensor in tensors]
-    ranks.exchange(tensors)
+    ranks.begin_exchange(tensors)()
     assert all(
         torch.equal(tensor, of_rank * sum(10**rank for rank in range(world_size)))
         for tensor, of_rank in zip(tensors, before, strict=True)
@@ -206,13 +206,13 @@ def test_a_call_that_a_rank_does_not_take_part_in_is_a_lost_rank(group: Any) -> 
     assert lost.value.__context__ is None
     fake.fails = 6
     with pytest.raises(LostRankError, match=r"^connection closed$"):
-        ranks.exchange([torch.ones(2)])
+        ranks.begin_exchange([torch.ones(2)])
 
 
 def test_a_script_that_has_made_a_group_is_told_to_leave_it_out(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake, ranks = group(2)
     fake.initialized = True
-    for act in (lambda: ranks.gather(b"abc"), lambda: ranks.exchange([torch.ones(1)]), Processes.join):
+    for act in (lambda: ranks.gather(b"abc"), lambda: ranks.begin_exchange([torch.ones(1)]), Processes.join):
         with pytest.raises(UsageError) as refused:
             act()
         assert str(refused.value) == (

@@ -212,7 +212,7 @@ def test_a_rank_that_does_not_come_in_time(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         kind, message = row["sleeps"]
         assert kind == "RankFailedError"
-        assert re.match(r"rank 1 did not come to call \d+, where others wait in `exchange` at step 0, .*; ", message)
+        assert re.match(r"rank 1 did not come to call \d+, where others wait in `train_batch` at step 0, .*; ", message)
         assert "ranks last synchronised at `next_batch`" in message, message
     assert "ranks wait 1 s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS" in rows[0]["sleeps"][1]
 

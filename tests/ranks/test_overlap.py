@@ -1,0 +1,475 @@
+"""Gradients summed within the last backward pass of a window: with the bits of an exchange after it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from graphtrain import Graph, StepFunction, TrainBatch, Trainer, node
+from graphtrain.errors import RankFailedError, UsageError
+from graphtrain.program import gradient_windows, overlap
+from graphtrain.ranks import Ranks, buckets, current_ranks
+from graphtrain.ranks.buckets import EarlySums
+from tests.ranks.fake_ranks import World, run_ranks
+from tests.ranks.processes import run_processes
+from tests.ranks.test_failures import Noting
+
+BATCHES = 7
+Patch = pytest.MonkeyPatch
+Edit = Callable[[Graph], Graph]
+# Of a rank: how many sums it had begun when its backward pass was over, and how many some rank had.
+Begun = list[tuple[int, int, int]]
+
+
+class Layered(nn.Module):
+    """Layers that are registered in another order than they are used, one of them for every third batch only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.first = nn.Linear(6, 1), nn.Linear(4, 6)
+        self.rare, self.middle, self.unused = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.frozen = nn.Linear(6, 6).requires_grad_(False)
+        self.norm = nn.BatchNorm1d(6)
+
+    def forward(self, inputs: torch.Tensor, *, is_rare: bool = False) -> torch.Tensor:
+        hidden = torch.tanh(self.norm(self.frozen(self.first(inputs))))
+        hidden = torch.tanh(self.rare(hidden)) if is_rare else hidden
+        output: torch.Tensor = self.last(torch.tanh(self.middle(hidden)))
+        return output
+
+
+def step(model: Any, batch: torch.Tensor) -> torch.Tensor:
+    number = int(batch[0, 0].abs() * 100)
+    loss: torch.Tensor = model(batch, is_rare=number % 3 == 0).square().mean()
+    return loss
+
+
+@pytest.fixture(autouse=True)
+def begun(monkeypatch: Patch) -> Begun:
+    """What is begun; every weight of these models is a large one, its bias is not."""
+    begun: Begun = []
+    complete = EarlySums.complete
+
+    def noting(self: EarlySums, count: int, summed: Any) -> set[int]:
+        begun.append((self._ranks.rank, self.count, count))
+        return complete(self, count, summed)
+
+    monkeypatch.setattr(buckets, "LARGE_BYTES", 24 * 4)
+    monkeypatch.setattr(EarlySums, "complete", noting)
+    return begun
+
+
+def two_optimizers(model: nn.Module) -> Any:
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    return [torch.optim.SGD(parameters[:3], lr=0.1, momentum=0.9), torch.optim.AdamW(parameters[3:], lr=0.01)]
+
+
+def trainer_of(graph: Graph, **resources: Any) -> Trainer:
+    torch.manual_seed(0)
+    model = resources.pop("model", Layered)()
+    batches = list(torch.randn(BATCHES, 3, 4))
+    optimizer = resources.pop("optimizer", lambda model: torch.optim.AdamW(model.parameters(), lr=0.01))(model)
+    given = {"model": model, "optimizer": optimizer, "train_data": batches, "training_step": step, **resources}
+    return Trainer(graph, seed=0, display=None, notify=lambda line: None, **given)
+
+
+def fit(every: int = 1, edit: Edit = lambda graph: graph, *, within: bool = True) -> Graph:
+    graph = Graph.load("fit").set("accumulate", every=every).set("clip", max_norm=0.5).set("finish", after="2 epochs")
+    return edit(graph.set("checkpoint", every="never").set("log", every="1 steps").set("exchange", overlap=within))
+
+
+def end_of(graph: Graph, world_size: int = 2, **resources: Any) -> list[Any]:
+    def program(ranks: Ranks) -> Any:
+        trainer = trainer_of(graph, **resources)
+        trainer.run()
+        return trainer.digest(), trainer.metrics, trainer.progress["step"]["steps"]
+
+    return run_ranks(world_size, program)
+
+
+def skipping(model: Any, batch: torch.Tensor) -> torch.Tensor | None:
+    return None if batch[0, 0] > 0.5 else step(model, batch)
+
+
+def summed(model: Any, batch: torch.Tensor) -> dict[str, Any]:
+    count = 1 + int(batch[0, 1].abs() * 10) % 4
+    return {"loss": step(model, batch) * count, "tokens": count}
+
+
+CASES: dict[str, tuple[int, Edit, dict[str, Any]]] = {
+    "every batch": (1, lambda graph: graph, {}),
+    "windows of two": (2, lambda graph: graph, {}),
+    "windows of three": (3, lambda graph: graph, {}),
+    "two optimizers": (2, lambda graph: graph, {"optimizer": two_optimizers}),
+    "loss scaling": (2, lambda graph: graph.overlay("fp16"), {}),
+    "sums over tokens": (2, lambda graph: graph.overlay("token_windows"), {"training_step": summed}),
+    "skipped batches": (1, lambda graph: graph.set("train_batch", skip_none=True), {"training_step": skipping}),
+    "averaged buffers": (2, lambda graph: graph.set("exchange", average_buffers=True), {}),
+    "an early end": (2, lambda graph: graph.set("finish", after="3 batches"), {}),
+}
+
+
+@pytest.mark.second(5)
+@pytest.mark.full
+@pytest.mark.parametrize("world_size", [3, pytest.param(2, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("case", CASES)
+def test_the_results_have_the_bits_of_an_exchange_at_the_node(case: str, world_size: int, begun: Begun) -> None:
+    every, edit, resources = CASES[case]
+    within = end_of(fit(every, edit), world_size, **resources)
+    assert sum(count for _, count, _ in begun) > 0, "some sums begin in the pass"
+    assert within == end_of(fit(every, edit, within=False), world_size, **resources)
+
+
+def test_ranks_begin_what_others_have_begun(begun: Begun) -> None:
+    """One without a batch has begun none, and all begin as many: up to the first weight that some rank lacks."""
+    ends = end_of(fit(), 3)
+    assert len({steps for _, _, steps in ends}) == 1
+    windows = [sorted(begun[start : start + 3]) for start in range(0, len(begun), 3)]
+    assert all([rank for rank, _, _ in window] == [0, 1, 2] for window in windows)
+    assert all(max(count for _, count, _ in window) == total for window in windows for *_, total in window)
+    assert any(count < total for window in windows for _, count, total in window)
+    assert max(total for window in windows for *_, total in window) > 0, "the unused and the frozen one hold up none"
+
+
+@node(writes="seen")
+def look(model: Any) -> float:
+    """Look at what is in a gradient."""
+    return float(model.first.weight.grad.sum())
+
+
+@node(writes="loss", effects="backward")
+def twice(model: Any, batch: Any, training_step: StepFunction, window: int = 1) -> Any:
+    """Run backward twice."""
+    for _ in range(2):
+        (training_step(model, batch) / window).backward()
+    return training_step(model, batch).detach()
+
+
+@node(writes="loss", effects="backward")
+class Noisy(TrainBatch):
+    """Add noise to the gradients of this rank."""
+
+    def __call__(  # type: ignore[override]
+        self, model: Any, batch: Any, training_step: StepFunction, samples: int, window: int = 1
+    ) -> Any:
+        loss = super().__call__(model, batch, training_step, samples, window)
+        self._optimizer.param_groups[0]["params"][0].grad += 0.1
+        return loss
+
+
+def by_the_last_count(graph: Graph) -> Graph:
+    """A guard that reads what the node before it changes: a full window goes on to the end of the epoch."""
+    return graph.guard("window_complete", "accumulate.full and accumulate.last_count < accumulate.window")
+
+
+UNKNOWN: dict[str, Edit] = {
+    "it is not wanted": lambda graph: graph.set("exchange", overlap=False),
+    "a node looks at gradients before": lambda graph: graph.insert("look", look, after="train_batch"),
+    "the end depends on what the counter does": by_the_last_count,
+    "a kind runs backward by itself": lambda graph: graph.set("train_batch", use=twice),
+    "a visit uses the gradients": lambda graph: graph.set("train_batch", use=Noisy),
+    "two nodes run backward": lambda graph: graph.insert("again", "train_batch", after="train_batch"),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_where_the_last_pass_is_not_known_gradients_are_exchanged_at_the_node(case: str, begun: Begun) -> None:
+    graph = UNKNOWN[case](fit(2))
+
+    def program(ranks: Ranks) -> list[bool]:
+        trainer, exchanged = trainer_of(graph), []
+        while trainer.position != "end":
+            if trainer.position == "exchange":
+                exchanged.append(bool(trainer.read("accumulate.exchanged")))
+            trainer.advance()
+        return exchanged
+
+    for exchanged in run_ranks(2, program):
+        assert exchanged and not any(exchanged) and not begun
+
+
+def test_no_exchange_is_open_between_transitions() -> None:
+    """Behind the pass gradients are those of all ranks, `exchanged` says so, and the node does nothing."""
+
+    def program(ranks: Ranks) -> list[tuple[str, bool, float]]:
+        trainer, seen = trainer_of(fit(2)), []
+        while len(seen) < 5:
+            gradient = trainer.resources["model"].last.weight.grad
+            place = (trainer.position, trainer.read("accumulate.exchanged"))
+            seen += [(*place, 0.0 if gradient is None else float(gradient.sum()))] if place[0] != "decide" else []
+            trainer.advance()
+            seen = [each for each in seen if each[0] in ("accumulate", "exchange", "clip")]
+        return seen
+
+    (first, second) = run_ranks(2, program)
+    assert [place[:2] for place in first] == [
+        ("accumulate", False), ("accumulate", True), ("exchange", True), ("clip", True), ("accumulate", False)
+    ]  # fmt: skip
+    assert first[0] != second[0] and first[1:4] == second[1:4]
+    assert first[1][2] == first[2][2] == first[3][2]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_cut_around_the_pass_is_exact(tmp_path: Path, world_size: int) -> None:
+    """The first pass after a resume begins no sum, as what it does is not known yet: with the same bits."""
+    whole = end_of(fit(2), world_size)
+
+    def cut(number: int) -> Callable[[Ranks], str]:
+        def program(ranks: Ranks) -> str:
+            trainer = trainer_of(fit(2), run_dir=tmp_path / str(number))
+            trainer.advance(number)
+            position = trainer.position
+            trainer.save()
+            return position
+
+        return program
+
+    def resume(number: int) -> Callable[[Ranks], Any]:
+        def program(ranks: Ranks) -> Any:
+            trainer = trainer_of(fit(2), run_dir=tmp_path / str(number))
+            trainer.run()
+            return trainer.digest(), trainer.metrics, trainer.progress["step"]["steps"]
+
+        return program
+
+    for number in range(6, 16):
+        positions = run_ranks(world_size, cut(number), seed=number)
+        assert run_ranks(world_size, resume(number), seed=-number) == whole, f"cut before {positions[0]}"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("other", [1, 3])
+def test_another_number_of_ranks_resumes_behind_the_pass(tmp_path: Path, other: int) -> None:
+    """Gradients that were summed within it are not summed again."""
+
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1))
+            self.double()
+
+        def forward(self, inputs: torch.Tensor, *, is_rare: bool = False) -> torch.Tensor:
+            output: torch.Tensor = self.layers(inputs.double())
+            return output
+
+    def end(run_dir: Path | None, advance: int = 0) -> Callable[[Ranks], Any]:
+        def program(ranks: Ranks) -> Any:
+            trainer = trainer_of(fit(2), model=Plain, run_dir=run_dir)
+            if advance:
+                trainer.advance(advance)
+                trainer.save()
+                return trainer.position, trainer.read("accumulate.exchanged")
+            trainer.run()
+            return torch.cat([each.detach().flatten() for each in trainer.resources["model"].parameters()])
+
+        return program
+
+    whole = run_ranks(2, end(None))[0]
+    seen = set()
+    for number in range(8, 13):
+        seen.add(run_ranks(2, end(tmp_path / str(number), number))[0])
+        program = end(tmp_path / str(number))
+        for weights in run_ranks(other, program) if other > 1 else [program(None)]:  # type: ignore[arg-type]
+            assert torch.allclose(weights, whole, rtol=0, atol=1e-12)
+    assert {("accumulate", True), ("exchange", True), ("clip", True)} <= seen
+
+
+class Shared(nn.Module):
+    """One layer in two checkpoints, whose passes add to its gradient one after the other.
+
+    Attributes:
+        begins: the batch from which on it does.
+    """
+
+    begins = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.layer, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.calls = 0
+
+    def forward(self, inputs: torch.Tensor, *, is_rare: bool = False) -> torch.Tensor:
+        hidden = self.first(inputs)
+        for _ in range(2 if self.calls >= self.begins else 1):
+            hidden = torch.tanh(checkpoint(self.layer, hidden, use_reentrant=True))
+        self.calls += 1
+        output: torch.Tensor = self.last(hidden)
+        return output
+
+
+def test_a_gradient_that_one_pass_adds_to_twice_is_summed_after_it(begun: Begun, monkeypatch: Patch) -> None:
+    within = end_of(fit(), model=Shared)
+    assert any(count for _, count, _ in begun), "those before it, in the order of all ranks"
+    assert [digest for digest, *_ in within] == [digest for digest, *_ in end_of(fit(within=False), model=Shared)]
+    monkeypatch.setattr(Shared, "begins", 2)
+    with pytest.raises(UsageError, match=r"^one backward pass adds twice to the gradient of a parameter of shape \[6"):
+        end_of(fit(), model=Shared)
+
+
+def test_hooks_of_users_come_first() -> None:
+    class Hooked(Layered):
+        def __init__(self) -> None:
+            super().__init__()
+            for parameter in (self.first.weight, self.middle.weight):
+                parameter.register_post_accumulate_grad_hook(halve)  # type: ignore[no-untyped-call]
+
+    def halve(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad *= 0.5
+
+    assert end_of(fit(), model=Hooked) == end_of(fit(within=False), model=Hooked)
+
+
+def failing() -> None:
+    """Train until rank 1 fails in its third pass."""
+    trainer = trainer_of(fit())
+    passes: list[int] = []
+
+    def fail(parameter: torch.Tensor) -> None:
+        passes.append(1)
+        if len(passes) == 3:
+            assert trainer._session.world._early.count == 1, "one sum is open"
+            raise ValueError("too late")
+
+    if current_ranks().rank:
+        trainer.resources["model"].first.weight.register_post_accumulate_grad_hook(fail)
+    trainer.run()
+
+
+def test_a_rank_that_fails_in_the_pass_is_named(begun: Begun) -> None:
+    """Sums of its last layers have begun by then, and the others wait for the first."""
+    first, second = World(2, random.Random(0)).run(lambda ranks: failing())
+    assert isinstance(first, RankFailedError) and isinstance(second, ValueError)
+    assert first.message.startswith("rank 1 failed in `train_batch` at step 2") and "too late" in first.message
+
+
+def test_small_gradients_are_summed_again_if_there_are_others_than_expected() -> None:
+    """In the buckets of an exchange that nothing has preceded; the copies that were summed before are dropped."""
+    ranks = Noting()
+    first, second, third = (nn.Parameter(torch.zeros(size)) for size in (2, 3, 4))
+    for parameter in (first, second):
+        parameter.grad = torch.ones_like(parameter)
+    for others, sizes in (([], []), ([third], [2 + 3 + 4])):
+        ranks.exchanged.clear()
+        early = EarlySums(ranks, [first, second, third], [first, second])
+        early.within(lambda: None)
+        assert early.count == 1 and [len(values) for values in ranks.exchanged] == [2 + 3]
+        summed = [first, second, *others]
+        done = early.complete(1, summed)
+        buckets.exchange_tensors(ranks, [each for each in summed if id(each) not in done], early=early)
+        assert [len(values) for values in ranks.exchanged[1:]] == sizes
+    early = EarlySums(ranks, [first, second, third], [first])
+    early.within(lambda: None)
+    assert not early.count, "this rank has more itself"
+
+
+# ---- without any part of it, the results are others
+
+
+def as_they_come(patch: Patch) -> None:
+    def note(self: EarlySums, parameter: torch.Tensor) -> None:
+        if self._begins:
+            self._order.remove(next(each for each in self._order if each is parameter))
+            self._order.insert(len(self._begun), parameter)
+            self._begin(self.count + 1)
+
+    patch.setattr(EarlySums, "_note", note)
+
+
+def none_for_others(patch: Patch) -> None:
+    complete = EarlySums.complete
+    patch.setattr(EarlySums, "complete", lambda self, count, summed: complete(self, self.count, summed))
+
+
+def exchange_again(patch: Patch) -> None:
+    patch.setattr(gradient_windows, "_unless", lambda act, flags: act)
+
+
+def every_pass_is_last(patch: Patch) -> None:
+    patch.setattr(overlap.Rounds, "amount", lambda self, node, ran=None: lambda: 100)
+
+
+def wait_for_nothing(patch: Patch) -> None:
+    patch.setattr(EarlySums, "wait", lambda self: None)
+
+
+def begin_at_once(patch: Patch) -> None:
+    def at_once(self: EarlySums, backward: Callable[[], None]) -> None:
+        self._begin(len(self._order))
+        backward()
+
+    patch.setattr(EarlySums, "within", at_once)
+
+
+def trust_all_guards(patch: Patch) -> None:
+    patch.setattr(overlap, "_may_change", lambda *arguments: False)
+
+
+MUTATIONS: dict[Callable[[Patch], None], Graph] = {
+    as_they_come: fit(),
+    none_for_others: fit(),
+    exchange_again: fit(2),
+    every_pass_is_last: fit(2),
+    wait_for_nothing: fit(),
+    begin_at_once: fit(),
+    trust_all_guards: fit(1, by_the_last_count),
+}
+
+
+@pytest.mark.second(4)
+@pytest.mark.full
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_mutation_is_noticed(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    graph = MUTATIONS[mutation]
+    expected = end_of(graph.set("exchange", overlap=False), 3)
+    mutation(monkeypatch)
+    try:
+        found = end_of(graph, 3)
+    except Exception:
+        return
+    assert found != expected, f"nothing notices {mutation.__name__}"
+
+
+# ---- real processes
+
+
+def both_ways(every: int) -> list[Any]:
+    from tests.ranks import test_by_hand as hand
+
+    buckets.LARGE_BYTES = 24 * 4
+    within, _ = hand.by_graph(every, 7)
+    load = Graph.load
+    hand.Graph = type("Graph", (), {"load": lambda name: load(name).set("exchange", overlap=False)})  # type: ignore[misc]
+    return [within, hand.by_graph(every, 7)[0]]
+
+
+def failure() -> str:
+    buckets.LARGE_BYTES = 24 * 4
+    torch.set_num_threads(1)
+    try:
+        failing()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return "no failure"
+
+
+@pytest.mark.full
+def test_processes_end_with_a_sum_open() -> None:
+    first, second = run_processes(2, failure)
+    assert first.startswith("RankFailedError: rank 1 failed in `train_batch` at step 2")
+    assert second == "ValueError: too late"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.sweep)])
+def test_processes_have_the_same_bits(world_size: int) -> None:
+    for within, at_node in run_processes(world_size, both_ways, 3):
+        assert within == at_node
