@@ -73,7 +73,7 @@ class RunOptions:
         config (FILE): Take settings from a TOML file as well.
         resume (WHAT): auto, never, best, newest, or a path.
         fork (RUN): Begin a new run from a checkpoint of another.
-        init (NAME=FILE): Load weights, as in model=w.safetensors or model=RUN/best. Repeatable.
+        init (NAME=FILE): Load weights, as in model=w.safetensors. Repeatable.
         rename (OLD=NEW): The node OLD of the saved graph is NEW now. Repeatable.
         from_setup (NAMES): When resuming, take these from setup: optimizer.lr,...
         from_saved: When resuming, keep what was saved.
