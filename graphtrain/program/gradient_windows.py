@@ -83,10 +83,9 @@ class GradientWindows:
 
     def wrap(self, node: ProgramNode, act: Act) -> Act:
         """The call of a node; its actions on gradients are counted for the windows of its optimizers."""
-        is_exchange = [action.effect for action in node.plan_node.actions] == ["exchange"]
+        effects = [action.effect for action in node.plan_node.actions]
         flags: list[tuple[dict[str, Any], str]] = []
-        runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
-        if self._rounds is not None and self.visit_of is not None and runs_backward:
+        if self._rounds is not None and self.visit_of is not None and "backward" in effects:
             from graphtrain.program.overlap import exchanging_within  # which one process never needs
 
             act = exchanging_within(self._program, self._cells, self._rounds, node, self.visit_of, act)
@@ -107,7 +106,7 @@ class GradientWindows:
                     act, is_cleared = _setting(act, fields, field.name, 0), True
                     if field.exchanged is not None and self._rounds is not None:
                         act = _setting(act, fields, field.exchanged, False)
-        if is_exchange and flags:
+        if effects == ["exchange"] and flags:
             act = _unless(act, flags)
         # Fields that belong to gradients, and are read, restart with them.
         cleared = {
