@@ -154,20 +154,6 @@ class Source:
     data: str | None = None
     adapter: str | None = None
 
-    @classmethod
-    def named(cls, script: str, settings: Sequence[str], **options: Any) -> tuple[Source, list[str]]:
-        """That of the words of a command, and its settings, of which `script` is one if a class is named.
-
-        Raises:
-            click.UsageError: neither is named.
-        """
-        if options["lightning"] is None and options["adapter"] is None:
-            if not script:
-                missing = "Missing argument 'SCRIPT[:FUNCTION]', or --lightning MODULE:CLASS."
-                raise click.UsageError(missing, click.get_current_context())
-            return cls(script=script), [*settings]
-        return cls(**options), [*filter(None, [script]), *settings]
-
     @property
     def words(self) -> list[str]:
         """Those by which commands name it.
@@ -202,6 +188,20 @@ class Source:
             if file.suffix == ".py":
                 sys.modules.pop(file.stem, None)
         return self.program()
+
+
+def source_named(script: str, settings: Sequence[str], **options: Any) -> tuple[Source, list[str]]:
+    """What the words of a command name, and its settings, of which `script` is one if a class is named.
+
+    Raises:
+        click.UsageError: neither is named.
+    """
+    if options["lightning"] is None and options["adapter"] is None:
+        if not script:
+            missing = "Missing argument 'SCRIPT[:FUNCTION]', or --lightning MODULE:CLASS."
+            raise click.UsageError(missing, click.get_current_context())
+        return Source(script=script), [*settings]
+    return Source(**options), [*filter(None, [script]), *settings]
 
 
 def adapter_named(lightning: str | None, adapter: str | None) -> tuple[str, str]:
@@ -324,7 +324,7 @@ def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
             Default: setup.
     """
     made = RunOptions(**options)
-    source, settings = Source.named(script, settings, **{name: options[name] for name in ADAPTER_OPTIONS})
+    source, settings = source_named(script, settings, **{name: options[name] for name in ADAPTER_OPTIONS})
     if source.script:
         return _train(script, settings, made)
     if any(len(values_in(text.partition("=")[2])) > 1 for text in settings):

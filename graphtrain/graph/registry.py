@@ -20,6 +20,7 @@ import functools
 import importlib
 import importlib.resources
 import re
+from collections import ChainMap
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
@@ -35,6 +36,9 @@ from graphtrain.names import nearest
 
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
+
+# The kinds that scripts declare, and those of adapters that were imported.
+_DECLARED = ChainMap(DECLARED, OF_ADAPTERS)
 
 # Keys at the top of a graph that an overlay does not have.
 _EXTENDS_OR_NODES = re.compile(r"^(?:extends\b|nodes\.|\[nodes)", re.MULTILINE)
@@ -112,17 +116,12 @@ def _entry_points(group: str) -> dict[str, EntryPoint]:
 
 def find_kind(name: str) -> Kind | None:
     """The kind of that name, or None. Importing the module of a kind is the only code this runs."""
-    if (kind := _declared(name)) is not None:
+    if (kind := _DECLARED.get(name)) is not None:
         return kind
     if name in _kinds():
         return _shipped_kind(name)
     entry = _entry_points("graphtrain.nodes").get(name)
     return kind_of(entry.load()) if entry is not None else None
-
-
-def _declared(name: str) -> Kind | None:
-    """The kind that a script declares, or an adapter that was imported."""
-    return DECLARED.get(name) or OF_ADAPTERS.get(name)
 
 
 @functools.cache
@@ -150,7 +149,7 @@ def family_of_node(node: Node) -> str:
     """The family that a node is drawn in; "other" for a kind that would have to be imported to know it."""
     if node.use == NESTED:
         return NESTED
-    kind = node.kind or _declared(node.use)
+    kind = node.kind or _DECLARED.get(node.use)
     if kind is not None:
         return kind.family
     return _shipped_family(node.use) if node.use in _kinds() else "other"
@@ -175,7 +174,7 @@ def effects_of(use: str, kind: Kind | None = None) -> set[str]:
 
 def _marked(use: str, kind: Kind | None, argument: str) -> tuple[str, ...]:
     """The arguments of the mark of a kind; empty for one that would have to be imported."""
-    kind = kind or _declared(use)
+    kind = kind or _DECLARED.get(use)
     if kind is not None:
         return tuple(getattr(kind, argument))
     if use not in _kinds():

@@ -132,19 +132,14 @@ def run_environment(
         "platform": sys.platform,
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda or "",
-        "device": _name_of(device),
+        # A run on the host does not look for another device, which would be in use then.
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "deterministic": deterministic,
         "seed": seed,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
     }
     data = {name: fingerprint(resource) for name, resource in by_name(resources) if is_data(name, resource)}
     return RunEnvironment(provenance(Path(script) if script else None), data, environment, about)
-
-
-def _name_of(device: torch.device) -> str:
-    """That of the hardware; a run on the host does not look for another device, which would be in use then."""
-    is_here = device.type == "cuda" and torch.cuda.is_available()
-    return torch.cuda.get_device_name(device) if is_here else device.type
 
 
 def _listed(changes: Sequence[str]) -> str:

@@ -330,10 +330,7 @@ class _Encoder:
             arguments = [self.encode(part, path, name, depth + 1) for part in standard.arguments(value)]
             return _tag(Code.STANDARD, [standard.name, arguments])
         if kind is Packed:
-            tensors = [
-                [key, self._stored(tensor, f"{name}/{key}", self._tensors.device or name_of(tensor.device))]
-                for key, tensor in value.tensors.items()
-            ]
+            tensors = [[key, self._stored(tensor, f"{name}/{key}")] for key, tensor in value.tensors.items()]
             return _tag(Code.PACKED, [value.part, value.data, tensors])
         raise _unsaveable(value, path)
 
@@ -430,16 +427,17 @@ class _Encoder:
 
     def _values(self, tensor: torch.Tensor, name: str) -> Any:
         """Encode the values of a tensor, in the order of its dimensions."""
-        device = self._tensors.device or name_of(tensor.device)
         tensor = in_order(tensor)
         if tensor.dtype not in TYPES:
             host = tensor.cpu().contiguous()
             raw = host.reshape(-1).view(torch.uint8).numpy().tobytes() if host.numel() else b""
+            device = self._tensors.device or name_of(tensor.device)
             return _tag(Code.RAW, [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), raw, device])
-        return self._stored(tensor, name, device)
+        return self._stored(tensor, name)
 
-    def _stored(self, tensor: torch.Tensor, name: str, device: str) -> Any:
+    def _stored(self, tensor: torch.Tensor, name: str) -> Any:
         """Add a tensor to the tensor file, and encode a reference to it."""
+        device = self._tensors.device or ("cpu" if tensor.is_cpu else name_of(tensor.device))
         return _tag(Code.TENSOR, [self._tensors.file, self._tensors.add(name or "value", tensor), device])
 
     def _numpy(self, value: Any, path: str, name: str, depth: int) -> Any:

@@ -296,7 +296,8 @@ class NodesFile(Watcher):
         """
         self._event, self._header, self._noted, self._notes = event, {}, [], {}
         self._count()
-        self._counts, (self._milliseconds, self._waits) = [*self._counted], self._spent()
+        self._counts, self._milliseconds, self._waits = [*self._counted], {}, {}
+        self._take_times()
 
     def note(self, renamed: Mapping[str, str], instead: str) -> None:
         """Note, for the header that follows, what becomes of the counts so far.
@@ -371,7 +372,9 @@ class NodesFile(Watcher):
 
     def _take_times(self) -> dict[str, Any]:
         """What nodes and waits took since this was last called; 0.1 ms."""
-        times, waits = self._spent()
+        seconds = self._run.session.watch.seconds()
+        times = {path: round(1000 * took) for path, took in self._run.node_times.seconds().items()}
+        waits = {name: round(1000 * seconds.get(activity, 0.0)) for name, activity in _WAITS.items()}
         numbers = {path: number for number, path in enumerate(self._layout["nodes"])}
         more = _increases(self._milliseconds, times)
         took = [number for path, spent in more.items() if path in numbers for number in (numbers[path], spent)]
@@ -380,12 +383,6 @@ class NodesFile(Watcher):
         self._milliseconds = {path: max(spent, self._milliseconds.get(path, 0)) for path, spent in times.items()}
         self._waits = waits
         return {**({"milliseconds": took} if took else {}), **waited}
-
-    def _spent(self) -> tuple[dict[str, int], dict[str, int]]:
-        """The milliseconds of nodes and of waits."""
-        times, seconds = self._run.node_times.seconds(), self._run.session.watch.seconds()
-        waits = {name: round(1000 * seconds.get(activity, 0.0)) for name, activity in _WAITS.items()}
-        return {path: round(1000 * took) for path, took in times.items()}, waits
 
 
 def _increases(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
