@@ -225,8 +225,8 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
     decisions = _Decisions.of(run, manifest, options)
 
-    # Those that few runs need are written only where they hold something. They are in the order of `RunState`: nodes are
-    # set up from what is restored, and may draw random numbers while they are, so the generators come after them.
+    # Those that few runs need are written only where they hold something. They are in the order of `RunState`: nodes
+    # are set up from what is restored, and may draw random numbers while they are, so the generators come after them.
     sections = [name for name in SECTIONS if name in checkpoint.sections]
     copies = made_resources(change.former, compiled.program.resources).keys() & state.resources.keys()  # no node's now
     # The saved state of a resource of another class is not loaded either.

@@ -370,9 +370,9 @@ class _Encoder:
         # Nearly all are of this form, and there may be 100,000 of them: 4 us instead of 9.
         if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.dtype in TYPES and is_usual(tensor):
             if not (tensor.requires_grad or (self._with_gradients and type(tensor) is torch.nn.Parameter)):
-                return self._stored(tensor, name, "cpu")
+                return self._stored(tensor, name)
             if tensor.grad_fn is None and not self._with_gradients:
-                return _tag(Code.PLACED, [self._stored(tensor.detach(), name, "cpu"), None, True])
+                return _tag(Code.PLACED, [self._stored(tensor.detach(), name), None, True])
         if tensor.grad_fn is not None and self._describer is None:
             raise UnsaveableError(path, "it is a tensor that is part of an autograd graph", "save `tensor.detach()`")
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
