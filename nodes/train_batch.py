@@ -142,7 +142,7 @@ class TrainBatch(CallsTrainingStep):
         optimizer: Any = None,
         renewals: Renewals | None = None,
         ranks: Agreement | None = None,
-        backward: Callable[[torch.Tensor], None] | None = None,
+        backward: Callable[[Any], None] | None = None,
     ) -> None:
         super().setup(recorder, device, notify, metric_prefix, asks, metric_objects)
         self._optimizer, self._renewals = optimizer, renewals

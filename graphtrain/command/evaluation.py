@@ -20,7 +20,7 @@ import click
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import ignore, notify, notify_once
 from graphtrain.command.rebuild import TrainerFactory
-from graphtrain.command.run import Source
+from graphtrain.command.run import ScriptOrClass
 from graphtrain.command.script import load_graph
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
@@ -109,7 +109,7 @@ def _validated_model(graph: Graph) -> str:
 def run_test(script: str, settings: Sequence[str], weights: Weights, graph: str, *, follow: bool) -> int:
     """Test the weights of one checkpoint of a run, or of each new one until the run is over; the exit code."""
     with on_all_ranks(f"in {script}"):
-        trainers = TrainerFactory(Source(script=script), settings, ignore, load_graph(graph))
+        trainers = TrainerFactory(ScriptOrClass(script=script), settings, ignore, load_graph(graph))
         _recorded(weights.run_dir / TESTS_FILE)  # refused before it is tested
         if not follow:
             return _test_checkpoint(trainers, weights, weights.path)
@@ -192,7 +192,7 @@ def run_predict(script: str, settings: Sequence[str], weights: Weights, graph: s
     """Write what a model predicts, with the weights of a checkpoint of a run; the exit code."""
     with on_all_ranks(f"in {script}"):
         report = notify_once(quiet=weights.quiet)
-        trainers = TrainerFactory(Source(script=script), settings, ignore, load_graph(graph))
+        trainers = TrainerFactory(ScriptOrClass(script=script), settings, ignore, load_graph(graph))
         path = weights.path
         run_dir = weights.run_dir / PREDICTIONS_FOLDER / path.name
         file = run_dir / _PREDICTIONS_FILE

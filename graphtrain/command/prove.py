@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from graphtrain.command.cli import command, launched, parameters_of
-from graphtrain.command.run import ADAPTER_OPTIONS, RunOptions, source_named, without
+from graphtrain.command.run import ADAPTER_OPTIONS, RunOptions, script_or_class, without
 from graphtrain.errors import UsageError
 from graphtrain.ranks.current import is_one_of_several
 
@@ -86,7 +86,7 @@ def verify(
 
     Exit codes: 0 bitwise equal, 1 different, 2 nothing to compare or bad usage.
     """
-    source, settings = source_named(script, settings, **adapted)
+    source, settings = script_or_class(script, settings, **adapted)
     _refuse_a_mixture(has_run=run_dir is not None, has_cuts=cuts is not None)
     if run_dir is not None:
         if (code := launched(processes)) is not None:
@@ -165,7 +165,7 @@ def replay(
         processes (NUMBER): Replay in this many processes on this host: as many as trained the run. Default: one,
             or those that torchrun has started.
     """
-    source, settings = source_named(script, settings, **adapted)
+    source, settings = script_or_class(script, settings, **adapted)
     if (code := launched(processes)) is not None:
         return code
     from graphtrain.command.replaying import replay_to

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from graphtrain.checks import checked_graph
 from graphtrain.command.output import ignore
-from graphtrain.command.run import Script, Source
+from graphtrain.command.run import Script, ScriptOrClass
 from graphtrain.command.set_up import set_up, warm_start
 from graphtrain.command.settings import (
     arguments_in_force,
@@ -49,7 +49,7 @@ class TrainerFactory:
     """
 
     def __init__(
-        self, source: Source, settings: Sequence[str], notify: Callable[[str], None], graph: Graph | None = None
+        self, source: ScriptOrClass, settings: Sequence[str], notify: Callable[[str], None], graph: Graph | None = None
     ) -> None:
         self._source, self._notify = source, notify
         self._given, parameters = split_settings(settings)

@@ -15,7 +15,7 @@ import torch
 from graphtrain.command.failure import FAILED
 from graphtrain.command.output import console, counted, escaped, ignore, notify_once, print_lines, table
 from graphtrain.command.rebuild import TrainerFactory
-from graphtrain.command.run import Source
+from graphtrain.command.run import ScriptOrClass
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import END
 from graphtrain.kind.trigger import Term
@@ -38,7 +38,7 @@ _MOST_PARTS = 12
 _MOST_CHARACTERS = 80
 
 
-def verify_spans(source: Source, run_dir: Path, settings: Sequence[str], last: int | None) -> int:
+def verify_spans(source: ScriptOrClass, run_dir: Path, settings: Sequence[str], last: int | None) -> int:
     """Replay a past run from checkpoint to checkpoint, and compare; the exit code."""
     if last is not None and last < 1:
         raise UsageError(f"--last: expected a number > 0, got {last}")
@@ -147,7 +147,14 @@ def _explanation(verdict: Verdict) -> str:
 
 
 def replay_to(
-    source: Source, settings: Sequence[str], run_dir: Path, to: str, node: str | None, runs: int | None, *, debug: bool
+    source: ScriptOrClass,
+    settings: Sequence[str],
+    run_dir: Path,
+    to: str,
+    node: str | None,
+    runs: int | None,
+    *,
+    debug: bool,
 ) -> int:
     """Replay a past run to a moment, and show the values there; the exit code."""
     if runs is not None and node is None:
@@ -204,7 +211,7 @@ class _Debugger(pdb.Pdb):
 
 
 def _replayed(
-    source: Source, settings: Sequence[str], run_dir: Path, to: str, report: Callable[[str], None]
+    source: ScriptOrClass, settings: Sequence[str], run_dir: Path, to: str, report: Callable[[str], None]
 ) -> tuple[Replay, Path | None]:
     """A replay at a moment, and the checkpoint that it began with; None for the beginning."""
     history = RunHistory(run_dir, report)

@@ -141,7 +141,7 @@ ADAPTER_OPTIONS = ("lightning", "data", "adapter")  # which stand in for a scrip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class ScriptOrClass:
     """What the words of a command name: a script, or a class that an adapter trains.
 
     Attributes:
@@ -158,7 +158,7 @@ class Source:
     def words(self) -> list[str]:
         """Those by which commands name it.
 
-        >>> Source(lightning="net.py:Net", data="net.py:Data").words
+        >>> ScriptOrClass(lightning="net.py:Net", data="net.py:Data").words
         ['--lightning', 'net.py:Net', '--data', 'net.py:Data']
         """
         named = {name: getattr(self, name) for name in ADAPTER_OPTIONS}
@@ -190,7 +190,7 @@ class Source:
         return self.program()
 
 
-def source_named(script: str, settings: Sequence[str], **options: Any) -> tuple[Source, list[str]]:
+def script_or_class(script: str, settings: Sequence[str], **options: Any) -> tuple[ScriptOrClass, list[str]]:
     """What the words of a command name, and its settings, of which `script` is one if a class is named.
 
     Raises:
@@ -200,8 +200,8 @@ def source_named(script: str, settings: Sequence[str], **options: Any) -> tuple[
         if not script:
             missing = "Missing argument 'SCRIPT[:FUNCTION]', or --lightning MODULE:CLASS."
             raise click.UsageError(missing, click.get_current_context())
-        return Source(script=script), [*settings]
-    return Source(**options), [*filter(None, [script]), *settings]
+        return ScriptOrClass(script=script), [*settings]
+    return ScriptOrClass(**options), [*filter(None, [script]), *settings]
 
 
 def adapter_named(lightning: str | None, adapter: str | None) -> tuple[str, str]:
@@ -324,7 +324,7 @@ def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
             Default: setup.
     """
     made = RunOptions(**options)
-    source, settings = source_named(script, settings, **{name: options[name] for name in ADAPTER_OPTIONS})
+    source, settings = script_or_class(script, settings, **{name: options[name] for name in ADAPTER_OPTIONS})
     if source.script:
         return _train(script, settings, made)
     if any(len(values_in(text.partition("=")[2])) > 1 for text in settings):

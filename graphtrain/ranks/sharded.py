@@ -18,7 +18,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from graphtrain.errors import UsageError
-from graphtrain.ranks.processes import all_gather
 from graphtrain.ranks.ranks import WITH_DEVICES
 
 _DIMENSIONS = ("replicas", "shards")
@@ -131,9 +130,9 @@ def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tens
                         groups.setdefault((tensor.device_mesh, dimension), []).append(number)
         for (mesh, dimension), numbers in groups.items():
             passed = norms[numbers]
-            gathered = passed.new_empty(mesh.size(dimension) * len(passed))
-            all_gather(gathered, passed, mesh.get_group(dimension))
-            norms[numbers] = torch.linalg.vector_norm(gathered.view(-1, len(passed)), norm_type, dim=0)
+            gathered = [torch.empty_like(passed) for _ in range(mesh.size(dimension))]
+            dist.all_gather(gathered, passed, group=mesh.get_group(dimension))
+            norms[numbers] = torch.linalg.vector_norm(torch.stack(gathered), norm_type, dim=0)
     return norms
 
 

@@ -200,7 +200,7 @@ class StagedState:
         if saved.is_linked:  # what another section refers to may have another number, or be missing
             essential = {**{name: part for name, part in sections.items() if name != "resources"}, **essential}
         covered = saved.with_sections(essential)
-        if {tensor.device.type for tensors in saved.files for tensor in tensors.named.values()} - {"cpu"}:
+        if False in {tensor.is_cpu for tensors in saved.files for tensor in tensors.named.values()}:
             anywhere = split(sections, "cpu").with_sections(essential, "cpu")
             covered = replace(covered, sections=anywhere.sections)
         self.progress = saved.packed

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from graphtrain.command.rebuild import TrainerFactory
-from graphtrain.command.run import Source
+from graphtrain.command.run import ScriptOrClass
 from graphtrain.graph import Graph
 from graphtrain.proof.history import RunHistory
 from graphtrain.proof.replay import Replay, parse_moment
@@ -93,7 +93,7 @@ def replayed(run_dir: Path, to: str, node: str | None = None) -> Replay:
     for checkpoint in lineage:
         if checkpoint.counts[{"steps": "step", "batches": "next_batch"}[term.unit]][term.unit] < term.amount:
             start = checkpoint
-    trainers = TrainerFactory(Source(script="whole.py"), [], lambda line: None)
+    trainers = TrainerFactory(ScriptOrClass(script="whole.py"), [], lambda line: None)
     trainer = trainers.trainer(lineage[-1], from_the_beginning=start is None)
     replay = Replay(trainer, start.path if start is not None else None)
     assert replay.to_amount(term)

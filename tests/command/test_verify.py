@@ -636,7 +636,7 @@ def test_a_span_that_cannot_be_gone_through_is_one_of_several(folder: Path, comm
     whole = {**outer, "manifest": body, "sha256": hashlib.sha256(body).hexdigest()}
     (first / "manifest.msgpack").write_bytes(msgpack.packb(whole))
     with (folder / "r" / "starts.jsonl").open("a") as file:
-        file.write(json.dumps({"checkpoint": first.name}) + "\n")
+        file.write(json.dumps({"run": "another", "checkpoint": first.name}) + "\n")
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 1
     assert {row[-1] for row in rows(result)[:2]} == {"cannot be replayed"} and rows(result)[2][-1] == "equal"

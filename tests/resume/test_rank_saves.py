@@ -44,7 +44,7 @@ def every_step(graph: Graph) -> Graph:
 
 @pytest.mark.full
 def test_what_is_the_same_is_stored_once_and_weights_need_nothing_else(tmp_path: Path) -> None:
-    ends = run(2, tmp_path, advance=9)  # in an open window, with buffers of each rank
+    ends = run(2, tmp_path, advance=7)  # in an open window, with buffers of each rank
     (folder,) = (tmp_path / "checkpoints").iterdir()
     manifest = read_manifest(folder)
     assert (manifest.ranks, manifest.window_ranks) == (2, 2)
