@@ -128,7 +128,7 @@ class TrainBatch(CallsTrainingStep):
     _optimizer: Any
     _renewals: Renewals | None
     _is_plain: bool
-    _backward: Callable[[torch.Tensor], None]  # among several ranks, it may begin to exchange gradients
+    _backward: Callable[[Any], None]  # among several ranks, it may begin to exchange gradients
 
     def setup(
         self,
