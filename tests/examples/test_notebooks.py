@@ -7,6 +7,7 @@ them and stores them again, without anything that differs between runs: speeds, 
 from __future__ import annotations
 
 import copy
+import fcntl
 import functools
 import re
 import sys
@@ -143,10 +144,22 @@ def words(notebook: Any) -> list[list[str]]:
 # ---- the notebooks
 
 
+def executed_once(notebook: Any, name: str, factory: pytest.TempPathFactory) -> Any:
+    """A notebook with fresh outputs, which one of the processes of the tests makes for all of them."""
+    folder = factory.getbasetemp()
+    common = folder.parent if folder.name.startswith("popen-") else folder
+    path = common / f"{name}.ipynb"
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            nbformat.write(executed(notebook, factory.mktemp(name)), path)
+        return read(path)
+
+
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Any]:
     """Executes a notebook, once."""
-    return functools.cache(lambda path: executed(read(path), tmp_path_factory.mktemp(path.stem)))
+    return functools.cache(lambda path: executed_once(read(path), path.stem, tmp_path_factory))
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
@@ -310,7 +323,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for name, source in CELLS.items():
         tags = ["raises-exception"] if name in RAISING else []
         notebook.cells.append(nbformat.v4.new_code_cell(source, metadata={"tags": tags}))
-    return dict(zip(CELLS, executed(notebook, tmp_path_factory.mktemp("cells")).cells[1:], strict=True))
+    return dict(zip(CELLS, executed_once(notebook, "cells", tmp_path_factory).cells[1:], strict=True))
 
 
 @pytest.mark.sweep

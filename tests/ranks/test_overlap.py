@@ -179,6 +179,7 @@ UNKNOWN: dict[str, Edit] = {
 }
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("case", UNKNOWN)
 def test_where_the_last_pass_is_not_known_gradients_are_exchanged_at_the_node(case: str, begun: Begun) -> None:
     graph = UNKNOWN[case](fit(2))
@@ -216,6 +217,7 @@ def test_no_exchange_is_open_between_transitions() -> None:
     assert first[1][2] == first[2][2] == first[3][2]
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_a_cut_around_the_pass_is_exact(tmp_path: Path, world_size: int) -> None:
@@ -245,6 +247,7 @@ def test_a_cut_around_the_pass_is_exact(tmp_path: Path, world_size: int) -> None
         assert run_ranks(world_size, resume(number), seed=-number) == whole, f"cut before {positions[0]}"
 
 
+@pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("other", [1, 3])
 def test_another_number_of_ranks_resumes_behind_the_pass(tmp_path: Path, other: int) -> None:
