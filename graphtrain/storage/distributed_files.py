@@ -110,8 +110,9 @@ def _part(path: Path, start: int, end: int, box: Box, dtype: torch.dtype) -> tor
             memory: Any = _Memory(file.fileno(), end - base, access=mmap.ACCESS_COPY, offset=base)
         with zipfile.ZipFile(memory) as archive:
             entries = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
-            if entries["data.pkl"].file_size > _MOST_BYTES_OF_A_DESCRIPTION:
-                raise ValueError("a description that is too large")
+            read = [entries[name] for name in ("data.pkl", "byteorder") if name in entries]
+            if any(entry.file_size > _MOST_BYTES_OF_A_DESCRIPTION or entry.compress_type for entry in read):
+                raise ValueError("a description that is too large, or compressed")
             if "byteorder" in entries and archive.read(entries["byteorder"]) != b"little":
                 raise ValueError("numbers of another byte order")
             tensor = read_pickled(archive.read(entries["data.pkl"]))

@@ -49,7 +49,6 @@ def read_pickled(data: bytes) -> Any:
         ValueError: it is not what `pickle` writes, or has an operation that plain classes do not need.
 
     >>> import pickle
-    >>> import pickle
     >>> read_pickled(pickle.dumps({"rows": slice(2, 3)}))
     {'rows': PickledObject(name='builtins slice', arguments=(2, 3, None), state=None)}
     """
