@@ -298,6 +298,7 @@ def test_imports_point_one_way(package: str) -> None:
     assert [pair for pair in against_the_order(MODULES) if package_of(pair[0]) == package] == []
 
 
+@pytest.mark.full
 def test_the_files_of_a_run_are_read_through_run() -> None:
     """What writes them is in `storage`; a resume takes the notices of the process before along."""
     parsers = {"read_status", "read_starts", "noted", "tables_in", "MetricsFile"}

@@ -37,7 +37,7 @@ from graphtrain.plan.scope import FieldTarget, Scope, leaves, slots_of
 from tests.checks.corpus import undeclared
 
 MOST = 160  # transitions of a run; the loops of these graphs are a few nodes long
-EXAMPLES = 450
+EXAMPLES = 600
 
 # --- kinds that do nothing but say so ---------------------------------------------------------------------------------
 
