@@ -248,10 +248,8 @@ class Session(RunOfRank):
         if checkpoint.ranks != world.world_size:
             fitting, resizing = resized(checkpoint, self.compiled, world.ranks, self.seed, options.rename)
         if checkpoint.manifest.sharded or world.mesh:
-            from graphtrain.resume.sharded import expect_whole, fitted  # which few runs need
+            from graphtrain.resume.sharded import fitted  # which few runs need
 
-            if resizing and checkpoint.manifest.sharded:
-                expect_whole(checkpoint, world)
             resources = {**self.resources, **self.compiled.state.objects.modules}
             fitting, otherwise = fitted(fitting, checkpoint, resources, world)
             resizing = ", ".join(filter(None, (resizing, otherwise)))
