@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
@@ -10,7 +11,7 @@ from graphtrain.kind import Field
 from graphtrain.plan.plan import PlanAction
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
-from graphtrain.program.rounds import Act, Rounds
+from graphtrain.program.rounds import Act, Rounds, then
 
 
 class Report:
@@ -97,7 +98,7 @@ class GradientWindows:
                 if action.effect == "backward":
                     act = self._opening(act, counter, field, always=is_cleared)
                     if field.exchanged is not None and self._rounds is not None:
-                        act = _after_setting(act, fields, field.exchanged, False)
+                        act = then(functools.partial(fields.__setitem__, field.exchanged, False), act)
                     act = _adding(act, fields, field.name, self._amount(node, action))
                 elif action.effect == "exchange" and field.exchanged is not None:
                     act = _setting(act, fields, field.exchanged, True)
@@ -150,14 +151,6 @@ def _adding(act: Act, fields: dict[str, Any], name: str, amount: Callable[[], in
         fields[name] += amount()  # type: ignore[misc]
 
     return count if amount is None else add
-
-
-def _after_setting(act: Act, fields: dict[str, Any], name: str, value: Any) -> Act:
-    def set_and_act() -> None:
-        fields[name] = value
-        act()
-
-    return set_and_act
 
 
 def _unless(act: Act, flags: Sequence[tuple[dict[str, Any], str]]) -> Act:

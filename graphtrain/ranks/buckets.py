@@ -107,7 +107,7 @@ class EarlySums:
         try:
             while not self._lost and self.count < count:
                 if len(self._begun) == len(self._order):
-                    self._small = _Joined([each for each in self._expected if not _is_large(each)])
+                    self._small = _Joined([_dense_gradient(each) for each in self._expected if not _is_large(each)])
                     self._wait_small = self._ranks.begin_exchange(self._small.values)
                     continue
                 gradient = _dense_gradient(self._order[len(self._begun)])
@@ -149,20 +149,21 @@ class EarlySums:
 
 @final
 class _Joined:
-    """Small gradients, joined in buckets.
+    """Tensors, joined in buckets.
 
     Attributes:
         values: those of each bucket, one after the other: copies.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        self._buckets = list(buckets_of([_dense_gradient(parameter) for parameter in parameters]))
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._buckets = list(buckets_of(tensors))
         self.values = [torch.cat([tensor.reshape(-1) for tensor in bucket]) for bucket in self._buckets]
 
     def put(self) -> None:
-        """Replace the gradients by these values."""
+        """Replace the tensors by these values."""
         for bucket, values in zip(self._buckets, self.values, strict=True):
-            _put(bucket, values)
+            parts = torch.split(values, [tensor.numel() for tensor in bucket])
+            torch._foreach_copy_(bucket, [part.view(tensor.shape) for part, tensor in zip(parts, bucket, strict=True)])
 
 
 @torch.no_grad()
@@ -189,10 +190,9 @@ def exchange_tensors(
     """
     large = [_dense_gradient(parameter) for parameter in parameters if _is_large(parameter)]
     whole = [gradient.contiguous() for gradient in large]  # mostly the gradients themselves
-    small = _Joined([parameter for parameter in parameters if not _is_large(parameter)])
-    shared = list(buckets_of([buffer for buffer in buffers if buffer.numel()]))
-    flat = [torch.cat([tensor.reshape(-1) for tensor in bucket]) for bucket in shared]
-    wait = ranks.begin_exchange([*whole, *small.values, *(_share(ranks, values, averages) for values in flat)])
+    small = _Joined([_dense_gradient(parameter) for parameter in parameters if not _is_large(parameter)])
+    shared = _Joined([buffer for buffer in buffers if buffer.numel()])
+    wait = ranks.begin_exchange([*whole, *small.values, *(_share(ranks, values, averages) for values in shared.values)])
     if early is not None:
         early.wait()
     wait()
@@ -200,14 +200,7 @@ def exchange_tensors(
         if summed is not gradient:
             gradient.copy_(summed)
     small.put()
-    for bucket, values in zip(shared, flat, strict=True):
-        _put(bucket, values)
-
-
-def _put(bucket: list[torch.Tensor], values: torch.Tensor) -> None:
-    """Replace tensors by values that are one after the other."""
-    parts = torch.split(values, [tensor.numel() for tensor in bucket])
-    torch._foreach_copy_(bucket, [part.view(tensor.shape) for part, tensor in zip(parts, bucket, strict=True)])
+    shared.put()
 
 
 def _are_same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:

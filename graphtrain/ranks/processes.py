@@ -212,9 +212,8 @@ class Processes(Ranks):
     def _connection(self) -> Any:
         """The store, for this thread: calls on one connection wait for each other, even for a long wait."""
         if not hasattr(self._connections, "store"):
-            self._store.check(
-                [FAILURE]
-            )  # fails at once if the rank with the store is gone; to connect again tries twice
+            # Fails at once if the rank with the store is gone; to connect again tries twice.
+            self._store.check([FAILURE])
             self._connections.store = self._keys(self._store.clone())
         return self._connections.store
 

@@ -14,7 +14,7 @@ from graphtrain.program.agreement import Agreement
 from graphtrain.ranks.sharded import is_sharded, whole_of_part
 from graphtrain.state.contents import replaced
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.pieces import Piece, part_of
+from graphtrain.storage.pieces import Piece, Sharding, part_of
 from graphtrain.storage.resharded import compare_sums, sums_of_pieces
 from graphtrain.storage.weight_files import StoredTensor
 
@@ -32,7 +32,7 @@ def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module]) -> Che
             return part
         sharding = part.sharding
         if like is not None:
-            tensor = whole_of_part(part.values, like, sharding.shape, sharding.stride, sharding.divided)
+            tensor = _whole(part.values, like, sharding)
         elif math.prod(sharding.mesh) == 1:
             tensor = part.values
         else:
@@ -101,8 +101,7 @@ def _divided(state: Any, targets: Mapping[tuple[Any, ...], torch.Tensor], rank: 
             return part
         _, sharding = part_of(target)
         values = part.detach()[tuple(slice(start, end) for start, end in sharding.box(rank))].clone()
-        tensor = whole_of_part(values, target, sharding.shape, sharding.stride, sharding.divided)
-        return tensor.requires_grad_(part.requires_grad)
+        return _whole(values, target, sharding).requires_grad_(part.requires_grad)
 
     return replaced(state, divide)
 
@@ -119,10 +118,15 @@ def read_as_sharded(stored: Mapping[str, StoredTensor], module: torch.nn.Module,
         if target is not None and is_sharded(target):
             _, sharding = part_of(target)
             part = tensor.read(sharding.box(rank)).to(target.dtype)
-            saved[name] = whole_of_part(part, target, sharding.shape, sharding.stride, sharding.divided)
+            saved[name] = _whole(part, target, sharding)
         else:
             saved[name] = tensor.read()
     return saved
+
+
+def _whole(values: torch.Tensor, like: torch.Tensor, sharding: Sharding) -> torch.Tensor:
+    """A sharded tensor of which this rank has these values, on the mesh of another one."""
+    return whole_of_part(values, like, sharding.shape, sharding.stride, sharding.divided)
 
 
 def expect_whole(checkpoint: Checkpoint, agreement: Agreement) -> None:

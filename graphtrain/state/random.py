@@ -83,11 +83,10 @@ def fitted_random(captured: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     >>> fitted_random(capture_random())[1]
     ''
     """
-    now = capture_random()
-    saved, here = captured.get("cuda", []), now.get("cuda", [])
+    saved, here = captured.get("cuda", []), capture_random().get("cuda", [])
     if len(saved) == len(here):
         return captured, ""
-    fitted = {**now, **{name: state for name, state in captured.items() if name != "cuda"}}
+    fitted = {name: state for name, state in captured.items() if name != "cuda"}
     if here:
         fitted["cuda"] = [*saved[: len(here)], *here[len(saved) :]]
     return fitted, f"random numbers of {len(here)} CUDA devices instead of {len(saved)}"

@@ -102,26 +102,25 @@ def _values_in_place(path: Path, manifest: Manifest, saved: int) -> tuple[Values
     name = own_pieces(saved)
     if name not in manifest.files:
         return _no_values, {}
-    file: Any = None
-    used = 0
-
-    def values(key: str) -> torch.Tensor:
-        """Those of a tensor, in the memory of the file: to open it again frees what was used of that."""
-        nonlocal file, used
-        if file is None or used > _MAPPED_BYTES:
-            file, used = safetensors.safe_open(path / name, "pt"), 0
-        tensor: torch.Tensor = file.get_tensor(key)
-        used += tensor.nbytes
-        return tensor
-
     try:
         with opened_regular(path / name, manifest.files[name][0], exactly=True):
-            file = safetensors.safe_open(path / name, "pt")
+            file: Any = safetensors.safe_open(path / name, "pt")
         without = {key: torch.empty_like(file.get_tensor(key), device="meta") for key in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from error
     except (NotAsAgreedError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path}: {name} {error}") from None
+    used = 0
+
+    def values(key: str) -> torch.Tensor:
+        """Those of a tensor, in the memory of the file: to open it again frees what was used of that."""
+        nonlocal file, used
+        if used > _MAPPED_BYTES:
+            file, used = safetensors.safe_open(path / name, "pt"), 0
+        tensor: torch.Tensor = file.get_tensor(key)
+        used += tensor.nbytes
+        return tensor
+
     return values, without
 
 

@@ -22,7 +22,7 @@ import torch
 
 from graphtrain.storage.encoding import TYPES
 from graphtrain.storage.manifest import is_file_name
-from graphtrain.storage.pieces import Box, copy_common
+from graphtrain.storage.pieces import Box, copy_common, overlap
 from graphtrain.storage.regular import parsed_json, read_regular
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX
 
@@ -72,7 +72,7 @@ class StoredTensor:
         values = torch.empty([end - start for start, end in box], dtype=self.dtype)
         target, count = bytes_of(values), 0
         for place, read in self.parts:
-            if all(max(a, c) < min(b, d) for (a, b), (c, d) in zip(box, place, strict=True)):
+            if overlap(box, place) is not None:
                 count += copy_common(target, box, read(), place)
         if count != values.numel():
             raise ValueError(f"{count} of {values.numel()} elements are there")

@@ -112,6 +112,7 @@ class Trainer(RunView):
     """
 
     _is_resumed = False
+    _resumed_from: Path | None = None  # without a run directory
 
     @on_all_ranks("before the run")
     def __init__(
@@ -147,7 +148,6 @@ class Trainer(RunView):
         graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=_given(**resources).keys())
         _refuse_types(run_dir, seed, loggers, notify, display)
         about = dict(about or {})
-        self._resumed_from: Path | None = None  # without a run directory
         notices = Notices((lambda line: None) if ranks.rank else notify)  # rank 0 prints them
         session = Session(
             graph,
@@ -172,7 +172,8 @@ class Trainer(RunView):
             require_one_folder(session.world, files)
         display = display_for(notices) if display == "auto" else display
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
-        self._run, session.world.run = LiveRun(session, files, arguments, *of_rank_0, times=times), session
+        self._run = LiveRun(session, files, arguments, *of_rank_0, times=times)
+        session.world.run = session
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
