@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as distributed_checkpoint
-from measure import Target, arguments, comparison, seconds, show, spread
+from measure import Target, arguments, comparison, seconds, show, spread, torch_save
 from torch import nn
 
 import graphtrain
@@ -94,12 +94,7 @@ class Peers:
             copy.copy_(tensor)
 
     def _save(self) -> None:
-        temporary = self._folder / "state.pt.tmp"
-        with temporary.open("wb") as file:
-            torch.save(self._state(), file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._folder / "state.pt")
+        torch_save(self._state(), self._folder / "state.pt")
 
     def _save_distributed(self) -> None:
         distributed_checkpoint.save(self._state(), checkpoint_id=self._folder / "distributed", no_dist=True)

@@ -23,7 +23,6 @@ Saves and loads of 400 MB, the weights of a model on the device with the moments
 from __future__ import annotations
 
 import gc
-import os
 import shutil
 import statistics
 import sys
@@ -40,7 +39,7 @@ from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from measure import Target, arguments, comparison, rounds, show, spread
+from measure import Target, arguments, comparison, rounds, show, spread, torch_save
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 from workloads import MAX_NORM, TINY, Batch, Training, Workload
@@ -131,16 +130,8 @@ def by_hand(workload: Workload, training: Training) -> None:
 def fit(workload: Workload, training: Training, *, prefetch: bool = False) -> None:
     graph = Graph.load("fit").set("clip", max_norm=MAX_NORM).set("finish", after=f"{len(training.data)} batches")
     graph = graph.set("log", every="never").set("next_batch", prefetch=prefetch)
-    Trainer(
-        graph.set("train_batch", precision="bf16-mixed" if is_half(workload, training.device) else "32-true"),
-        device=training.device,
-        model=training.model,
-        optimizer=training.optimizer,
-        train_data=training.data,
-        training_step=training.training_step,
-        notify=lambda line: None,
-        display=None,
-    ).run()
+    graph = graph.set("train_batch", precision="bf16-mixed" if is_half(workload, training.device) else "32-true")
+    training.trainer(graph, display=None).run()
 
 
 def data_of(workload: Workload, device: torch.device, *, small: bool) -> list[Batch]:
@@ -269,15 +260,7 @@ class Saves:
         return self._timed(work)
 
     def torch_save(self) -> float:
-        def work() -> None:
-            temporary = self._folder / "state.tmp"
-            with temporary.open("wb") as file:
-                torch.save(self._state(), file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._folder / "state.pt")
-
-        return self._timed(work)
+        return self._timed(lambda: torch_save(self._state(), self._folder / "state.pt"))
 
     def dcp_save(self) -> float:
         self._number += 1

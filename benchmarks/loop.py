@@ -42,7 +42,7 @@ from measure import Target, arguments, comparison, rounds, show, spread
 from torch.nn.utils import clip_grad_norm_
 from workloads import LARGER, MAX_NORM, TINY, Batch, Training, Workload
 
-from graphtrain import Graph, Trainer
+from graphtrain import Graph
 
 BY_HAND, ONCE, AGAIN = "by hand", "by hand, parameters once", "by hand, again"
 BARE, EQUIPPED = "fit, bare", "fit, equipped"
@@ -73,32 +73,19 @@ def by_hand_parameters_once(training: Training) -> None:
 
 
 def bare(training: Training) -> None:
-    _trainer(training, _fit(training).set("log", every="never"), display=None).run()
+    training.trainer(_fit(training).set("log", every="never"), display=None).run()
 
 
 def equipped(training: Training) -> None:
     graph = _fit(training).set("log", every="50 steps").set("checkpoint", every="10 minutes")
     with tempfile.TemporaryDirectory(prefix="graphtrain-") as run_dir:
         with terminal() as written:
-            _trainer(training, graph, run_dir=run_dir).run()
+            training.trainer(graph, run_dir=run_dir).run()
         assert sum(written), "the display has drawn nothing"
 
 
 def _fit(training: Training) -> Graph:
     return Graph.load("fit").set("clip", max_norm=MAX_NORM).set("finish", after=f"{len(training.data)} batches")
-
-
-def _trainer(training: Training, graph: Graph, **options: Any) -> Trainer:
-    return Trainer(
-        graph,
-        device=training.device,
-        model=training.model,
-        optimizer=training.optimizer,
-        train_data=training.data,
-        training_step=training.training_step,
-        notify=lambda line: None,
-        **options,
-    )
 
 
 @contextmanager

@@ -89,6 +89,16 @@ def seconds(work: Callable[[], Any]) -> float:
         gc.enable()
 
 
+def torch_save(state: Any, path: Path) -> None:
+    """Write a state by `torch.save`, as safely as a checkpoint is written: it is on the disk, and then has its name."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
 def rounds(cases: Mapping[str, Case], count: int, warm_up: int = 1) -> dict[str, list[float]]:
     """The figures of each case over interleaved rounds; every other round runs the cases in reverse order.
 

@@ -54,15 +54,7 @@ def ddp(training: Training) -> None:
 
 def fit(training: Training, of_all: list[Batch], every: int = 1, log: str = "never") -> Trainer:
     graph = Graph.load("fit").set("clip", max_norm=MAX_NORM).set("log", every=log).set("accumulate", every=every)
-    trainer = Trainer(
-        graph.set("finish", after=f"{len(of_all)} batches"),
-        model=training.model,
-        optimizer=training.optimizer,
-        train_data=of_all,
-        training_step=training.training_step,
-        notify=lambda line: None,
-        display=None,
-    )
+    trainer = training.trainer(graph.set("finish", after=f"{len(of_all)} batches"), train_data=of_all, display=None)
     trainer.run()
     return trainer
 
@@ -103,10 +95,7 @@ def synchronisations(measured: Measured, every: int) -> float:
     return trainer._session.world.calls / visits
 
 
-def rank_main(options: Namespace) -> None:
-    torch.set_num_threads(1)
-    ranks = current_ranks()
-    ranks.gather(b" ")  # which begins the process group
+def rank_main(options: Namespace, ranks: Ranks) -> None:
     rows: list[dict[str, Any]] = []
     aims: list[Target] = []
     for workload in (TINY, *LARGER, OF_TEN_MILLION):
@@ -132,7 +121,7 @@ def rank_main(options: Namespace) -> None:
 
 def on_ranks(
     description: str | None,
-    of_rank: Callable[[Namespace], None],
+    of_rank: Callable[[Namespace, Ranks], None],
     further: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Run a function on every rank: this script is started once for each of them, on this machine.
@@ -143,7 +132,10 @@ def on_ranks(
     processes = {"--processes": {"type": int, "default": 2, "help": "how many ranks (default: 2)"}}
     options = arguments(description, rounds=5, further={**processes, **further})
     if "RANK" in os.environ:
-        of_rank(options)
+        torch.set_num_threads(1)
+        ranks = current_ranks()
+        ranks.gather(b" ")  # which begins the process group
+        of_rank(options, ranks)
         return
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

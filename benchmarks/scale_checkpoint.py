@@ -29,7 +29,7 @@ from measure import Target, comparison, rounds, show
 from scale import on_ranks
 
 from graphtrain import Graph, Trainer
-from graphtrain.ranks import Ranks, current_ranks
+from graphtrain.ranks import Ranks
 from graphtrain.storage.checkpoint import read_checkpoint
 
 DCP_STALL, STALL = "dcp.async_save", "graphtrain, save"
@@ -120,10 +120,7 @@ class Measured:
         return self._slowest(time.perf_counter() - begun)
 
 
-def rank_main(options: Namespace) -> None:
-    torch.set_num_threads(1)
-    ranks = current_ranks()
-    ranks.gather(b" ")  # which begins the process group
+def rank_main(options: Namespace, ranks: Ranks) -> None:
     folders = [tempfile.mkdtemp(prefix="graphtrain-") if ranks.rank == 0 else None]
     dist.broadcast_object_list(folders)
     assert folders[0] is not None, "broadcast"

@@ -33,7 +33,7 @@ from workloads import LARGER, MAX_NORM, OF_TEN_MILLION, TINY, Training, Workload
 
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
-from graphtrain.ranks import Ranks, current_ranks
+from graphtrain.ranks import Ranks
 
 AFTER, WITHIN, ALONE = "after", "within", "no exchange"
 CASES = (DDP, AFTER, WITHIN, AGAIN, ALONE)
@@ -81,10 +81,7 @@ def measured(workload: Workload, ranks: Ranks, count: int) -> dict[str, list[flo
     return times
 
 
-def rank_main(options: Namespace) -> None:
-    torch.set_num_threads(1)
-    ranks = current_ranks()
-    ranks.gather(b" ")  # which begins the process group
+def rank_main(options: Namespace, ranks: Ranks) -> None:
     rows: list[dict[str, Any]] = []
     aims: list[Target] = []
     counts = {4 * options.steps: TINY, options.steps: LARGER[0], options.steps // 4: OF_TEN_MILLION}

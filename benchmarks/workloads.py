@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+
+from graphtrain import Graph, Trainer
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -73,6 +76,11 @@ class Training:
             self._stamp()
         inputs, targets = batch
         return cross_entropy(model(inputs), targets)
+
+    def trainer(self, graph: Graph, **options: Any) -> Trainer:
+        """That of graphtrain which trains it, silently; `options` as of `Trainer`, in place of what it has itself."""
+        given = {"model": self.model, "optimizer": self.optimizer, "train_data": self.data, "device": self.device}
+        return Trainer(graph, **{**given, "notify": lambda line: None, **options}, training_step=self.training_step)
 
     def _stamp(self) -> None:
         if self.device.type == "cuda":
