@@ -59,6 +59,17 @@ def make_trainer(graph: Graph, run_dir: Path) -> Trainer:
     return Trainer(graph, seed=0, run_dir=run_dir, device="cpu", display=None, notify=lambda line: None)
 
 
+def trainer_of_a_line(graph: Graph, run_dir: Path, said: list[str], **options: Any) -> Trainer:
+    """A trainer of a model of two weights; by default its loss is the mean square of what it returns."""
+    model = torch.nn.Linear(2, 1)
+    supplied = {"training_step": lambda model, batch: model(batch).square().mean(), **options}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Trainer(
+        graph, run_dir=run_dir, device="cpu", display=None, notify=said.append, model=model, optimizer=optimizer,
+        **supplied,
+    )  # fmt: skip
+
+
 def test_a_checkpoint_that_is_never_possible_is_an_error_that_names_what_is_alive(tmp_path: Path) -> None:
     graph = ring()
     assert [problem.code for problem in graph.check()] == ["G602"], "which is a warning, so the run begins"
@@ -239,18 +250,8 @@ def test_a_data_set_in_a_slot_is_named_with_the_way_out(tmp_path: Path) -> None:
 
     graph = Graph.load("fit").set("next_batch", reads={"train_data": "replay"}).set("finish", after="1 epochs")
     graph = graph.insert("collect", collect, after="begin_epoch").set("checkpoint", every="2 batches")
-    model = torch.nn.Linear(2, 1)
     said: list[str] = []
-    trainer = Trainer(
-        graph,
-        run_dir=tmp_path,
-        device="cpu",
-        display=None,
-        notify=said.append,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        training_step=lambda model, batch: model(batch).square().mean(),
-    )
+    trainer = trainer_of_a_line(graph, tmp_path, said)
     what = "the slot `replay`, which `next_batch` reads as its data, holds a Pool, which cannot be saved"
     way_out = "write a list of batches to it; or supply the data as a resource, and write the numbers of its samples"
     with pytest.raises(SaveFailedError) as raised:
@@ -269,18 +270,9 @@ def test_a_model_in_a_slot_is_named_with_the_way_out_before_anything_is_refused(
     def use_helper(helper: Any) -> None: ...
 
     graph = Graph.load("fit").insert("make", make_helper, after="step").insert("use", use_helper, after="make")
-    model, said = torch.nn.Linear(2, 1), []
-    trainer = Trainer(
-        graph.set("finish", after="1 steps").set("checkpoint", every="never"),
-        run_dir=tmp_path,
-        device="cpu",
-        display=None,
-        notify=said.append,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        train_data=[torch.ones(2, 2)],
-        training_step=lambda model, batch: model(batch).mean(),
-    )
+    said: list[str] = []
+    graph = graph.set("finish", after="1 steps").set("checkpoint", every="never")
+    trainer = trainer_of_a_line(graph, tmp_path, said, train_data=[torch.ones(2, 2)])
     while trainer.position != "use":
         trainer.advance()
     trainer.save()
@@ -291,15 +283,10 @@ def test_a_model_in_a_slot_is_named_with_the_way_out_before_anything_is_refused(
 
 
 def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can(tmp_path: Path) -> None:
-    model = torch.nn.Linear(2, 1)
-    trainer = Trainer(
+    trainer = trainer_of_a_line(
         Graph.load("fit").set("train_batch", writes={"hidden": "hidden"}).set("finish", after="1 epochs"),
-        run_dir=tmp_path,
-        device="cpu",
-        display=None,
-        notify=lambda line: None,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        tmp_path,
+        [],
         train_data=[torch.ones(2, 2)],
         training_step=lambda model, batch, hidden=None: {"loss": model(batch).square().mean(), "hidden": object()},
     )
