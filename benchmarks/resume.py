@@ -3,7 +3,7 @@
     python benchmarks/resume.py --rounds 15
 
 * The first batch: a `Loader` starts at any batch directly; a `DataLoader` draws the earlier batches again.
-* The state: graphtrain makes a trainer, finds the newest checkpoint, compares the SHA-256 of every file, loads, and
+* The state: graphtrain makes a trainer, finds the newest checkpoint, compares the checksum of every file, loads, and
   compares the loaded state with the files. `torch.load` and `torch.distributed.checkpoint` load model and optimizer
   without such checks. All files are in the page cache. "Read alone": nothing is loaded into model and optimizer.
 """

@@ -43,7 +43,6 @@ from graphtrain.state.objects import SavedObjects
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import state_digest
-from graphtrain.storage.tensor_files import KnownChecksum, nothing_known
 
 # Optimizers in a list that is a resource; a list of batches may be long, and is not searched.
 _MOST_LISTED = 64
@@ -380,19 +379,17 @@ class StatefulObjects:
         alive: set[int],
         sections: Collection[str] = tuple(SECTIONS),
         reachable: Section | None = None,
-        known: KnownChecksum = nothing_known,
     ) -> str:
-        """SHA-256 (hexadecimal) of all that the continuation depends on.
+        """A digest of all that the continuation depends on.
 
         Arguments:
             reachable: used for the section of this name. Default: the present one.
-            known: as for `checksums`. Default: everything is hashed.
         """
         state = self.capture(alive, sections)
         if reachable is not None:
             state = dataclasses.replace(state, reachable=reachable)
         essential = {**state.sections(), **self.essential_parts(state)}
-        return state_digest({name: essential[name] for name in sections if name in essential}, known)
+        return state_digest({name: essential[name] for name in sections if name in essential})
 
     def differs_from(self, saved: Section) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""

@@ -501,7 +501,7 @@ def _expect_digest(
     """Raise unless the loaded state equals the saved one, bit for bit."""
     saved = checkpoint.digest if is_as_written else compiled.state.digest_of(state)
     alive = compiled.alive(position, checkpoint.manifest.ended)
-    digest = compiled.state.digest(alive, sections, state.reachable, checkpoint.checksum_of)
+    digest = compiled.state.digest(alive, sections, state.reachable)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

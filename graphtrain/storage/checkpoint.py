@@ -19,14 +19,12 @@ import torch
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.names import quoted
 from graphtrain.storage.background import uncollected
-from graphtrain.storage.encoding import Tensors
 from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Lineage, Manifest
 from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, read_state, write_file, write_files
 from graphtrain.storage.regular import temporary_name
 from graphtrain.storage.sharing import Sharing
 from graphtrain.storage.state_files import PROGRESS_FILE, Sections, StagedState
-from graphtrain.storage.tensor_files import Layout
 
 _NUMBERS = itertools.count(1)
 
@@ -59,14 +57,6 @@ class Checkpoint:
     def ranks(self) -> int:
         """The number of processes that wrote it."""
         return self.manifest.ranks
-
-    def checksum_of(self, name: str, tensors: Tensors) -> str | None:
-        """The checksum of a tensor file if it holds exactly these tensors; None otherwise.
-
-        The file is compared with the tensors, which takes a tenth of the time of hashing.
-        """
-        layout, (size, checksum) = Layout.of(tensors), self.manifest.files.get(name, (None, None))
-        return checksum if size == layout.size and layout.is_in(self.path / name) else None
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ _MOST_LINES = 5
 _NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
 _MOST_RANKS = 1 << 20
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
-_HASH = re.compile(r"[0-9a-f]{64}")
+_HASH = re.compile(r"[0-9a-f]{32}")
 
 
 def _of(*kinds: type) -> Callable[[Any], bool]:

@@ -30,7 +30,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
-from graphtrain.storage.regular import HashedReader
+from graphtrain.storage.regular import HashedReader, checksum_of
 from graphtrain.storage.sharing import Sharing
 from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, holds, read_tensors
@@ -219,13 +219,7 @@ def _own_parts(rank: int) -> str:
 def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
     """Write and flush a file; returns its size, and its checksum, which is computed in parallel."""
 
-    def checksum() -> str:
-        digest = hashlib.sha256()
-        for piece in pieces:
-            digest.update(piece)
-        return digest.hexdigest()
-
-    hashing, size = Background(checksum), 0
+    hashing, size = Background(lambda: checksum_of(pieces)), 0
     # Unbuffered: the lock of a buffer would stay locked in a process that is forked meanwhile.
     with path.open("xb", buffering=0) as file:
         for piece in pieces:

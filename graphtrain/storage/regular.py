@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import hashlib
 import io
 import json
 import math
@@ -14,10 +13,12 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, final
+
+import xxhash
 
 _MAX_DEPTH = 100
 _NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
@@ -160,6 +161,21 @@ def expect_plain(value: Any) -> None:
     raise ValueError(_TOO_DEEP)
 
 
+def checksum_of(pieces: Iterable[bytes | memoryview]) -> str:
+    """XXH3 (128 bits, hexadecimal; https://xxhash.com) of bytes that are in pieces.
+
+    It finds damage and differences; it does not withstand somebody who looks for two files of one checksum. In return
+    it takes a seventh of the time of SHA-256: as long as reading from memory.
+
+    >>> checksum_of([b"a", b"b"]) == checksum_of([b"ab"])
+    True
+    """
+    digest = xxhash.xxh3_128()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
 @final
 class HashedReader:
     """Reads a file once, from beginning to end, and hashes it on the way.
@@ -169,7 +185,7 @@ class HashedReader:
     """
 
     def __init__(self, file: io.FileIO, size: int) -> None:
-        self._file, self._hash = file, hashlib.sha256()
+        self._file, self._hash = file, xxhash.xxh3_128()
         self.size = self.left = size
 
     def fill(self, memory: memoryview) -> None:
@@ -197,7 +213,7 @@ class HashedReader:
         return data
 
     def checksum(self) -> str:
-        """The SHA-256 (hexadecimal) of the file; reads the rest of it."""
+        """The checksum of the file, as of `checksum_of`; reads the rest of it."""
         if self.left:
             memory = memoryview(bytearray(min(self.left, _PIECE)))
             while self.left:

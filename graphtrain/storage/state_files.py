@@ -20,13 +20,12 @@ from graphtrain.printable import one_line
 from graphtrain.storage.background import uncollected
 from graphtrain.storage.decoding import Decoder
 from graphtrain.storage.encoding import Memo, Tensors, pack
+from graphtrain.storage.regular import checksum_of
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
-    KnownChecksum,
     StagedTensor,
     StagingBuffers,
     checksums,
-    nothing_known,
     stage,
     staged_tensors,
 )
@@ -67,9 +66,10 @@ class StateFiles:
         """The tensor files that are not empty."""
         return [tensors for tensors in self.tensors.values() if tensors.named]
 
-    def digest(self, known: KnownChecksum = nothing_known) -> str:
-        """SHA-256 (hexadecimal) of everything in it; `known` as for `checksums`."""
-        return _combined(self.packed, checksums(self.files, known))
+    @property
+    def digest(self) -> str:
+        """A digest of everything in it: SHA-256 (hexadecimal) of the sections and the checksums of the tensor files."""
+        return _combined(self.packed, checksums(self.files))
 
     def with_sections(self, others: Sections, device: str | None = None) -> StateFiles:
         """The same with some sections replaced, which must not include `resources`; `device` as for `split`."""
@@ -135,9 +135,9 @@ def joined(
         raise ValueError(f"not the state of a checkpoint ({type(error).__name__})") from error
 
 
-def state_digest(sections: Sections, known: KnownChecksum = nothing_known) -> str:
-    """SHA-256 (hexadecimal) of everything in a state; `known` as for `checksums`."""
-    return split(sections, "cpu").digest(known)
+def state_digest(sections: Sections) -> str:
+    """The digest of everything in a state."""
+    return split(sections, "cpu").digest
 
 
 def _combined(packed: bytes, sums: Mapping[str, str]) -> str:
@@ -241,16 +241,19 @@ class StagedState:
     @functools.cached_property
     def summary(self) -> Digests:
         """The digests that this rank sends to the others, computed once: all tensors are hashed in this thread."""
-        sums = {file: hashlib.sha256(data).hexdigest() for file, data in self.tensor_files.items()}
+        sums = {file: checksum_of([data]) for file, data in self.tensor_files.items()}
         return Digests(
             self._digest(sums),
             sums,
-            {section: {name: _hash(part) for name, part in parts.items()} for section, parts in self.parts.items()},
-            {path: _hash(part) for path, part in self.essential.items()},
+            {
+                section: {name: checksum_of([part]) for name, part in parts.items()}
+                for section, parts in self.parts.items()
+            },
+            {path: checksum_of([part]) for path, part in self.essential.items()},
         )
 
     def digest(self, written: Mapping[str, Sequence[Any]]) -> str:
-        """SHA-256 (hexadecimal) of what is essential.
+        """The digest of what is essential.
 
         Arguments:
             written: file name -> size and checksum; files that were written whole are not hashed again.
@@ -261,7 +264,7 @@ class StagedState:
         return self.summary.digest
 
     def _digest(self, sums: Mapping[str, str]) -> str:
-        """SHA-256 (hexadecimal) of what is essential, given the checksum of every tensor file."""
+        """The digest of what is essential, given the checksum of every tensor file."""
         shared = {file + TENSOR_SUFFIX: checksum for file, checksum in sums.items() if file in self._shared}
         return _combined(self._packed, {**shared, **self._sums})
 
@@ -282,7 +285,3 @@ class StagedState:
     def leaves(self, files: Collection[str]) -> dict[str, dict[str, str]]:
         """A digest of every tensor of some files: file -> name -> digest."""
         return {file: {name: tensor.digest() for name, tensor in self.tensors(file).items()} for file in files}
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

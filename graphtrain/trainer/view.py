@@ -177,7 +177,7 @@ class RunView(Recorded):
         )
 
     def digest(self) -> str:
-        """A hash (SHA-256, hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.
+        """A hash (hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.
 
         Model, optimizer, scheduler, gradients, random generators, position in the data, progress. Not clocks, not the
         progress of kinds declared `observer`, not a `runs` that nothing reads.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -54,36 +53,6 @@ def run_with(run_dir: Path, table: Table) -> Trainer:
         training_step=lambda model, batch: model(batch).sum(),
         table=table,
     )
-
-
-@pytest.mark.full
-def test_every_byte_of_a_checkpoint_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = torch.randn(LARGE // 4)
-    run_with(tmp_path, Table(values)).run(until="3 batches")
-    hashed = 0
-    sha256 = hashlib.sha256
-
-    class Counting:
-        def __init__(self, data: Any = b"", **keywords: Any) -> None:
-            self.hash = sha256()
-            self.update(data)
-
-        def update(self, data: Any) -> None:
-            nonlocal hashed
-            hashed += memoryview(data).nbytes
-            self.hash.update(data)
-
-        def hexdigest(self) -> str:
-            return self.hash.hexdigest()
-
-        def digest(self) -> bytes:
-            return self.hash.digest()
-
-    again = run_with(tmp_path, table := Table(torch.zeros(1)))
-    monkeypatch.setattr(hashlib, "sha256", Counting)
-    again.advance()
-    assert LARGE <= hashed < 1.5 * LARGE
-    assert torch.equal(table.values, values)
 
 
 def test_a_resume_asks_for_a_state_no_more_often_than_it_compares_it(tmp_path: Path) -> None:

@@ -30,18 +30,19 @@ from graphtrain.storage.manifest import (
     read_files,
     read_manifest,
 )
+from graphtrain.storage.regular import checksum_of
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.storage.facts import FACTS
 
-HASH = "0" * 64
+HASH = "0" * 32
 SOUND: dict[str, Any] = {**FACTS, "format": 1, "digest": "", "files": {}}
 # Field -> values that it may have, and values that it may not.
 FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "files": (
         [{}, {"a": [0, HASH]}, {"a" * 255: [1, HASH]}, {"é" * 127 + "a": [1, HASH]}],
         [{"a" * 256: [1, HASH]}, {"é" * 128: [1, HASH]}, {"a": [1]}, {"a": [1, HASH, 1]}, {"a": [-1, HASH]},
-         {"a": [True, HASH]}, {"a": [1, 1]}, {"a": [1, HASH[1:]]}, {"a": [1, HASH + "0"]}, {"a": [1, "G" * 64]},
+         {"a": [True, HASH]}, {"a": [1, 1]}, {"a": [1, HASH[1:]]}, {"a": [1, HASH + "0"]}, {"a": [1, "G" * 32]},
          {"a": (1, HASH)}, {"a": "ab"}, {1: [1, HASH]}, [], {"../a": [1, HASH]}],
     ),
     "graph": (["{}"], [b"{}", None]),
@@ -268,7 +269,7 @@ def test_what_may_be_temporary_is_the_cause(tmp_path: Path, monkeypatch: pytest.
 def test_a_file_is_read_once_and_compared_with_its_checksum(tmp_path: Path) -> None:
     content = b"0123456789"
     (tmp_path / "file").write_bytes(content)
-    files = {"file": [10, hashlib.sha256(content).hexdigest()]}
+    files = {"file": [10, checksum_of([content])]}
 
     def failing(error: Exception) -> Callable[..., Any]:
         def read(name: str, file: Any) -> Any:

@@ -17,7 +17,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.checkpoint import MANIFEST_FILE, read_checkpoint
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.regular import remove_leftovers
+from graphtrain.storage.regular import checksum_of, remove_leftovers
 from graphtrain.storage.run_directory import Retention
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.store import FolderStore
@@ -175,7 +175,7 @@ def test_what_an_earlier_version_did_not_write_is_empty(store: FolderStore) -> N
 def test_names_of_files_stay_inside(name: str, store: FolderStore) -> None:
     forged = save(store, TREE, MANIFEST, step=1, keep=1)
     (store.folder / "outside").write_bytes(b"x")
-    forge(forged, files={name: [1, hashlib.sha256(b"x").hexdigest()]})
+    forge(forged, files={name: [1, checksum_of([b"x"])]})
     with pytest.raises(CheckpointError, match=r"torn or foreign \(files\)"):
         read_checkpoint(forged)
 
@@ -221,7 +221,7 @@ def test_a_file_that_holds_no_tensors(store: FolderStore) -> None:
     forged = save(store, TREE, MANIFEST, step=1, keep=1)
     files = read_checkpoint(forged).manifest.files
     (forged / "model.safetensors").write_bytes(b"x" * 20)
-    forge(forged, files={**files, "model.safetensors": [20, hashlib.sha256(b"x" * 20).hexdigest()]})
+    forge(forged, files={**files, "model.safetensors": [20, checksum_of([b"x" * 20])]})
     with pytest.raises(CheckpointError, match=r"model\.safetensors is not a tensor file"):
         read_checkpoint(forged)
 

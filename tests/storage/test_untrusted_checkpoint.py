@@ -24,7 +24,7 @@ from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
 from graphtrain.storage.manifest import MANIFEST_FILE, Manifest
 from graphtrain.storage.named import graph_of, saved_manifest
-from graphtrain.storage.regular import parsed_json
+from graphtrain.storage.regular import checksum_of, parsed_json
 from graphtrain.storage.run_directory import Retention
 from graphtrain.storage.state_files import PROGRESS_FILE, StagedState
 from graphtrain.storage.store import FolderStore
@@ -57,7 +57,7 @@ def seal(path: Path, changes: Mapping[str, Any] | None = None, *, sizes: bool = 
     manifest = msgpack.unpackb(msgpack.unpackb((path / MANIFEST_FILE).read_bytes())["manifest"])
     names = [name for name in manifest["files"] if sizes and (path / name).is_file()]
     contents = {name: (path / name).read_bytes() for name in names}
-    files = {name: [len(data), hashlib.sha256(data).hexdigest()] for name, data in contents.items()}
+    files = {name: [len(data), checksum_of([data])] for name, data in contents.items()}
     seal_body(path, msgpack.packb({**manifest, "files": {**manifest["files"], **files}, **(changes or {})}))
 
 
@@ -249,14 +249,14 @@ def sparse(name: str, size: int) -> Callable[[Path], None]:
     def forge(path: Path) -> None:
         if name != MANIFEST_FILE:
             files = msgpack.unpackb(msgpack.unpackb((path / MANIFEST_FILE).read_bytes())["manifest"])["files"]
-            seal(path, {"files": {**files, name: [size, "0" * 64]}}, sizes=False)
+            seal(path, {"files": {**files, name: [size, "0" * 32]}}, sizes=False)
         os.truncate(path / name, size)
 
     return forge
 
 
 def size_in_the_manifest(size: Any) -> Callable[[Path], None]:
-    return lambda path: seal(path, {"files": {PROGRESS_FILE: [size, "0" * 64]}}, sizes=False)
+    return lambda path: seal(path, {"files": {PROGRESS_FILE: [size, "0" * 32]}}, sizes=False)
 
 
 def manifest_with(field: str, value: Any) -> Callable[[Path], None]:
