@@ -7,7 +7,7 @@
 step, each with its own model, and a step begins and ends on all ranks at once. Without the graph: what it adds, all of
 graphtrain's ways have alike.
 
-* ddp by hand: DistributedDataParallel.
+* by hand: DistributedDataParallel.
 * after: the exchange after the backward pass, as with `exchange.overlap = false`.
 * within: the exchange as it is by default: large sums begin within the pass.
 * no exchange: each rank for itself, which is what is left if exchanging costs nothing.
@@ -25,8 +25,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from loop import AGAIN
 from measure import Target, comparison, show, spread
-from scale import AGAIN, CPU, DDP, on_ranks
+from scale import CPU, DDP, on_ranks
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from workloads import LARGER, MAX_NORM, OF_TEN_MILLION, TINY, Training, Workload
