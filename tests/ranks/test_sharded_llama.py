@@ -219,8 +219,8 @@ def by_hand(backend: str) -> dict[str, torch.Tensor]:
 @pytest.mark.sweep
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_llama_is_trained_as_by_hand_and_cut_thrice(tmp_path: Path, ranks: int) -> None:
-    found = run_processes(ranks, first_half, backend(), tmp_path, seconds=600)
+    found = run_processes(ranks, first_half, backend(), tmp_path, seconds=1800)
     expected, cuts, _ = found[0]
     assert [apart for _, _, apart in found] == [[]] * ranks
-    ended = run_processes(ranks, second_half, backend(), tmp_path, cuts[2] - cuts[1], seconds=600)
+    ended = run_processes(ranks, second_half, backend(), tmp_path, cuts[2] - cuts[1], seconds=1800)
     assert ended == [expected] * ranks, cuts
