@@ -10,17 +10,18 @@ import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from graphtrain import Graph
+from graphtrain.checks import checked_graph
 from graphtrain.kind import DECLARED
 
 if TYPE_CHECKING:
     from graphtrain.resume.provenance import Provenance
 
-_SOUND: set[tuple[str, bool, frozenset[str]]] = set()
+_SOUND: set[tuple[str, bool, frozenset[str] | None]] = set()
 
 
 def begin() -> None:
@@ -32,25 +33,26 @@ def begin() -> None:
 
 def start_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check a graph of shipped kinds once (15 ms), and ask git once for what the tests themselves are (60 ms)."""
-    trainer, environment = (sys.modules.get(f"graphtrain.{name}") for name in ("trainer.trainer", "resume.environment"))
-    if trainer is None or environment is None:
-        return
-    check = trainer.checked_graph
+    for name in ("trainer.trainer", "command.training", "command.rebuild"):
+        if (module := sys.modules.get(f"graphtrain.{name}")) is not None:
+            monkeypatch.setattr(module, "checked_graph", _checked_once)
+    if (environment := sys.modules.get("graphtrain.resume.environment")) is not None:
+        look_up = environment.provenance
+        monkeypatch.setattr(
+            environment, "provenance", lambda script=None: look_up(script) if script is not None else _of_tests(look_up)
+        )
 
-    def checked_graph(source: Graph | str | Path, *, ranks: bool, supplied: set[str]) -> Graph:
-        if not isinstance(source, Graph) or DECLARED or not _has_kinds_by_name(source):
-            return check(source, ranks=ranks, supplied=supplied)  # type: ignore[no-any-return]
-        key = source.to_json(), ranks, frozenset(supplied)
-        if key not in _SOUND:
-            check(source, ranks=ranks, supplied=supplied)
-            _SOUND.add(key)
-        return source
 
-    look_up = environment.provenance
-    monkeypatch.setattr(trainer, "checked_graph", checked_graph)
-    monkeypatch.setattr(
-        environment, "provenance", lambda script=None: look_up(script) if script is not None else _of_tests(look_up)
-    )
+def _checked_once(source: Graph | str | Path, **about: Any) -> Graph:
+    """What `checked_graph` returns; arguments are named as there."""
+    if not isinstance(source, Graph) or DECLARED or not _has_kinds_by_name(source):
+        return checked_graph(source, **about)
+    supplied = about.get("supplied")
+    key = source.to_json(), bool(about.get("ranks")), None if supplied is None else frozenset(supplied)
+    if key not in _SOUND:
+        checked_graph(source, **about)
+        _SOUND.add(key)
+    return source
 
 
 @functools.cache

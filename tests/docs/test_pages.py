@@ -15,6 +15,7 @@ from graphtrain.command import sweep
 from tests.command.running import launched, started
 from tests.docs.blocks import read_blocks
 from tests.docs.execution import Page
+from tests.ranks.processes import launched_ranks
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -38,6 +39,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     if find_spec("graphtrain.command.verify_cuts"):  # as good, without the import of torch in each process
         monkeypatch.setattr("graphtrain.command.verify_cuts.launch", launched)
     monkeypatch.setattr(sweep, "start", started)
+    if find_spec("graphtrain.ranks.launcher"):
+        monkeypatch.setattr("graphtrain.ranks.launcher.launch", launched_ranks)
     # One thread here and in the processes that a page starts: a resume reports another number.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
