@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 from collections.abc import Callable
@@ -10,9 +11,12 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 
+from graphtrain.ranks.distributed_writer import write_distributed
 from graphtrain.storage.pieces import Piece, Sharding
 from graphtrain.storage.weight_files import open_weights
+from graphtrain.storage.whole import weights_in_place
 from tests.storage.test_pickled import Harmful
 
 WEIGHTS = {"w": torch.randn(5, 4), "half": torch.randn(3).bfloat16(), "none": torch.empty(0, 3), "s": torch.tensor(2.0)}
@@ -61,23 +65,17 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, content: bytes, messa
         open_weights(tmp_path / name if name.startswith("x") else tmp_path)
 
 
-# ---- with torch.distributed.checkpoint, whose import takes a second
+# ---- with torch.distributed.checkpoint
 
 
 def by_dcp(folder: Path, names: list[str]) -> dict[str, torch.Tensor]:
-    import torch.distributed.checkpoint as dcp
-
     tensors = {name: torch.zeros_like(WEIGHTS[name]) for name in names}
     dcp.load(tensors, checkpoint_id=folder, no_dist=True)
     return tensors
 
 
-@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
 def test_pieces_are_written_as_dcp_reads_them(tmp_path: Path) -> None:
-    from graphtrain.ranks.distributed_writer import write_distributed
-    from graphtrain.storage.whole import weights_in_place
-
     def pieces(name: str) -> list[object]:
         held = Sharding(tuple(WEIGHTS[name].shape), WEIGHTS[name].stride(), (0,), (4,))
         boxes = [held.box(rank) for rank in range(4)]
@@ -95,11 +93,17 @@ def test_pieces_are_written_as_dcp_reads_them(tmp_path: Path) -> None:
     assert torch.equal(stored["w"].read(((1, 3), (2, 4))), WEIGHTS["w"][1:3, 2:4])
 
 
-@pytest.mark.full
+def test_nothing_is_left_of_what_the_disk_refuses(tmp_path: Path) -> None:
+    def full() -> torch.Tensor:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left on device"):
+        write_distributed(tmp_path / "outer" / "dcp", {"w": (torch.float32, (2,), [(((0, 2),), full)])})
+    assert not any((tmp_path / "outer").iterdir())
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
 def test_what_dcp_has_written_is_read(tmp_path: Path) -> None:
-    import torch.distributed.checkpoint as dcp
-
     convolution = torch.nn.Conv2d(3, 2, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     saved = {
         **WEIGHTS,
