@@ -13,6 +13,7 @@ from graphtrain import Graph, GraphError, Trainer, UsageError, node
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import saved_json
 from graphtrain.graph.layers import Layers
+from graphtrain.graph.read_toml import read_graph
 
 FIT = Graph.load("fit")
 CHOICE = ('insert = "x"', 'use = "choice"')
@@ -98,6 +99,8 @@ def test_a_file_names_a_graph_and_overlays(overlays: Overlays, tmp_path: Path) -
     assert graph.name == "whole"
     assert graph.nodes["clip"].parameters == {"max_norm": 2.0}, "its own edits come last, and may say otherwise"
     assert graph.nodes["log"].parameters == {"every": "1 steps"}
+    (tmp_path / "outer.toml").write_text('format = 1\nextends = "whole.toml"')
+    assert [read_graph(Graph, path).base for path in (whole, tmp_path / "outer.toml")] == [FIT, graph]
     assert graph.layers.names == ("mine", "other")
 
 
