@@ -160,11 +160,9 @@ class _LoggingCells(Cells):
         return self._logged(super().due(node))
 
     def _cell(self, scope: ProgramGraph, expression: Name | FieldOf) -> Cell:
-        """The cell of a name; whether a window is full is logged too."""
+        """The cell of a field, as no other names are certain; whether a window is full is logged too."""
         cell = self.named(scope, expression)
-        node = scope.at(expression.node) if isinstance(expression, FieldOf) else None
-        if node is None or not isinstance(expression, FieldOf):
-            return cell
+        assert isinstance(expression, FieldOf) and (node := scope.at(expression.node)) is not None, "needed, so bound"
         counter = node.kind.counter(expression.field)
         is_full = counter is not None and counter.full == expression.field
         return Cell(self._logged(cell.read)) if is_full else cell

@@ -13,6 +13,7 @@ from graphtrain import Graph, GraphError, Trainer, UsageError, node
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import saved_json
 from graphtrain.graph.layers import Layers
+from graphtrain.graph.read_toml import read_graph
 
 FIT = Graph.load("fit")
 CHOICE = ('insert = "x"', 'use = "choice"')
@@ -98,6 +99,8 @@ def test_a_file_names_a_graph_and_overlays(overlays: Overlays, tmp_path: Path) -
     assert graph.name == "whole"
     assert graph.nodes["clip"].parameters == {"max_norm": 2.0}, "its own edits come last, and may say otherwise"
     assert graph.nodes["log"].parameters == {"every": "1 steps"}
+    (tmp_path / "outer.toml").write_text('format = 1\nextends = "whole.toml"')
+    assert [read_graph(Graph, path).base for path in (whole, tmp_path / "outer.toml")] == [FIT, graph]
     assert graph.layers.names == ("mine", "other")
 
 
@@ -201,19 +204,21 @@ def test_so_do_periodic_nodes_and_edges(neighbour: str, order: str, overlays: Ov
     ],
 )
 def test_so_do_edges(where: str, before: str, order: str, overlays: Overlays) -> None:
-    texts = {
-        name: "\n".join(
-            [
-                put(name)[name],
-                edit('connect = "decide"', f'target = "{name}"', 'when = "log_due"', where),
-                edit(f'connect = "{name}"', 'target = "decide"'),
-            ]
-        )
-        for name in order
-    }
-    targets = [edge.target for edge in overlays.over(FIT, **texts).edges["decide"]]
+    targets = [
+        edge.target for edge in overlays.over(FIT, **{name: led_to(name, where) for name in order}).edges["decide"]
+    ]
     end = targets.index(before)
     assert targets[end - 3 : end] == list(order)
+
+
+def led_to(name: str, where: str) -> str:
+    there = edit('connect = "decide"', f'target = "{name}"', 'when = "log_due"', where)
+    return "\n".join([put(name)[name], there, edit(f'connect = "{name}"', 'target = "decide"')])
+
+
+def test_an_edge_is_the_first_one_where_the_one_before_is_gone(overlays: Overlays) -> None:
+    graph = overlays.over(FIT, one=led_to("x", "first = true")).disconnect("decide", "x")
+    assert overlays.over(graph, two=led_to("y", "first = true")).edges["decide"][0].target == "y"
 
 
 def test_what_one_overlay_puts_at_a_place_stays_together(overlays: Overlays) -> None:

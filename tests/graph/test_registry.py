@@ -48,6 +48,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_entry_points", entries)
 
 
+def test_what_is_shipped_is_what_is_in_the_folder() -> None:
+    files = (Path(__file__).parents[2] / "nodes").glob("[!_]*.py")
+    assert sorted(registry._shipped.__wrapped__("nodes", ".py")) == sorted(file.stem for file in files)
+
+
 def test_another_package_adds_under_its_names(installed: None) -> None:
     assert "sway" in known_kinds() and "duel" in known_graphs()
     kind = find_kind("sway")

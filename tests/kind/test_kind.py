@@ -559,6 +559,19 @@ def test_values_as_a_text_holds_them() -> None:
         with pytest.raises(ValueError, match="cannot be written in a graph"):
             plain_value(odd)
     assert show_value(True) == "true"
+    assert [show_value("x" * length)[-4:] for length in (78, 79)] == ['xxx"', "x..."]
+
+
+def test_what_varies_and_what_may_return_slots() -> None:
+    @node
+    class Held:
+        rate: float = 0.1
+
+        def __call__(self, step: StepFunction) -> None: ...
+
+    kinds = [kind_of(fn("def f(*, n=1, every: Trigger)")), kind_of(Held), find_kind("closure_step")]
+    assert [kind.varying for kind in kinds[:2]] == [("n",), ()]
+    assert [kind.may_return_slots for kind in kinds] == [False, True, False]
 
 
 def test_one_annotation_that_cannot_be_resolved_hides_no_other() -> None:

@@ -11,7 +11,7 @@ from graphtrain import Edge, Graph, Node, Trigger, node
 from graphtrain.plan.flow import Flow, changers
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import ResourceTarget
-from graphtrain.plan.slots import SavePoints, Slots
+from graphtrain.plan.slots import SavePoints, Slots, alive, alive_for_a_resume
 
 FIT = Graph.load("fit")
 
@@ -71,6 +71,42 @@ def test_a_guard_reads_slots() -> None:
     slots = Slots(Flow(Plan(graph)))
     (decide,) = [point for point in slots.guards if point.plan_node is not None and point.plan_node.path == "decide"]
     assert slots.guards[decide] == slots.bits(["seen"]) > slots.bits(["model"]) == 0
+
+
+SMALL = Graph.loads(
+    """
+    format = 1
+    name = "small"
+    start = "measure"
+    clock.rounds = "a.runs"
+    guards = { small = "measure.runs < 3", big = "b.runs > 2", log_due = "log.due" }
+    [nodes]
+    measure = {}
+    a = { use = "choice" }
+    b = { use = "choice" }
+    show = {}
+    log = { every = "2 rounds" }
+    late = { use = "log", every = "3 rounds" }
+    [edges]
+    measure = ["a"]
+    a = ["b if small", "show if small", "log if log_due", "log"]
+    b = ["late if small", "end if big", "end"]
+    show = ["end"]
+    log = ["end"]
+    late = ["end"]
+    """
+)
+
+
+def test_an_edge_whose_guard_is_known_is_taken_by_no_run_but_may_be_by_a_resume() -> None:
+    flow = Flow(Plan(SMALL.replace("measure", measure).replace("show", show)))
+    (a,), (b,), (entry, due) = flow.exits["a"], flow.exits["b"], flow.entries["log"]
+    assert [arrow.target for arrow in a.arrows] == [*flow.entries["b"], due, entry]
+    assert [arrow.target for arrow in b.arrows] == [flow.entries["late"][0]], "not due as far as is known"
+    assert [arrow.target for arrow in a.closed] == [*flow.entries["show"]]
+    assert [arrow.target for arrow in b.closed] == [flow.end, flow.end]
+    slots = Slots(flow)
+    assert (slots.named(alive(slots).before[a]), slots.named(alive_for_a_resume(slots).before[a])) == ([], ["level"])
 
 
 WATCHED = (
@@ -157,6 +193,10 @@ def measure() -> int:
 
 
 @node
+def show(level: Any) -> None: ...
+
+
+@node
 class SetUpWithLevel:
     """Read a slot once, if there is one."""
 
@@ -165,11 +205,21 @@ class SetUpWithLevel:
     def __call__(self) -> None: ...
 
 
-def test_what_a_body_was_set_up_with_is_saved_and_need_not_be_there_if_it_has_a_default() -> None:
+@node
+class NeedsLevel:
+    """Read a slot once."""
+
+    def setup(self, level: Any) -> None: ...
+
+    def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize("kind", [SetUpWithLevel, NeedsLevel])
+def test_what_a_body_was_set_up_with_is_saved_and_need_not_be_there_if_it_has_a_default(kind: type) -> None:
     body = Graph("body", "wait", {"wait": Node("wait", "choice")}, {"wait": (Edge("end"),)})
-    body = body.insert("reading", SetUpWithLevel, after="wait")
+    body = body.insert("reading", kind, after="wait")
     graph = FIT.insert("measure", measure, after="step").insert("inner", graph=body, after="measure")
     points = SavePoints(Slots(Flow(Plan(graph))))
-    for path, alive in (("measure", []), ("inner", ["level"]), ("inner/wait", ["level"]), ("zero_grad", [])):
-        assert points.alive(path) == alive, path
-        assert points.needed(path) == [], path
+    for path, saved in (("measure", []), ("inner", ["level"]), ("inner/wait", ["level"]), ("zero_grad", [])):
+        assert points.alive(path) == saved, path
+        assert points.needed(path) == (saved if kind is NeedsLevel else []), path

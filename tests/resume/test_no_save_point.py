@@ -77,6 +77,7 @@ def test_a_checkpoint_that_is_never_possible_is_an_error_that_names_what_is_aliv
     with pytest.raises(CheckpointError, match=rf"no save point was reached in {MOST_TRANSITIONS} .*alive: stream"):
         trainer.run()
     assert trainer.progress["turn"]["turns"] == 5 + MOST_TRANSITIONS // 2, "asked for in the fifth round"
+    assert trainer.position == "checkpoint", "and not one attempt more"
     assert not list((tmp_path / "checkpoints").iterdir())
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from graphtrain.errors import CheckpointError
+from graphtrain import Graph
+from graphtrain.errors import CheckpointError, NotFiniteError
+from graphtrain.ranks import current_ranks
 from tests.resume.rank_runs import End, run
 
 # All of the first epoch: full windows, a short one, and a validation, with one at its end.
@@ -83,6 +88,21 @@ def test_what_another_number_of_ranks_changes_is_told_or_refused(tmp_path: Path)
         "1 process now\n"
         "  hint: resume with 2 processes or more, or from a checkpoint that was made between two batches"
     )
+
+
+def test_a_loss_that_no_rank_has_read_yet_is_that_of_the_first(tmp_path: Path) -> None:
+    offset = {"first": math.nan}
+
+    def training_step(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        return model(batch[0]).square().mean() + (offset.get("first", 0.0) if current_ranks().rank == 0 else 0.0)
+
+    def checked(graph: Graph) -> Graph:
+        return graph.overlay("check_finite")
+
+    run(2, tmp_path, advance=6, graph=checked, is_plain=True, training_step=training_step)
+    offset.clear()
+    with pytest.raises(NotFiniteError, match=r"after step 0, samples 3 to 4 of the run, on rank 0\n"):
+        run(3, tmp_path, graph=checked, is_plain=True, training_step=training_step)
 
 
 def assert_equal(ends: list[End], expected: list[End], message: str = "") -> None:

@@ -369,11 +369,11 @@ def test_what_is_compared_separately_counts_by_its_place() -> None:
         by_place.add(value)
         return by_place.hexdigest()
 
-    before = hashed([held, 3]), hashed([[1, 2], 3])
+    before = hashed([held, [3]]), hashed([[1, 2], [3]])
     held.append(3)
-    assert (hashed([held, 3]), hashed([[1, 2], 3])) == before
+    assert (hashed([held, [3]]), hashed([[1, 2], [3]])) == before
     places[id(held)] = "data.elsewhere"
-    assert hashed([held, 3]) != before[0] != before[1]
+    assert hashed([held, [3]]) != before[0] != before[1]
 
 
 def test_the_hash_of_an_object_at_a_place_is_its_own() -> None:

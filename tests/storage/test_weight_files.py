@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 
+from graphtrain.errors import CheckpointError
+from graphtrain.ranks.distributed_writer import write_distributed
+from graphtrain.storage.distributed_files import _part, _sizes
+from graphtrain.storage.pickled import PickledObject
 from graphtrain.storage.pieces import Piece, Sharding
 from graphtrain.storage.weight_files import open_weights
+from graphtrain.storage.whole import weights_in_place
 from tests.storage.test_pickled import Harmful
 
 WEIGHTS = {"w": torch.randn(5, 4), "half": torch.randn(3).bfloat16(), "none": torch.empty(0, 3), "s": torch.tensor(2.0)}
@@ -61,23 +69,17 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, content: bytes, messa
         open_weights(tmp_path / name if name.startswith("x") else tmp_path)
 
 
-# ---- with torch.distributed.checkpoint, whose import takes a second
+# ---- with torch.distributed.checkpoint
 
 
 def by_dcp(folder: Path, names: list[str]) -> dict[str, torch.Tensor]:
-    import torch.distributed.checkpoint as dcp
-
     tensors = {name: torch.zeros_like(WEIGHTS[name]) for name in names}
     dcp.load(tensors, checkpoint_id=folder, no_dist=True)
     return tensors
 
 
-@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
 def test_pieces_are_written_as_dcp_reads_them(tmp_path: Path) -> None:
-    from graphtrain.ranks.distributed_writer import write_distributed
-    from graphtrain.storage.whole import weights_in_place
-
     def pieces(name: str) -> list[object]:
         held = Sharding(tuple(WEIGHTS[name].shape), WEIGHTS[name].stride(), (0,), (4,))
         boxes = [held.box(rank) for rank in range(4)]
@@ -86,6 +88,12 @@ def test_pieces_are_written_as_dcp_reads_them(tmp_path: Path) -> None:
     tensors = {name: pieces(name) for name in ("w", "half", "none")} | {"s": [WEIGHTS["s"]] * 4}
     of_ranks = [{name: parts[rank] for name, parts in tensors.items()} for rank in range(4)]
     parts = weights_in_place(tmp_path, of_ranks)
+    for wrong, message in (
+        ({"w": WEIGHTS["w"]}, "another tensor than on rank 0"),
+        (of_ranks[1], r"shape \(2, 4\), where"),
+    ):
+        with pytest.raises(CheckpointError, match=f"`w` on rank 2: a piece of {message}"):
+            weights_in_place(tmp_path, [*of_ranks[:2], wrong, of_ranks[3]])
     write_distributed(tmp_path / "dcp", {name: (each.dtype, each.shape, each.parts) for name, each in parts.items()})
     stored, loaded = open_weights(tmp_path / "dcp"), by_dcp(tmp_path / "dcp", [*WEIGHTS])
     for name, expected in WEIGHTS.items():
@@ -95,11 +103,17 @@ def test_pieces_are_written_as_dcp_reads_them(tmp_path: Path) -> None:
     assert torch.equal(stored["w"].read(((1, 3), (2, 4))), WEIGHTS["w"][1:3, 2:4])
 
 
-@pytest.mark.full
+def test_nothing_is_left_of_what_the_disk_refuses(tmp_path: Path) -> None:
+    def full() -> torch.Tensor:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left on device"):
+        write_distributed(tmp_path / "outer" / "dcp", {"w": (torch.float32, (2,), [(((0, 2),), full)])})
+    assert not any((tmp_path / "outer").iterdir())
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
 def test_what_dcp_has_written_is_read(tmp_path: Path) -> None:
-    import torch.distributed.checkpoint as dcp
-
     convolution = torch.nn.Conv2d(3, 2, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     saved = {
         **WEIGHTS,
@@ -137,3 +151,43 @@ def test_what_dcp_has_written_is_read(tmp_path: Path) -> None:
                 tensor.read()
         (tmp_path / name).write_bytes(content)
     assert not (tmp_path / "made").exists()
+
+
+def test_a_part_is_read_as_torch_writes_it_and_not_otherwise(tmp_path: Path) -> None:
+    whole, path = torch.arange(6.0).view(2, 3), tmp_path / "part"
+    torch.save(whole, path)
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+
+    def read(end: str, content: bytes | None, rows: int = 2) -> torch.Tensor:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, former in entries.items():
+                kind = zipfile.ZIP_DEFLATED if name.endswith(end) and content is None else zipfile.ZIP_STORED
+                archive.writestr(name, content if name.endswith(end) and content is not None else former, kind)
+        return _part(path, 0, path.stat().st_size, ((0, rows), (0, 3)), torch.float32)
+
+    assert torch.equal(read("byteorder", b"little").clone().view(torch.float32).squeeze(-1), whole)
+    for end, content, rows, message in (
+        ("byteorder", b"big", 2, "numbers of another byte order"),
+        ("data.pkl", None, 2, "a description that is too large, or compressed"),
+        ("byteorder", None, 2, "a description that is too large, or compressed"),
+        ("data/0", None, 2, "a tensor of another shape or kind than the metadata says"),
+        ("byteorder", b"little", 3, "a tensor of another shape or kind than the metadata says"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(end, content, rows)
+    for name, number in (("torch Size", -1), ("torch Size", True), ("torch Other", 1)):
+        with pytest.raises(ValueError, match="sizes that are not whole numbers"):
+            _sizes(PickledObject(name, ((2, number),)))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, [1.0]), (1, [-4]), (1, [4.0]), (2, [1, 1]), (3, [1]), (3, [0, 0]), (4, [0]), (4, [True]), (5, 1)],
+)
+def test_what_is_no_piece_is_refused(place: int, value: object) -> None:
+    parts = [torch.ones(2), [4], [1], [0], [2], False]
+    assert Piece.of(parts, ("model", "w")).sharding == Sharding((4,), (1,), (0,), (2,))
+    parts[place] = value
+    with pytest.raises(ValueError, match="a piece of a tensor that none can be of"):
+        Piece.of(parts, ("model", "w"))

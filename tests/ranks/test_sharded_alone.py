@@ -1,0 +1,201 @@
+"""Sharded models in this process, whose group is its own; and the parts of one rank of four, which talks to nobody."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Partial
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from graphtrain import PlannedRun
+from graphtrain.command.weights import export_weights
+from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.ranks import sharded as ranks_sharded
+from graphtrain.ranks.distributed_writer import write_distributed
+from graphtrain.ranks.sharded import (
+    divided_of,
+    is_sharded,
+    local_of,
+    mesh_of_group,
+    mesh_shape,
+    refuse_meshes,
+    reshard,
+    sum_gradients,
+    whole_norms,
+    whole_of_part,
+)
+from graphtrain.resume.sharded import expect_whole
+from graphtrain.storage.manifest import read_manifest
+from graphtrain.storage.rank_files import read_state
+from graphtrain.storage.resharded import compare_sums, pieces_of, read_resharded, sums_of_pieces
+from graphtrain.storage.weight_files import open_weights
+from tests.ranks import sharded, sharded_files
+from tests.ranks.test_sharded import ALONE, EXACT, assert_close, validated
+from tests.ranks.test_sharded_files import shorten
+
+SHORT = replace(EXACT, samples=12, epochs=1)
+
+
+@pytest.fixture(autouse=True)
+def no_group_afterwards() -> Iterator[None]:
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_it_trains_as_by_hand() -> None:
+    ((graph, hand, apart),) = sharded.both([ALONE])
+    assert graph == hand, apart
+    mesh = PlannedRun(sharded.FIT, "cpu").mesh
+    assert (mesh.shape, mesh.mesh_dim_names) == ((1,), ("shards",))
+
+
+def test_a_cut_leads_to_the_same_bits(tmp_path: Path) -> None:
+    assert not sharded.cut_everywhere(ALONE, tmp_path, range(7, 8), validated)
+
+
+@pytest.mark.parametrize("shards", [True, False])
+def test_it_may_be_sharded_from_now_on_or_no_more(shards: bool, tmp_path: Path) -> None:
+    whole, _ = sharded.trained(replace(SHORT, shards=False))
+    sharded_files.stopped(replace(SHORT, shards=shards), tmp_path, 1)
+    problem, got = sharded_files.crossed(replace(SHORT, shards=not shards), tmp_path)
+    assert problem == ""
+    assert_close(got, whole)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
+def test_its_weights_are_exported_and_read_again(tmp_path: Path) -> None:
+    trained = sharded.leg(ALONE, tmp_path / "run", None).parameters
+    one, many, folder = (tmp_path / name for name in ("one.safetensors", "many.safetensors", "dcp"))
+    export_weights(tmp_path / "run", one, None, print)
+    export_weights(tmp_path / "run", many, None, print, 5e-6)
+    assert "10 tensors" in export_weights(tmp_path / "run", folder, None, print, dcp=True)
+    loaded = safetensors.torch.load_file(one)
+    of_parts = [safetensors.torch.load_file(part) for part in sorted(tmp_path.glob("many-*.safetensors"))]
+    assert len(of_parts) > 1
+    for name, values in trained.items():
+        assert loaded[name].tolist() == values == next(part[name] for part in of_parts if name in part).tolist(), name
+    newest = max((tmp_path / "run" / "checkpoints").glob("*-step-*"))
+    for case, path in itertools.product((ALONE, replace(ALONE, shards=False)), (folder, newest, one)):
+        got, _ = sharded_files.warm_started(case, path)
+        assert {name: got[name] for name in trained} == trained, (case.shards, path)
+
+
+def test_any_number_of_ranks_reads_its_parts_of_what_one_has_saved(tmp_path: Path) -> None:
+    sharded_files.stopped(ALONE, tmp_path, 1)
+    path = max((tmp_path / "checkpoints").glob("*-step-*"))
+    manifest = read_manifest(path)
+    saved = dict(pieces_of(read_state(path, manifest, [0])[0]))
+    for count in (2, 3):
+        states = [read_resharded(path, manifest, [0], rank, count, ())[0] for rank in range(count)]
+        for place, piece in saved.items():
+            assert torch.equal(torch.cat([dict(pieces_of(state))[place].values for state in states]), piece.values)
+        sums = [sums_of_pieces(state, rank) for rank, state in enumerate(states)]
+        read: Any = SimpleNamespace(sections=states[0], path=path, manifest=manifest)
+        expect_whole(read, SimpleNamespace(rank=0, gather=lambda own, sums=sums: [own, *sums[1:]]))  # type: ignore[arg-type]
+        with pytest.raises(CheckpointError, match=r"have read of `.+` together is not what was saved"):
+            compare_sums(path, manifest, sums[1:])
+    assert {"resources", "gradients"} <= {section for section, *_ in saved}
+    with pytest.raises(CheckpointError, match=r"over a mesh of \(1,\), and those of now over one of \(1, 1\)"):
+        read_resharded(path, manifest, [0], 0, 1, (1, 1))
+    (file,) = path.glob("rank.*.sharded.safetensors")
+    for damage, message in ((shorten, r"bytes instead of"), (Path.unlink, "cannot be read")):
+        damage(file)
+        with pytest.raises(CheckpointError, match=message):
+            read_resharded(path, manifest, [0], 0, 2, ())
+
+
+# ---- a rank of four, in two replicas of two shards
+
+
+@pytest.fixture
+def mesh() -> Any:
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    return mesh_of_group("cpu", (2, 2))
+
+
+def of_rank_1(whole: torch.Tensor, dimension: int | None, mesh: Any) -> Any:
+    like = DTensor.from_local(torch.empty(0), mesh, run_check=False)
+    parts = (*whole.chunk(2, dimension or 0), whole.narrow(dimension or 0, 0, 0))
+    values = parts[1] if dimension is not None else whole
+    return whole_of_part(values, like, whole.shape, whole.stride(), (None, dimension))
+
+
+def test_a_part_knows_its_place_in_the_whole(mesh: Any) -> None:
+    whole = torch.randn(5, 3).double()
+    tensor = of_rank_1(whole, 0, mesh)
+    assert is_sharded(tensor) and not is_sharded(whole)
+    assert (tensor.shape, tensor.stride(), tensor.dtype) == (whole.shape, whole.stride(), whole.dtype)
+    assert torch.equal(local_of(tensor), whole[3:])
+    assert (mesh_shape(tensor), divided_of(tensor)) == ((2, 2), (None, 0))
+    local_of(tensor).zero_()
+    assert not tensor.to_local().any(), "it shares the memory of the part"
+    refuse_meshes("model.weight", tensor, 4)
+    with pytest.raises(UsageError, match=r"`model\.weight` is sharded over the ranks \[0, 1, 2, 3\] of 8"):
+        refuse_meshes("model.weight", tensor, 8)
+    partial = DTensor.from_local(torch.ones(2), mesh, [Partial(), Partial()], run_check=False)
+    with pytest.raises(UsageError, match=r"it is divided among ranks as .+; of a sharded tensor only Shard is known"):
+        refuse_meshes("model.weight", partial, 4)
+
+
+def test_weights_are_written_without_the_other_ranks(mesh: Any, tmp_path: Path) -> None:
+    whole = torch.randn(2, 3)
+    part = ((0, 2), (0, 3)), lambda: whole.view(torch.uint8).view(2, 3, 4)
+    write_distributed(tmp_path / "dcp", {"w": (whole.dtype, whole.shape, [part])})
+    assert torch.equal(open_weights(tmp_path / "dcp")["w"].read(), whole)
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, math.inf])
+def test_the_norm_of_a_whole_is_that_of_the_norms_of_its_parts(
+    order: float, mesh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wholes = [torch.randn(5, 3), torch.randn(1, 2), torch.randn(4), torch.randn(2, 6)]
+    divided = [0, 0, None, 1]
+
+    def all_gather(gathered: list[torch.Tensor], passed: torch.Tensor, group: Any) -> None:
+        assert group is mesh.get_group("shards")
+        firsts = [
+            whole.chunk(2, number)[0] for whole, number in zip(wholes, divided, strict=True) if number is not None
+        ]
+        gathered[0].copy_(torch.stack([torch.linalg.vector_norm(first, order) for first in firsts]))
+        gathered[1].copy_(passed)
+
+    monkeypatch.setattr(ranks_sharded.dist, "all_gather", all_gather)
+    tensors = [of_rank_1(whole, number, mesh) for whole, number in zip(wholes, divided, strict=True)]
+    expected = torch.stack([torch.linalg.vector_norm(whole, order) for whole in wholes])
+    for plain in (tensors[2], wholes[2]):
+        assert torch.allclose(whole_norms([*tensors[:2], plain, tensors[3]], order), expected)
+
+
+def test_every_part_of_a_model_sums_its_gradients_and_is_sharded_again(
+    mesh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 2))
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    noted: list[tuple[str, Any]] = []
+    for name in ("set_gradient_divide_factor", "set_force_sum_reduction_for_comms"):
+        monkeypatch.setattr(FSDPModule, name, lambda part, value, name=name: noted.append((name, value)))
+    sum_gradients(model)
+    assert noted == 2 * [("set_gradient_divide_factor", 1.0), ("set_force_sum_reduction_for_comms", True)]
+    for part in (model, model[0]):
+        part.unshard()
+    assert not any(map(is_sharded, model.parameters()))
+    reshard(model)
+    assert all(map(is_sharded, model.parameters()))
+    ranks_sharded._leave(os.getpid() + 1)
+    assert dist.is_initialized(), "another process ends, which was forked"
+    ranks_sharded._leave(os.getpid())
+    assert not dist.is_initialized()
