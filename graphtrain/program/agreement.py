@@ -117,6 +117,9 @@ class Agreement:
         self._choices: list[tuple[int, int]] = []
         self._early: EarlySums | None = None
         self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange that `begin` has prepared
+        self._small_bytes = 0  # of their gradients, those that records can carry
+        self._purpose, self._exchanges_follow = "", False  # of the last call; if it and the one before were exchanges
+        self._carried: list[bytes] = []
         self._repeating: set[int] | None = None
         self._records: list[Record] = []
 
@@ -141,7 +144,16 @@ class Agreement:
 
     # ---- synchronising
 
-    def synchronise(self, purpose: Purpose, partial: Record = _NOTHING) -> list[Record]:
+    @property
+    def _room(self) -> int:
+        """The bytes that the next records carry, whatever for they are gathered: the same on all ranks.
+
+        Where an exchange has followed another, it is expected again: small gradients go with the records, in one call
+        instead of two.
+        """
+        return self._small_bytes if self._exchanges_follow else 0
+
+    def synchronise(self, purpose: Purpose, partial: Record = _NOTHING, carried: bytes = b"") -> list[Record]:
         """Gather the records of all ranks; requests to any of them become requests to this one.
 
         For one process, nothing is gathered.
@@ -149,6 +161,7 @@ class Agreement:
         Arguments:
             partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `has_failed`, `has_batch`,
                 `length` and `samples`. The others are filled in here.
+            carried: at most as many bytes as there is room for.
 
         Raises:
             RanksDivergedError: the ranks are not at the same place, or took different edges to it.
@@ -157,7 +170,7 @@ class Agreement:
         if self.world_size == 1:
             return []
         if self._times_left != self.ranks.times_left:  # one has failed, and is behind the others
-            self._times_left, self.calls = self.ranks.times_left, 0
+            self._times_left, self.calls, self._exchanges_follow = self.ranks.times_left, 0, False
         self.calls += 1
         asked = self._requests.take_asked()
         saves_done, saves_failed = self._requests.saves.outcomes()
@@ -176,11 +189,14 @@ class Agreement:
             asked=self.asked,
         )
         self.asked = 0
-        records = [Record.of(data) for data in self._together(lambda: self.ranks.gather(record.packed()))]
+        sent = record.packed() + carried.ljust(self._room, b"\0")
+        gathered = self._together(lambda: self.ranks.gather(sent))
+        records = [Record.of(data[: Record.size]) for data in gathered]
         if any(_spot(each) != _spot(record) for each in records):
             self._diverged(records)
         self._choices.clear()
-        self._records = records
+        self._records, self._carried = records, [data[Record.size :] for data in gathered]
+        self._exchanges_follow, self._purpose = purpose == self._purpose == "exchange", purpose
         # Where a run was saved or resumed makes no difference to where ranks synchronise next.
         self.synchronised = purpose not in ("start", "save", "stop")
         self._seconds = records[0].seconds
@@ -230,7 +246,7 @@ class Agreement:
         """
         from graphtrain.ranks.buckets import EarlySums  # which one process never needs
 
-        self._early = EarlySums(self.ranks, parameters, self._summed, self._repeating)
+        self._early = EarlySums(self.ranks, parameters, self._summed, self._repeating, self._room)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
@@ -265,23 +281,27 @@ class Agreement:
             parameters = [parameter for parameter in parameters if not is_sharded(parameter)]
             buffers = {path: buffer for path, buffer in buffers.items() if not is_sharded(buffer)}
         early, self._early = self._early, None
-        begun = early.count if early is not None else 0
+        begun, carried = (early.count, early.carried) if early is not None else (0, b"")
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
-        payload = begun.to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
+        payload = (2 * begun + bool(carried)).to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
         digest = hashlib.blake2b(payload, digest_size=8).digest()
-        records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)))
-        if any(record.digest != digest for record in records):
+        records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)), carried)
+        are_same = all(record.digest == digest for record in records)
+        if early is not None and carried:
+            early.take(self._carried if are_same else ())
+        if not are_same:
             of_ranks = self._gather_payloads(payload, records)
-            begun = max(int.from_bytes(each[:_COUNT_BYTES]) for each in of_ranks)
+            begun = max(int.from_bytes(each[:_COUNT_BYTES]) // 2 for each in of_ranks)
             of_ranks = [each[_COUNT_BYTES:] for each in of_ranks]
             present = bytes(map(max, zip(*(each[: len(present)] for each in of_ranks), strict=True)))
             common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
             forms = {form: buffer for form, buffer in forms.items() if form in common}
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        if early is not None:
-            self._summed = summed
-        from graphtrain.ranks.buckets import exchange_tensors  # which one process never needs
+        from graphtrain.ranks.buckets import carried_bytes, exchange_tensors  # which one process never needs
+
+        if early is not None and [*map(id, summed)] != [*map(id, self._summed)]:
+            self._summed, self._small_bytes = summed, carried_bytes(self.ranks, summed)
 
         def exchange() -> None:
             done = early.complete(begun, summed) if early is not None else ()
