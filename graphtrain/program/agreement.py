@@ -14,7 +14,6 @@ import hashlib
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 import torch
@@ -50,7 +49,6 @@ _ASKED = 65535  # the most requests of one kind in a record
 _GRACE_SECONDS = 5.0
 _GRACE_ATTEMPTS = 10
 _MASK = 2**64 - 1
-_NOTHING = Record()
 
 
 class RunOfRank:
@@ -153,14 +151,14 @@ class Agreement:
         """
         return self._small_bytes if self._exchanges_follow else 0
 
-    def synchronise(self, purpose: Purpose, partial: Record = _NOTHING, carried: bytes = b"") -> list[Record]:
+    def synchronise(self, purpose: Purpose, partial: Record | None = None, carried: bytes = b"") -> list[Record]:
         """Gather the records of all ranks; requests to any of them become requests to this one.
 
         For one process, nothing is gathered.
 
         Arguments:
             partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `has_failed`, `has_batch`,
-                `length` and `samples`. The others are filled in here.
+                `length` and `samples`. The others are filled in here. Default: none is known.
             carried: at most as many bytes as there is room for.
 
         Raises:
@@ -173,22 +171,13 @@ class Agreement:
             self._times_left, self.calls, self._exchanges_follow = self.ranks.times_left, 0, False
         self.calls += 1
         asked = self._requests.take_asked()
-        saves_done, saves_failed = self._requests.saves.outcomes()
-        record = replace(
-            partial,
-            call=self.calls,
-            purpose=_PURPOSES.index(purpose),
-            position=self.run.position,
-            choices=hash(tuple(self._choices)) & _MASK,  # of integers, whose hash is the same in every process
-            stops=min(asked["stop"], _ASKED),
-            saves=min(asked["save"], _ASKED),
-            seconds=self.run.seconds(),
-            is_busy=self._requests.saves.is_writing(),
-            saves_done=saves_done,
-            saves_failed=saves_failed,
-            asked=self.asked,
-        )
-        self.asked = 0
+        record = partial or Record()
+        record.call, record.purpose, record.position = self.calls, _PURPOSES.index(purpose), self.run.position
+        record.choices = hash(tuple(self._choices)) & _MASK  # of integers, whose hash is the same in every process
+        record.stops, record.saves = min(asked["stop"], _ASKED), min(asked["save"], _ASKED)
+        record.seconds, record.is_busy = self.run.seconds(), self._requests.saves.is_writing()
+        record.saves_done, record.saves_failed = self._requests.saves.outcomes()
+        record.asked, self.asked = self.asked, 0
         sent = record.packed() + carried.ljust(self._room, b"\0")
         gathered = self._together(lambda: self.ranks.gather(sent))
         records = [Record.of(data[: Record.size]) for data in gathered]

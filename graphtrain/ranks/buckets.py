@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 import torch
+from torch._utils import _unflatten_dense_tensors
 
 from graphtrain.errors import UsageError
 from graphtrain.ranks.ranks import LostRankError, Ranks
@@ -88,13 +89,12 @@ class EarlySums:
         # While ranks gather their records: 0.63 of the time of an exchange of 5,000 parameters, beside other load.
         present = [parameter for parameter in self._parameters if parameter.grad is not None]
         if self._expected and _are_same(present, self._expected):
-            is_carried = self._room > 0 and 0 < carried_bytes(self._ranks, self._expected) <= self._room
-            self._begin(len(self._order) + (not is_carried))
-            if is_carried:
+            if self._room:
+                self._begin(len(self._order))
                 self._small = self._joined()
-                self.carried = self._small.packed()
+                self.carried = self._small.packed(self._room)
+            self._begin(len(self._order) + (not self.carried))
 
-    @torch.no_grad()
     def take(self, of_ranks: Sequence[bytes]) -> None:
         """Take what the records of all ranks have carried; nothing if it is to be summed as if none had."""
         if self._small is not None and of_ranks:
@@ -122,20 +122,23 @@ class EarlySums:
         is_once = id(parameter) in self._complete and id(parameter) not in self.repeating
         return is_once and parameter.grad is not None and parameter.grad.layout is torch.strided
 
-    @torch.no_grad()
     def _begin(self, count: int) -> None:
         """Begin sums until there are so many. A rank that is lost is missed where ranks wait for each other."""
         try:
             while not self._lost and self.count < count:
-                if len(self._begun) == len(self._order):
-                    self._small = self._joined()
-                    self._wait_small = self._ranks.begin_exchange(self._small.values)
-                    continue
-                gradient = _dense_gradient(self._order[len(self._begun)])
-                whole = gradient.contiguous()  # mostly the gradient itself
-                self._begun.append((gradient, whole, self._ranks.begin_exchange([whole])))
+                self._begin_next()
         except LostRankError as error:
             self._lost = str(error)
+
+    @torch.no_grad()
+    def _begin_next(self) -> None:
+        if len(self._begun) == len(self._order):
+            self._small = self._joined()
+            self._wait_small = self._ranks.begin_exchange(self._small.values)
+            return
+        gradient = _dense_gradient(self._order[len(self._begun)])
+        whole = gradient.contiguous()  # mostly the gradient itself
+        self._begun.append((gradient, whole, self._ranks.begin_exchange([whole])))
 
     def _joined(self) -> _Joined:
         return _Joined([_dense_gradient(each) for each in self._expected if not _is_large(each)])
@@ -158,7 +161,6 @@ class EarlySums:
         done = {id(parameter) for parameter in self._order[:count]}
         return done if self._small is None else done | set(map(id, self._expected))
 
-    @torch.no_grad()
     def wait(self) -> None:
         """Wait for the sums."""
         for gradient, whole, wait in self._begun:
@@ -183,15 +185,17 @@ class _Joined:
         self._buckets = list(buckets_of(tensors))
         self.values = [torch.cat([tensor.reshape(-1) for tensor in bucket]) for bucket in self._buckets]
 
-    def packed(self) -> bytes:
-        """The values of all buckets, which are on the CPU."""
+    def packed(self, most: int) -> bytes:
+        """The values of all buckets; empty if they are more bytes than that, or not on the CPU."""
+        if any(each.device.type != "cpu" for each in self.values) or sum(each.nbytes for each in self.values) > most:
+            return b""
         return b"".join(values.view(torch.uint8).numpy().tobytes() for values in self.values)
 
     def add(self, of_ranks: Sequence[bytes]) -> None:
         """Replace the values by the sum of those that ranks have packed, in the order of ranks."""
         start = 0
         for values in self.values:
-            end = start + values.numel() * values.element_size()
+            end = start + values.nbytes
             parts = [torch.frombuffer(bytearray(packed[start:end]), dtype=values.dtype) for packed in of_ranks]
             torch.add(*parts, out=values)
             start = end
@@ -199,8 +203,7 @@ class _Joined:
     def put(self) -> None:
         """Replace the tensors by these values."""
         for bucket, values in zip(self._buckets, self.values, strict=True):
-            parts = torch.split(values, [tensor.numel() for tensor in bucket])
-            torch._foreach_copy_(bucket, [part.view(tensor.shape) for part, tensor in zip(parts, bucket, strict=True)])
+            torch._foreach_copy_(bucket, _unflatten_dense_tensors(values, bucket))  # type: ignore[no-untyped-call]
 
 
 @torch.no_grad()
@@ -231,7 +234,7 @@ def exchange_tensors(
     large = [_dense_gradient(parameter) for parameter in parameters if _is_large(parameter)]
     whole = [gradient.contiguous() for gradient in large]  # mostly the gradients themselves
     small = _Joined([_dense_gradient(parameter) for parameter in parameters if not _is_large(parameter)])
-    shared = _Joined([buffer for buffer in buffers if buffer.numel()])
+    shared = _Joined(buffers)
     wait = ranks.begin_exchange([*whole, *small.values, *(_share(ranks, values, averages) for values in shared.values)])
     if early is not None:
         early.wait()
@@ -255,7 +258,7 @@ def carried_bytes(ranks: Ranks, summed: Sequence[torch.Tensor]) -> int:
 
 
 def _are_same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
-    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+    return [*map(id, some)] == [*map(id, others)]
 
 
 def _is_large(parameter: torch.Tensor) -> bool:
@@ -287,7 +290,7 @@ def _share(ranks: Ranks, values: torch.Tensor, averages: bool) -> torch.Tensor:
 
 
 def buckets_of(tensors: Sequence[torch.Tensor], bucket_bytes: int = BUCKET_BYTES) -> Iterator[list[torch.Tensor]]:
-    """The tensors in their order, cut into buckets of one device and type.
+    """The tensors in their order, cut into buckets of one device and type; those without a number are left out.
 
     >>> [len(bucket) for bucket in buckets_of([torch.zeros(3), torch.zeros(2), torch.zeros(4)], bucket_bytes=20)]
     [2, 1]
@@ -295,7 +298,9 @@ def buckets_of(tensors: Sequence[torch.Tensor], bucket_bytes: int = BUCKET_BYTES
     open_buckets: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     sizes: dict[tuple[torch.device, torch.dtype], int] = {}
     for tensor in tensors:
-        kind, size = (tensor.device, tensor.dtype), tensor.numel() * tensor.element_size()
+        kind, size = (tensor.device, tensor.dtype), tensor.nbytes
+        if not size:
+            continue
         if open_buckets.get(kind) and sizes[kind] + size > bucket_bytes:
             yield open_buckets.pop(kind)
             sizes[kind] = 0

@@ -145,7 +145,7 @@ class Alone(Ranks):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass
 class Record:
     """What every rank sends to the others when they synchronise: where it is, and what may differ between ranks.
 
