@@ -115,8 +115,9 @@ class Agreement:
         self._choices: list[tuple[int, int]] = []
         self._early: EarlySums | None = None
         self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange that `begin` has prepared
-        self._small_bytes = 0  # of their gradients, those that records can carry
-        self._purpose, self._exchanges_follow = "", False  # of the last call; if it and the one before were exchanges
+        # The bytes that every record carries, whatever it is gathered for, so that ranks that diverge gather as many:
+        # with those of small gradients, an exchange is one call instead of two.
+        self._room = 0
         self._carried: list[bytes] = []
         self._repeating: set[int] | None = None
         self._records: list[Record] = []
@@ -142,15 +143,6 @@ class Agreement:
 
     # ---- synchronising
 
-    @property
-    def _room(self) -> int:
-        """The bytes that the next records carry, whatever for they are gathered: the same on all ranks.
-
-        Where an exchange has followed another, it is expected again: small gradients go with the records, in one call
-        instead of two.
-        """
-        return self._small_bytes if self._exchanges_follow else 0
-
     def synchronise(self, purpose: Purpose, partial: Record | None = None, carried: bytes = b"") -> list[Record]:
         """Gather the records of all ranks; requests to any of them become requests to this one.
 
@@ -168,7 +160,8 @@ class Agreement:
         if self.world_size == 1:
             return []
         if self._times_left != self.ranks.times_left:  # one has failed, and is behind the others
-            self._times_left, self.calls, self._exchanges_follow = self.ranks.times_left, 0, False
+            self._times_left, self.calls = self.ranks.times_left, 0
+            self._early, self._summed, self._room = None, (), 0
         self.calls += 1
         asked = self._requests.take_asked()
         record = partial or Record()
@@ -185,7 +178,6 @@ class Agreement:
             self._diverged(records)
         self._choices.clear()
         self._records, self._carried = records, [data[Record.size :] for data in gathered]
-        self._exchanges_follow, self._purpose = purpose == self._purpose == "exchange", purpose
         # Where a run was saved or resumed makes no difference to where ranks synchronise next.
         self.synchronised = purpose not in ("start", "save", "stop")
         self._seconds = records[0].seconds
@@ -290,7 +282,7 @@ class Agreement:
         from graphtrain.ranks.buckets import carried_bytes, exchange_tensors  # which one process never needs
 
         if early is not None and [*map(id, summed)] != [*map(id, self._summed)]:
-            self._summed, self._small_bytes = summed, carried_bytes(self.ranks, summed)
+            self._summed, self._room = summed, carried_bytes(self.ranks, summed)
 
         def exchange() -> None:
             done = early.complete(begun, summed) if early is not None else ()
