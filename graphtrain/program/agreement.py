@@ -14,7 +14,6 @@ import hashlib
 import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 import torch
@@ -50,7 +49,6 @@ _ASKED = 65535  # the most requests of one kind in a record
 _GRACE_SECONDS = 5.0
 _GRACE_ATTEMPTS = 10
 _MASK = 2**64 - 1
-_NOTHING = Record()
 
 
 class RunOfRank:
@@ -117,6 +115,10 @@ class Agreement:
         self._choices: list[tuple[int, int]] = []
         self._early: EarlySums | None = None
         self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange that `begin` has prepared
+        # The bytes that every record carries, whatever it is gathered for, so that ranks that diverge gather as many:
+        # with those of small gradients, an exchange is one call instead of two.
+        self._room = 0
+        self._carried: list[bytes] = []
         self._repeating: set[int] | None = None
         self._records: list[Record] = []
 
@@ -141,14 +143,15 @@ class Agreement:
 
     # ---- synchronising
 
-    def synchronise(self, purpose: Purpose, partial: Record = _NOTHING) -> list[Record]:
+    def synchronise(self, purpose: Purpose, partial: Record | None = None, carried: bytes = b"") -> list[Record]:
         """Gather the records of all ranks; requests to any of them become requests to this one.
 
         For one process, nothing is gathered.
 
         Arguments:
             partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `has_failed`, `has_batch`,
-                `length` and `samples`. The others are filled in here.
+                `length` and `samples`. The others are filled in here. Default: none is known.
+            carried: at most as many bytes as there is room for.
 
         Raises:
             RanksDivergedError: the ranks are not at the same place, or took different edges to it.
@@ -158,29 +161,23 @@ class Agreement:
             return []
         if self._times_left != self.ranks.times_left:  # one has failed, and is behind the others
             self._times_left, self.calls = self.ranks.times_left, 0
+            self._early, self._summed, self._room = None, (), 0
         self.calls += 1
         asked = self._requests.take_asked()
-        saves_done, saves_failed = self._requests.saves.outcomes()
-        record = replace(
-            partial,
-            call=self.calls,
-            purpose=_PURPOSES.index(purpose),
-            position=self.run.position,
-            choices=hash(tuple(self._choices)) & _MASK,  # of integers, whose hash is the same in every process
-            stops=min(asked["stop"], _ASKED),
-            saves=min(asked["save"], _ASKED),
-            seconds=self.run.seconds(),
-            is_busy=self._requests.saves.is_writing(),
-            saves_done=saves_done,
-            saves_failed=saves_failed,
-            asked=self.asked,
-        )
-        self.asked = 0
-        records = [Record.of(data) for data in self._together(lambda: self.ranks.gather(record.packed()))]
+        record = partial or Record()
+        record.call, record.purpose, record.position = self.calls, _PURPOSES.index(purpose), self.run.position
+        record.choices = hash(tuple(self._choices)) & _MASK  # of integers, whose hash is the same in every process
+        record.stops, record.saves = min(asked["stop"], _ASKED), min(asked["save"], _ASKED)
+        record.seconds, record.is_busy = self.run.seconds(), self._requests.saves.is_writing()
+        record.saves_done, record.saves_failed = self._requests.saves.outcomes()
+        record.asked, self.asked = self.asked, 0
+        sent = record.packed() + carried.ljust(self._room, b"\0")
+        gathered = self._together(lambda: self.ranks.gather(sent))
+        records = [Record.of(data[: Record.size]) for data in gathered]
         if any(_spot(each) != _spot(record) for each in records):
             self._diverged(records)
         self._choices.clear()
-        self._records = records
+        self._records, self._carried = records, [data[Record.size :] for data in gathered]
         # Where a run was saved or resumed makes no difference to where ranks synchronise next.
         self.synchronised = purpose not in ("start", "save", "stop")
         self._seconds = records[0].seconds
@@ -230,7 +227,7 @@ class Agreement:
         """
         from graphtrain.ranks.buckets import EarlySums  # which one process never needs
 
-        self._early = EarlySums(self.ranks, parameters, self._summed, self._repeating)
+        self._early = EarlySums(self.ranks, parameters, self._summed, self._repeating, self._room)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
@@ -265,23 +262,27 @@ class Agreement:
             parameters = [parameter for parameter in parameters if not is_sharded(parameter)]
             buffers = {path: buffer for path, buffer in buffers.items() if not is_sharded(buffer)}
         early, self._early = self._early, None
-        begun = early.count if early is not None else 0
+        begun, carried = (early.count, early.carried) if early is not None else (0, b"")
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
-        payload = begun.to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
+        payload = (2 * begun + bool(carried)).to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
         digest = hashlib.blake2b(payload, digest_size=8).digest()
-        records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)))
-        if any(record.digest != digest for record in records):
+        records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)), carried)
+        are_same = all(record.digest == digest for record in records)
+        if early is not None and carried:
+            early.take(self._carried if are_same else ())
+        if not are_same:
             of_ranks = self._gather_payloads(payload, records)
-            begun = max(int.from_bytes(each[:_COUNT_BYTES]) for each in of_ranks)
+            begun = max(int.from_bytes(each[:_COUNT_BYTES]) // 2 for each in of_ranks)
             of_ranks = [each[_COUNT_BYTES:] for each in of_ranks]
             present = bytes(map(max, zip(*(each[: len(present)] for each in of_ranks), strict=True)))
             common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
             forms = {form: buffer for form, buffer in forms.items() if form in common}
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        if early is not None:
-            self._summed = summed
-        from graphtrain.ranks.buckets import exchange_tensors  # which one process never needs
+        from graphtrain.ranks.buckets import carried_bytes, exchange_tensors  # which one process never needs
+
+        if early is not None and [*map(id, summed)] != [*map(id, self._summed)]:
+            self._summed, self._room = summed, carried_bytes(self.ranks, summed)
 
         def exchange() -> None:
             done = early.complete(begun, summed) if early is not None else ()

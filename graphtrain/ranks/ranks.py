@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from graphtrain.errors import UsageError
@@ -145,7 +145,7 @@ class Alone(Ranks):
 
 
 @final
-@dataclass(frozen=True)
+@dataclass
 class Record:
     """What every rank sends to the others when they synchronise: where it is, and what may differ between ranks.
 
@@ -196,7 +196,7 @@ class Record:
 
     def packed(self) -> bytes:
         """The record in `Record.size` bytes."""
-        return self._layout.pack(*astuple(self))
+        return self._layout.pack(*vars(self).values())  # in the order of the fields; `astuple` takes 30 us, this 2
 
     @classmethod
     def of(cls, data: bytes) -> Record:

@@ -374,6 +374,24 @@ def test_small_gradients_are_summed_again_if_there_are_others_than_expected() ->
     assert not early.count, "this rank has more itself"
 
 
+@pytest.mark.parametrize(("world_size", "calls"), [(2, 3), (3, 6)])
+def test_small_gradients_of_two_ranks_go_with_their_records(world_size: int, calls: int) -> None:
+    """A call of their own is needed in the first round, and where a rank has no batch; of more ranks, in every one."""
+
+    def program(within: bool) -> Callable[[Ranks], str]:
+        def train(ranks: Ranks) -> str:
+            graph = fit(edit=lambda graph: graph.set("log", every="never"), within=within)
+            trainer = trainer_of(graph, model=lambda: nn.Linear(4, 1), training_step=lambda model, x: model(x).mean())
+            trainer.run()
+            return trainer.digest()
+
+        return train
+
+    world = World(world_size, random.Random(0))
+    assert world.run(program(True)) == run_ranks(world_size, program(False))
+    assert [[kind for kind, _ in of_rank].count("exchange") for of_rank in world.calls] == [calls] * world_size
+
+
 # ---- without any part of it, the results are others
 
 
