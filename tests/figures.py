@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from graphtrain.kind import node, progress
-from tests.test_layers import LATE, MODULES, late_against_the_order, lines_of, rooms
+from tests.test_layers import LATE, MODULES, late_against_the_order, lines_of, rooms, walked
 
 ROOT = Path(__file__).parent.parent
 LINES, FILE_LINES, FUNCTION_LINES, CLASS_METHODS, TRAINER_LINES, DECLARATIONS = 42_000, 600, 60, 25, 550, 20
@@ -41,7 +41,7 @@ def lines_by_room() -> dict[str, int]:
 def long_functions() -> Iterator[tuple[str, int]]:
     """Those that are longer than a page, with their lines, docstrings aside."""
     for module, tree in MODULES.items():
-        for each in ast.walk(tree):
+        for each in walked(tree):
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.end_lineno is not None:
                 text = each.body[0] if ast.get_docstring(each) is not None else None
                 lines = each.end_lineno - each.lineno + 1 - (text.end_lineno - text.lineno + 1 if text else 0)
@@ -52,7 +52,7 @@ def long_functions() -> Iterator[tuple[str, int]]:
 def large_classes() -> Iterator[tuple[str, int]]:
     """Those that have many methods, with their number."""
     for module, tree in MODULES.items():
-        for each in ast.walk(tree):
+        for each in walked(tree):
             if isinstance(each, ast.ClassDef):
                 methods = sum(isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) for part in each.body)
                 if methods > CLASS_METHODS:
@@ -70,7 +70,7 @@ def declarations() -> list[str]:
     looked_for = {
         ast.literal_eval(call.args[1])
         for tree in MODULES.values()
-        for call in ast.walk(tree)
+        for call in walked(tree)
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("getattr", "hasattr")
         if len(call.args) > 1
         and isinstance(call.args[1], ast.Constant)

@@ -174,9 +174,16 @@ def rank(module: str) -> int:
     return ORDER.index(package) + 1
 
 
+def walked(tree: ast.AST) -> list[ast.AST]:
+    """All nodes of a tree, which keeps them: five questions are asked of each module."""
+    if "walked" not in vars(tree):
+        vars(tree)["walked"] = [*ast.walk(tree)]
+    return vars(tree)["walked"]  # type: ignore[no-any-return]
+
+
 def imports(tree: ast.AST) -> Iterator[str]:
     """Every module a tree imports, inside functions too; `from a import b` counts as a and as a.b."""
-    for statement in ast.walk(tree):
+    for statement in walked(tree):
         if isinstance(statement, ast.Import):
             yield from (alias.name for alias in statement.names)
         elif isinstance(statement, ast.ImportFrom):
@@ -229,9 +236,10 @@ def imports_at_top(tree: ast.Module) -> set[str]:
     """The modules of ours that a module imports when it is imported, or, by `lazy_import`, at their first use."""
     at_first_use = {
         str(call.args[0].value).removeprefix("graphtrain.")
-        for call in ast.walk(tree)
+        for call in walked(tree)
         if isinstance(call, ast.Call)
-        and ast.unparse(call.func) == "lazy_import"
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "lazy_import"
         and isinstance(call.args[0], ast.Constant)
     }
     return (at_first_use & MODULES.keys()).union(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +116,7 @@ def graph_of_page(name: str) -> Graph:
     return Graph.loads(next(block.text for block in BLOCKS if block.words == (name,)))
 
 
+@functools.cache  # half a second
 def examples() -> dict[str, Graph]:
     return dict(page()["examples"])
 

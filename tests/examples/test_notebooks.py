@@ -7,11 +7,8 @@ them and stores them again, without anything that differs between runs: speeds, 
 from __future__ import annotations
 
 import copy
-import fcntl
-import functools
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,24 +141,6 @@ def words(notebook: Any) -> list[list[str]]:
 # ---- the notebooks
 
 
-def executed_once(notebook: Any, name: str, factory: pytest.TempPathFactory) -> Any:
-    """A notebook with fresh outputs, which one of the processes of the tests makes for all of them."""
-    folder = factory.getbasetemp()
-    common = folder.parent if folder.name.startswith("popen-") else folder
-    path = common / f"{name}.ipynb"
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            nbformat.write(executed(notebook, factory.mktemp(name)), path)
-        return read(path)
-
-
-@pytest.fixture(scope="module")
-def fresh(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Any]:
-    """Executes a notebook, once."""
-    return functools.cache(lambda path: executed_once(read(path), path.stem, tmp_path_factory))
-
-
 @pytest.fixture(params=NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
 def path(request: pytest.FixtureRequest) -> Path:
     return Path(request.param)
@@ -171,14 +150,14 @@ def test_there_are_notebooks() -> None:
     assert "rewire" in [path.stem for path in NOTEBOOKS]
 
 
-@pytest.mark.sweep
-def test_only_tagged_cells_raise(path: Path, fresh: Callable[[Path], Any]) -> None:
-    for cell in cells_of_code(fresh(path)):
+def test_what_is_stored_is_what_the_cells_show(path: Path, tmp_path: Path) -> None:
+    fresh = executed(read(path), tmp_path)
+    assert words(read(path)) == words(fresh), "run `python -m tests.examples.test_notebooks`"
+    for cell in cells_of_code(fresh):
         assert bool(outputs(cell, "error")) == ("raises-exception" in cell.metadata.get("tags", [])), cell.source
-
-
-def test_what_is_stored_is_what_the_cells_show(path: Path, fresh: Callable[[Path], Any]) -> None:
-    assert words(read(path)) == words(fresh(path)), "run `python -m tests.examples.test_notebooks`"
+    if path.stem == "rewire":
+        for look in (drawn, drawn_with_counts, displayed, table, end, refusal, failure):
+            look(fresh)
 
 
 def test_what_is_stored_names_no_place_and_no_speed(path: Path) -> None:
@@ -189,17 +168,12 @@ def test_what_is_stored_names_no_place_and_no_speed(path: Path) -> None:
     assert len(text) < 250_000
 
 
-@pytest.fixture
-def rewire(fresh: Callable[[Path], Any]) -> Any:
-    return fresh(EXAMPLES / "rewire.ipynb")
-
-
-def test_the_graph_is_drawn(rewire: Any) -> None:
+def drawn(rewire: Any) -> None:
     picture = shown(cell_with(rewire, 'Graph.load("fit")'))["image/svg+xml"]
     assert picture.startswith("<svg ") and "train_batch" in picture
 
 
-def test_the_run_is_drawn_with_its_counts(rewire: Any) -> None:
+def drawn_with_counts(rewire: Any) -> None:
     drawn = [shown(cell)["text/html"] for cell in cells_of_code(rewire) if cell.source.startswith("trainer  #")]
     first, second = (re.sub("&#160;", " ", text) for text in drawn)
     assert "90 runs" in first and "ema" not in first and "step 90, epoch 2" in first
@@ -207,32 +181,31 @@ def test_the_run_is_drawn_with_its_counts(rewire: Any) -> None:
     assert " current" in first and " current" in second
 
 
-def test_the_run_is_displayed_while_it_runs(rewire: Any) -> None:
+def displayed(rewire: Any) -> None:
     for until in ("1 epochs", "2 epochs", "3 epochs"):
         (display,) = outputs(cell_with(rewire, f'until="{until}"'), "display_data")
         assert "batches/s" in display["data"]["text/html"]
 
 
-def test_metrics_are_a_table(rewire: Any) -> None:
+def table(rewire: Any) -> None:
     data = shown(cell_with(rewire, "trainer.frame()"))
     assert "<table" in data["text/html"]
     for name in ("loss", "accuracy", "epoch/loss", "val/accuracy"):
         assert f"<th>{name}</th>" in data["text/html"]
 
 
-def test_the_later_end_is_reached(rewire: Any) -> None:
+def end(rewire: Any) -> None:
     assert "Outcome.FINISHED" in shown(cell_with(rewire, 'after="6 epochs"'))["text/plain"]
 
 
-@pytest.mark.sweep
-def test_a_refusal_lists_all_problems(rewire: Any) -> None:
+def refusal(rewire: Any) -> None:
     (error,) = outputs(cell_with(rewire, "evry"), "error")
     assert error["ename"] == "GraphError"
     assert "2 problems" in error["evalue"]
     assert "did you mean `every`?" in error["evalue"] and "did you mean `epochs`?" in error["evalue"]
 
 
-def test_a_failure_can_be_looked_into(rewire: Any) -> None:
+def failure(rewire: Any) -> None:
     (error,) = outputs(cell_with(rewire, "spoiled["), "error")
     assert (error["ename"], error["evalue"]) == ("IndexError", "Target 10 is out of bounds.")
     assert "raised in node `train_batch`" in _plain(error["traceback"][-1])
@@ -316,28 +289,19 @@ trainer
 RAISING = ("inserted twice",)
 
 
-@pytest.fixture(scope="module")
-def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The cells above, executed one after another in one kernel."""
+@pytest.mark.sweep
+def test_a_cell_that_declares_a_node_can_be_run_again_and_a_notebook_goes_without_pictures(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(PREPARED)])
     for name, source in CELLS.items():
         tags = ["raises-exception"] if name in RAISING else []
         notebook.cells.append(nbformat.v4.new_code_cell(source, metadata={"tags": tags}))
-    return dict(zip(CELLS, executed_once(notebook, "cells", tmp_path_factory).cells[1:], strict=True))
-
-
-@pytest.mark.sweep
-def test_a_cell_that_declares_a_node_can_be_run_again(cells: dict[str, Any]) -> None:
+    cells = dict(zip(CELLS, executed(notebook, tmp_path).cells[1:], strict=True))
     assert shown(cells["inserted by name"])["text/plain"] == "[1, 1]"
     assert shown(cells["the same graph"])["text/plain"] == "[1, 1, 2, 2]"  # used by its name: the latest
     assert shown(cells["inserted again"])["text/plain"] == "[1, 1, 2, 2, 3]"
     (error,) = outputs(cells["inserted twice"], "error")
     assert error["ename"] == "EditError" and "there is already a node `note`" in error["evalue"]
     assert shown(cells["after the refusal"])["text/plain"] == "([1, 1, 2, 2, 3, 3], 6)"
-
-
-@pytest.mark.sweep
-def test_a_notebook_without_pictures(cells: dict[str, Any]) -> None:
     for name in ("layout fails", "no such module"):
         html = shown(cells[name])["text/html"]
         assert "Trainer of fit: stopped, step 5, epoch 1" in html and "<details" not in html
