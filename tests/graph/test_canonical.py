@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -62,6 +64,12 @@ def test_the_hash_stays(change: Callable[[Graph], Graph]) -> None:
 def test_the_hash_changes_with_everything_a_graph_does() -> None:
     hashes = [FIT.structural_hash, *(change(FIT).structural_hash for change in DIFFERENT)]
     assert len(set(hashes)) == len(hashes)
+
+
+def test_a_copy_is_the_graph_itself_and_another_process_gets_an_equal_one() -> None:
+    assert copy.deepcopy(FIT) is FIT
+    other = pickle.loads(pickle.dumps(FIT))  # noqa: S301
+    assert (other, hash(other)) == (FIT, hash(FIT))
 
 
 def test_it_is_a_sha_256() -> None:

@@ -569,9 +569,11 @@ def test_what_varies_and_what_may_return_slots() -> None:
 
         def __call__(self, step: StepFunction) -> None: ...
 
-    kinds = [kind_of(fn("def f(*, n=1, every: Trigger)")), kind_of(Held), find_kind("closure_step")]
-    assert [kind.varying for kind in kinds[:2]] == [("n",), ()]
-    assert [kind.may_return_slots for kind in kinds] == [False, True, False]
+    for kind, varying, may_return in (
+        (kind_of(fn("def f(*, n=1, every: Trigger)")), ("n",), False),
+        (kind_of(Held), (), True),
+    ):
+        assert (kind.varying, kind.may_return_slots) == (varying, may_return)
 
 
 def test_one_annotation_that_cannot_be_resolved_hides_no_other() -> None:

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 
 from graphtrain import Graph
-from graphtrain.command.weights import export_weights
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.pieces import Piece, Sharding, digests_of_whole, sums_of
 from graphtrain.storage.resharded import _Cut
@@ -214,18 +212,3 @@ def test_a_rank_that_fails_within_a_forward_pass_is_named() -> None:
     first, _ = run_processes(2, sharded.failing, "raises")
     assert first.startswith("rank 1 failed in `train_batch` at step 2"), first
     assert "ValueError: a bad batch" in first
-
-
-@pytest.mark.full
-def test_an_export_has_whole_tensors_in_shards(tmp_path: Path) -> None:
-    expected = run_processes(2, sharded.leg, SHORT, tmp_path / "run", None)[0].parameters
-    export_weights(tmp_path / "run", tmp_path / "one.safetensors", None, print)
-    export_weights(tmp_path / "run", tmp_path / "many.safetensors", None, print, 5e-6)
-    one = safetensors.torch.load_file(tmp_path / "one.safetensors")
-    parts = sorted(tmp_path.glob("many-*.safetensors"))
-    many = {name: each for part in parts for name, each in safetensors.torch.load_file(part).items()}
-    assert len(parts) > 1
-    assert (tmp_path / "many.safetensors.index.json").is_file()
-    assert one.keys() == many.keys()
-    for name, values in expected.items():
-        assert one[name].tolist() == many[name].tolist() == values, name

@@ -19,7 +19,7 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage import run_files, store
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.manifest import Manifest, read_manifest
-from graphtrain.storage.run_directory import Retention
+from graphtrain.storage.run_directory import STATUS_FILE, Retention, read_status
 from graphtrain.storage.run_files import LOCK_FILE, RunFiles, RunLock, Written
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
@@ -315,6 +315,22 @@ def test_a_status_names_the_newest_and_the_best(run: Run, monkeypatch: pytest.Mo
     monkeypatch.setattr(run_files.os, "getpid", lambda: -1)
     files.write_status({"state": "of a forked process"})
     assert files.last_status() == status
+
+
+def test_the_status_of_a_run_that_has_not_begun_replaces_none_that_has_and_no_file_of_others(tmp_path: Path) -> None:
+    def written(run_dir: Path, state: str) -> str:
+        run_files.write_start(run_dir, {"state": state})
+        return str(read_status(run_dir)["state"])
+
+    run_dir = tmp_path / "sweep" / "run"
+    assert [written(run_dir, "waiting"), written(run_dir, "failed")] == ["waiting", "failed"]
+    file = run_dir / STATUS_FILE
+    assert read_status(run_dir)["position"] == ""
+    file.write_text('{"state": "running", "position": "step"}')
+    assert written(run_dir, "failed") == "running"
+    file.write_text("notes")
+    run_files.write_start(run_dir, {"state": "failed"})
+    assert file.read_text() == "notes"
 
 
 def test_metrics_are_on_the_disk_before_the_checkpoint_that_counts_them(

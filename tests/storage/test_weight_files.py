@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import pickle
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -104,12 +105,21 @@ def test_pieces_are_written_as_dcp_reads_them(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_of_what_the_disk_refuses(tmp_path: Path) -> None:
+    folder = tmp_path / "outer" / "dcp"
+
     def full() -> torch.Tensor:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with pytest.raises(OSError, match="No space left on device"):
-        write_distributed(tmp_path / "outer" / "dcp", {"w": (torch.float32, (2,), [(((0, 2),), full)])})
-    assert not any((tmp_path / "outer").iterdir())
+    def gone() -> torch.Tensor:
+        shutil.rmtree(folder)
+        return full()
+
+    for read in (full, gone):
+        with pytest.raises(OSError, match="No space left on device"):
+            write_distributed(folder, {"w": (torch.float32, (2,), [(((0, 2),), read)])})
+        assert not any(folder.parent.iterdir())
+    with pytest.raises(FileExistsError):
+        write_distributed(folder.parent, {})
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
