@@ -251,7 +251,11 @@ def test_step_functions_are_marked() -> None:
     def run(model: Any, batch: Any, training_step: StepFunction, other: StepFunction | None = None) -> None:
         """Run."""
 
+    def without(model: Any) -> None:
+        """Run."""
+
     assert [read.is_step_function for read in kind_of(run).reads] == [False, False, True, True]
+    assert (kind_of(run).may_return_slots, kind_of(node(without)).may_return_slots) == (True, False)
 
 
 def test_a_derived_clock_is_a_field() -> None:
@@ -559,6 +563,7 @@ def test_values_as_a_text_holds_them() -> None:
         with pytest.raises(ValueError, match="cannot be written in a graph"):
             plain_value(odd)
     assert show_value(True) == "true"
+    assert [show_value("x" * length)[-5:] for length in (78, 79)] == ['xxxx"', "xx..."], "at most 80 characters"
 
 
 def test_one_annotation_that_cannot_be_resolved_hides_no_other() -> None:
