@@ -115,7 +115,7 @@ def hook(*_: Any) -> None: ...
 
 
 def decorated() -> Any:
-    @torch.no_grad()  # type: ignore[untyped-decorator]
+    @torch.no_grad()
     def inner() -> None: ...
 
     inner.note = [1]
