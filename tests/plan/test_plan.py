@@ -191,6 +191,8 @@ def test_a_way_that_no_run_takes_may_be_that_of_a_resume() -> None:
     graph = replace(graph, start="next_batch")
     assert [problem.where for problem in graph.check() if problem.code == "G305"] == ["nodes.second"]
     assert SavePoints(Slots(Flow(Plan(graph)))).alive("again") == ["score"]
+    of_score = replace(graph, guards={"odd": "score > 0"})
+    assert not any(problem.code == "G305" for problem in of_score.check()), "what `second` writes changes its value"
 
 
 def test_a_guard_that_says_nothing_of_a_trigger_makes_no_node_due() -> None:
