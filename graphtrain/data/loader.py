@@ -448,19 +448,20 @@ class Reports:
 
     def __init__(self, workers: int) -> None:
         self._rows = torch.zeros(workers, _MOST_BYTES, dtype=torch.uint8)
-        self._rows.share_memory_()  # type: ignore[no-untyped-call]
+        self._is_written = torch.zeros(workers, dtype=torch.bool)
+        for shared in (self._rows, self._is_written):
+            shared.share_memory_()  # type: ignore[no-untyped-call]
 
     def write(self, worker: int, text: str) -> None:
         """Leave the text of a worker."""
-        content = bytearray(text.encode("utf-8", "replace")[: _MOST_BYTES - 1])
-        row = self._rows[worker]
-        row[1 : 1 + len(content)] = torch.frombuffer(content, dtype=torch.uint8)
-        row[0] = True  # last: a text that is read is complete
+        content = bytearray(text.encode("utf-8", "replace")[:_MOST_BYTES])
+        self._rows[worker, : len(content)] = torch.frombuffer(content, dtype=torch.uint8)
+        self._is_written[worker] = True  # last: a text that is read is complete
 
     def read(self) -> list[str]:
         """The texts that there are, each once."""
-        texts = [bytes(row[1:].tolist()).rstrip(b"\0").decode("utf-8", "ignore") for row in self._rows if row[0]]
-        return list(dict.fromkeys(texts))
+        rows = self._rows[self._is_written].tolist()
+        return list(dict.fromkeys(bytes(row).rstrip(b"\0").decode("utf-8", "ignore") for row in rows))
 
 
 @final

@@ -10,6 +10,7 @@ other value is never taken, and a node that an edge enters only if it is due is 
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -217,20 +218,20 @@ class KnownAnswers:
         self._against: dict[FlowEdge, int] = {}
         for point in points:
             self._note_guards(point, answers)
-        answered: dict[Expression, int] = {}
+        answered: dict[Expression, int] = defaultdict(int)
         for (expression, _), bit in self._bits.items():
-            answered[expression] = answered.get(expression, 0) | bit
-        changed: dict[str, int] = {}
+            answered[expression] |= bit
+        changed: dict[str, int] = defaultdict(int)
         for expression, bits in answered.items():
             for name in changers(plan, scope, expression):
-                changed[name] = changed.get(name, 0) | bits
+                changed[name] |= bits
         everything = (1 << len(self._bits)) - 1
         left = {point.node.name: point for point in points if point.acts and point.node is not None}
         self.after: dict[FlowEdge, int] = {}
 
         def transfer(point: FlowPoint, known: int) -> Iterator[tuple[FlowPoint, int]]:
             assert point.node is not None
-            lost = everything if point.is_unknown else changed.get(point.node.name, 0) if point.acts else 0
+            lost = everything if point.is_unknown else changed[point.node.name] if point.acts else 0
             kept = known & ~lost
             if point.opens is not None:  # a body changes nothing in this graph before it is left
                 yield left[point.node.name], kept

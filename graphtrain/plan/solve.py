@@ -122,8 +122,7 @@ def components(points: Collection[Point], targets: Mapping[Point, Iterable[Point
                     visits.append((after, len(path), iter(targets[after])))
                     path.append(after)
                     break
-                if lowest[after] < lowest[point]:
-                    lowest[point] = lowest[after]
+                lowest[point] = min(lowest[point], lowest[after])
             else:
                 visits.pop()
                 if lowest[point] == position:
@@ -132,6 +131,7 @@ def components(points: Collection[Point], targets: Mapping[Point, Iterable[Point
                     lowest |= dict.fromkeys(part, len(points))  # the component is complete
                     if len(part) > 1 or point in targets[point]:
                         parts.append(part)
-                elif lowest[point] < lowest[visits[-1][0]]:
-                    lowest[visits[-1][0]] = lowest[point]
+                else:
+                    before = visits[-1][0]
+                    lowest[before] = min(lowest[before], lowest[point])
     return parts

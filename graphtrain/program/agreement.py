@@ -182,9 +182,10 @@ class Agreement:
         self.synchronised = purpose not in ("start", "save", "stop")
         self._seconds = records[0].seconds
         self._requests.is_any_busy = any(each.is_busy for each in records)
-        for request in ("stop", "save"):
-            if any(each.stops if request == "stop" else each.saves for each in records):
-                self._requests.post(request)
+        if any(each.stops for each in records):
+            self._requests.post("stop")
+        if any(each.saves for each in records):
+            self._requests.post("save")
         if records[0].saves_done > self.saves_known:
             self.saves_known = records[0].saves_done
             self._requests.post("written")

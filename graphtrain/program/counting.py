@@ -340,7 +340,7 @@ class CountedRun:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._is_alike_after(base, one, middle) else (low, middle)
-        self._put(base, change, low + 1)
+        self._put(_after(base, change, low + 1))
         if low >= 0:
             self._log.append(_Skipped(one, low + 1))
         return low >= 0
@@ -354,9 +354,9 @@ class CountedRun:
                 base = self._state()
                 # A decision that is the same in the first and the last of these rounds is the same in all of them.
                 if not all(self._is_alike_after(base, entry.one, times) for times in {0, entry.times - 1}):
-                    self._put(base, entry.one.change, 0)
+                    self._put(base)
                     return False
-                self._put(base, entry.one.change, entry.times)
+                self._put(_after(base, entry.one.change, entry.times))
                 self._log.append(entry)
                 continue
             self._step()
@@ -367,7 +367,7 @@ class CountedRun:
     def _is_alike_after(self, base: list[Any], one: _Round, times: int) -> bool:
         """True if the round after this many is the same; position and log are kept."""
         start = len(self._log)
-        self._put(base, one.change, times)
+        self._put(_after(base, one.change, times))
         try:
             return self._follow(one)
         except TooLongError:
@@ -400,9 +400,7 @@ class CountedRun:
         fired = change[len(self._fields) :: 2]
         return None if any(each % amount for each, (*_, amount) in zip(fired, self._fired, strict=True)) else change
 
-    def _put(self, base: list[Any], change: _Change, times: int) -> None:
-        """Set everything to its state after this many changes."""
-        state = [value + times * each if each else value for value, each in zip(base, change, strict=True)]
+    def _put(self, state: list[Any]) -> None:
         for (fields, name), value in zip(self._fields, state, strict=False):
             fields[name] = value
         fired = iter(state[len(self._fields) :])
@@ -411,6 +409,11 @@ class CountedRun:
             fields["fired"] = {**fields["fired"], unit: [last.numerator, last.denominator, count]}
         for trigger, _ in self._triggers:
             trigger.start()
+
+
+def _after(state: list[Any], change: _Change, times: int) -> list[Any]:
+    """The state after this many changes."""
+    return [value + times * each if each else value for value, each in zip(state, change, strict=True)]
 
 
 class CountedRanks:

@@ -13,7 +13,7 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.declaration import Ask
 from graphtrain.language.closures import constant
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, outputs_of
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
@@ -89,11 +89,6 @@ class Visits:
             if not node.bypassed and node not in ready:
                 self.setups[node.index]()
         self.windows.rewired(node for node in scope.nodes.values() if node in ready)
-        if reset:
-            # Outputs that may be absent would otherwise keep values of an earlier run of the graph.
-            maybe = {*outputs_of(scope.graph)} - {*outputs_of(scope.graph, optional=False)} if scope.outer else ()
-            self.forget(path for node in scope.nodes.values() for path in node.plan_node.returned.values())
-            self.forget(f"{scope.prefix}{name}" for name in maybe)
 
     def forget(self, paths: Iterable[str]) -> None:
         """Set slots to their state before anything was written."""

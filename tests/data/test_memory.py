@@ -191,10 +191,10 @@ def test_validation_data_is_named(tmp_path: Path) -> None:
 def test_a_text_that_is_too_long_is_cut() -> None:
     reports = Reports(2)
     assert reports.read() == []
-    reports.write(1, "ä" * 1000)
+    reports.write(1, "a" + "ä" * 1000)
     reports.write(0, "short")
     first, second = reports.read()
-    assert first == "short" and second == "ä" * 255
+    assert first == "short" and second == "a" + "ä" * 255
 
 
 def test_a_generator_that_is_put_in_the_place_of_another_is_no_further_one() -> None:

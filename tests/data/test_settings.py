@@ -336,6 +336,7 @@ def test_generators_are_found_in_every_loader_of_a_mapping_once() -> None:
         "c": Loader(Counted(), 2),
     }
     loaders["c"].dataset.noise, loaders["c"].dataset.more = other, [own]  # not in a list
+    loaders["c"].dataset.transform = loaders["c"]  # which holds it
     assert len(generators_of(loaders)) == 2
     assert held_generators(loaders["b"]) == [one] and held_generators(own) == [own]
     assert held_generators(loaders["c"]) == [other] and held_generators(3) == []

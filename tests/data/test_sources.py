@@ -101,6 +101,17 @@ class Samples(IterableDataset[int]):
         return iter(range(6))
 
 
+class OfTorchdata(DataLoader[int]):
+    """As a `StatefulDataLoader`."""
+
+    __module__ = "torchdata.stateful_dataloader"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
 class OfLength:
     """Has samples by number, and no `__iter__`."""
 
@@ -133,6 +144,9 @@ KINDS: list[tuple[Callable[[], Any], dict[str, Any], type, bool, bool]] = [
     (Keeps, {"resume": "state"}, Stateful, False, False),
     (Keeps, {"resume": "replay"}, Replayed, True, True),
     (Keeps, {"limit": 3, "saving": False}, Stateful, False, False),
+    (lambda: OfTorchdata(range(4), None), {}, Stateful, False, False),
+    (lambda: OfTorchdata(range(4), None), {"limit": 3}, Replayed, False, True),
+    (lambda: OfTorchdata(range(4), None, num_workers=1), {}, Replayed, True, True),
     (Numbers, {}, Replayed, True, True),
     (OfLength, {}, Replayed, True, True),
     (Restarting, {}, Replayed, True, True),

@@ -251,7 +251,11 @@ def test_step_functions_are_marked() -> None:
     def run(model: Any, batch: Any, training_step: StepFunction, other: StepFunction | None = None) -> None:
         """Run."""
 
+    def without(model: Any) -> None:
+        """Run."""
+
     assert [read.is_step_function for read in kind_of(run).reads] == [False, False, True, True]
+    assert (kind_of(run).may_return_slots, kind_of(node(without)).may_return_slots) == (True, False)
 
 
 def test_a_derived_clock_is_a_field() -> None:

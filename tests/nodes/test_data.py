@@ -169,6 +169,8 @@ def test_a_loader_without_a_seed_takes_that_of_the_run_which_draws_from_it() -> 
     first = plain(one.open(0)[0])
     assert plain(two.open(0)[0]) == plain(noisy(shuffle=True, seed=2).batches(0)) != first
     assert plain(one.open(0)[0]) == first == plain(noisy(shuffle=True, seed=1).batches(0))
+    for source in (source_of(loader, seed=seed, saving=True, notify=print) for seed in (None, 0)):
+        assert plain(source.open(0)[0]) == plain(noisy(shuffle=True, seed=0).batches(0))
     given = source_of(noisy(shuffle=True, seed=3), seed=1, saving=True, notify=print)
     assert plain(given.open(0)[0]) == plain(noisy(shuffle=True, seed=3).batches(0))
 

@@ -12,6 +12,7 @@ from graphtrain.plan.flow import Flow, changers
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import ResourceTarget
 from graphtrain.plan.slots import SavePoints, Slots, alive, alive_for_a_resume
+from tests.checks.corpus import tiny
 
 FIT = Graph.load("fit")
 
@@ -223,3 +224,34 @@ def test_what_a_body_was_set_up_with_is_saved_and_need_not_be_there_if_it_has_a_
     for path, saved in (("measure", []), ("inner", ["level"]), ("inner/wait", ["level"]), ("zero_grad", [])):
         assert points.alive(path) == saved, path
         assert points.needed(path) == (saved if kind is NeedsLevel else []), path
+
+
+def test_a_way_that_no_run_takes_may_be_that_of_a_resume() -> None:
+    """Where a guard is evaluated again its value is known; a resume may go on with another graph."""
+    names = {"next_batch": "next_batch", "hub": "choice", "again": "choice", "read_score": "read_score"}
+    edges = {
+        "next_batch": ["first"],
+        "first": ["hub"],
+        "hub": ["read_score if odd", "second"],
+        "second": ["again"],
+        "again": ["read_score if odd", "end"],
+        "read_score": ["end"],
+    }
+    graph = tiny(names | {"first": "score", "second": "score"}, edges, {"odd": "next_batch.batches % 2 == 1"})
+    graph = replace(graph, start="next_batch")
+    assert [problem.where for problem in graph.check() if problem.code == "G305"] == ["nodes.second"]
+    assert SavePoints(Slots(Flow(Plan(graph)))).alive("again") == ["score"]
+    of_score = replace(graph, guards={"odd": "score > 0"})
+    assert not any(problem.code == "G305" for problem in of_score.check()), "what `second` writes changes its value"
+
+
+def test_a_guard_that_says_nothing_of_a_trigger_makes_no_node_due() -> None:
+    names = {"next_batch": "next_batch", "hub": "choice", "at_times": "score_at_times", "read_score": "read_score"}
+    edges = {
+        "next_batch": ["hub"],
+        "hub": ["at_times if odd", "end"],
+        "at_times": ["read_score"],
+        "read_score": ["end"],
+    }
+    graph = tiny(names, edges, {"odd": "next_batch.batches % 2 == 1"}, units={"steps": "next_batch.batches"})
+    assert [problem.code for problem in graph.check() if "score" in problem.message] == ["G304"]

@@ -333,16 +333,6 @@ def test_a_kind_that_was_declared_again_is_named() -> None:
     ]
 
 
-def test_a_kind_that_replaces_its_fields_is_refused() -> None:
-    step = bound(FIT).by_path["step"]
-    step.check_fields()
-    step.instance.__dict__ = dict(step.fields)
-    with pytest.raises(
-        ValueError, match=r"step: the kind `step` replaced its `__dict__`, in which its fields are read"
-    ):
-        step.check_fields()
-
-
 def test_which_nodes_may_record() -> None:
     quiet = Graph("quiet", "wait", {"wait": Node("wait", "choice")}, {"wait": (Edge("end"),)})
     graph = FIT.insert("quiet", graph=quiet, after="step").insert("loud", graph=FIT, after="step")

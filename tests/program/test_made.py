@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Outcome, Trainer, UsageError, copy_of, node
+from graphtrain.program.made import refuse_other_types
 
 FIT = Graph.load("fit").set("finish", after="2 epochs").set("log", every="never")
 EMA = FIT.overlay("ema").set("ema", decay=0.5)
@@ -136,6 +137,13 @@ def test_a_model_has_the_type_in_which_it_is_computed_and_its_copy_too() -> None
     resources = trainer_of(graph).resources
     for name in ("model", "average"):
         assert {tensor.dtype for tensor in resources[name].parameters()} == {torch.bfloat16}, name
+
+
+def test_weights_that_were_saved_in_another_type_are_refused() -> None:
+    half, given = FIT.set("train_batch", precision="bf16-true"), {"model": Net().bfloat16()}
+    refuse_other_types(FIT, half, given, {"model": given["model"].state_dict()})
+    with pytest.raises(UsageError, match=r'`train_batch\.precision` cannot become "bf16-true" at a resume'):
+        refuse_other_types(FIT, half, given, {"model": Net().state_dict()})
 
 
 def test_two_nodes_make_one_resource_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphtrain import Graph, Outcome, Trainer, UsageError, node, progress
+from graphtrain import Edge, Graph, Node, Outcome, Trainer, UsageError, node, progress
 from graphtrain.program import clock
 from graphtrain.program.clock import RunClock
 from graphtrain.proof.history import RunHistory
@@ -152,6 +152,32 @@ def test_after_a_training_inside_of_another_rows_have_the_clock_of_that_again() 
     trainer.run()
     rows = [(row["step"], row.get("steps")) for row in trainer.metrics if "lr" in row]
     assert rows == [(1, None), (1, 1), (2, None), (1, 2)]
+
+
+def test_the_clock_of_the_outermost_graph_comes_first() -> None:
+    study = Graph("study", "folds", {"folds": Node("folds", "nested", body=k_fold())}, {"folds": (Edge("end"),)})
+    trainer = make_trainer(study.clock("round", "folds.runs"))
+    trainer.advance(2)
+    assert "round 0, fold 1, reports 0, step 0" in str(trainer.explain())
+
+
+def test_a_node_knows_the_rows_of_an_evaluation_from_those_of_training() -> None:
+    heard: set[tuple[bool, bool]] = set()
+
+    @node
+    class Hear:
+        """Note rows."""
+
+        def on_metrics(self, row: dict[str, float], is_evaluation: bool) -> None:
+            heard.add(("val/loss" in row, is_evaluation))
+
+        def __call__(self) -> None: ...
+
+    batches = resources()["data"][:2]
+    graph = Graph.load("fit").set("finish", after="1 epochs").set("log", every="1 steps")
+    graph = graph.insert("hear", Hear, after="step")
+    make_trainer(graph, train_data=batches, val_data=batches, data=None).run()
+    assert heard == {(False, False), (True, True)}
 
 
 @pytest.mark.full

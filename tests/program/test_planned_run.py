@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Edge, Graph, Node, PlannedRun, Trainer, UsageError
+from graphtrain import Edge, Graph, Node, PlannedRun, Trainer, Trigger, UsageError
 from graphtrain.data.samplers import EpochLength
 from graphtrain.plan.plan import Plan
 from graphtrain.program.whole_run import WholeRun
+from tests.checks.corpus import undeclared
 
 FIT = Graph.load("fit").set("checkpoint", every="never").set("log", every="never")
 
@@ -182,11 +183,71 @@ def test_a_window_of_two_optimizers_counts_a_backward_pass_once() -> None:
     assert PlannedRun(graph).steps(batches(10)) == 10 * 4
 
 
+def _ran_backward() -> bool:
+    return True
+
+
+def test_a_node_that_reports_its_backward_pass_is_taken_to_run_one() -> None:
+    kind = undeclared("reports", _ran_backward, effects="backward?")
+    graph = FIT.replace("train_batch", kind.implementation).set("accumulate", every=3)
+    assert PlannedRun(graph).steps(batches(10)) == 10 * 4
+
+
+class AtTimes:
+    """Do nothing, at times."""
+
+    every: Trigger = Trigger("1 steps")
+
+    def __call__(self) -> None: ...
+
+
+def test_an_amount_of_a_body_counts_from_zero_with_each_of_its_runs() -> None:
+    kind = undeclared("at_times", AtTimes)
+    graph = phases().clock("steps", "second/step.steps").insert("seen", kind.implementation, after="second")
+    assert PlannedRun(graph.set("seen", every="5 steps")).steps(batches(10), node="seen") == 3, "of 7 steps each"
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_many_short_epochs_take_few_visits(length: int) -> None:
+    run = WholeRun(Plan(FIT.set("finish", after="100000 epochs")), lambda _: EpochLength(length))
+    assert run.visits("step") == 100_000 * length
+
+
+def test_windows_of_different_sizes_decide_together() -> None:
+    """Neither in the first nor in the last of rounds that are multiplied, but between them."""
+    kind = undeclared("passes", lambda: None, effects="backward")
+    nodes = {
+        "next_batch": Node("next_batch", "next_batch"),
+        "passes": Node("passes", "passes", kind=kind),
+        "short": Node("short", "accumulate", {"every": 30}),
+        "long": Node("long", "accumulate", {"every": 200}),
+        "hub": Node("hub", "choice"),
+        "between": Node("between", "choice"),
+    }
+    edges = {
+        "next_batch": (Edge("passes"),),
+        "passes": (Edge("short"),),
+        "short": (Edge("long"),),
+        "long": (Edge("hub"),),
+        "hub": (Edge("end", "done"), Edge("between", "is_between"), Edge("next_batch")),
+        "between": (Edge("next_batch"),),
+    }
+    guards = {"is_between": "short.full and not long.full", "done": "next_batch.batches >= 300"}
+    assert (
+        WholeRun(Plan(Graph("windows", "next_batch", nodes, edges, guards)), lambda _: EpochLength(1000)).visits(
+            "between"
+        )
+        == 200 - 30
+    )
+
+
 def test_a_node_that_is_bypassed_in_one_process_does_not_run() -> None:
     assert PlannedRun(FIT).steps(batches(10), node="exchange") == 0
 
 
-@pytest.mark.parametrize("name", ["window", "carry", "varying", "varying within", "remainder", "samples", "limit"])
+@pytest.mark.parametrize(
+    "name", ["window", "carry", "varying", "varying within", "remainder", "batches", "samples", "limit"]
+)
 @pytest.mark.parametrize("length", [5, 23, 64])
 def test_what_is_multiplied_is_what_would_be_gone_through(
     name: str, length: int, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.program.run_state import SECTIONS, Exemptions
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.report.recorder import Recorder
+from graphtrain.state.baseline import Baseline
 from tests.program.test_bind import FIT, bound
 
 
@@ -108,6 +110,16 @@ def test_a_resource_whose_state_cannot_be_taken_is_named() -> None:
     assert caught.value.message == "`counter` cannot be saved: its state_dict raised ValueError('no')"
 
 
+def test_what_rewire_has_supplied_is_reported_where_it_changes_unseen() -> None:
+    task, counter = SimpleNamespace(x=[1]), Counter()
+    former, run = objects(counter=counter), objects(counter=counter, task=task)
+    former.track(Baseline({"counter": counter}))
+    run.track(Baseline({"counter": counter}), former)
+    task.x.append(2)
+    captured(run, "reachable")
+    assert run.unknown == ["task.x has changed since `rewire` supplied it, and is in no `state_dict`"]
+
+
 # ---- random generators
 
 
@@ -178,6 +190,26 @@ def test_progress_that_does_not_fit_is_left_out_and_said(
     assert restored(run, "progress", {"tally": saved, "elsewhere": {"runs": 1}}, replaced=replaced) == lines
     tally = run.program.by_path["tally"].instance
     assert (tally.total, tally.name, tally.seen) == fields
+
+
+def test_a_kind_that_replaces_its_fields_as_it_takes_its_state_is_refused() -> None:
+    @node(name="replacing")
+    class Replacing:
+        """Take its state as a whole."""
+
+        def state_dict(self) -> dict[str, Any]:
+            return {**vars(self)}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.__dict__ = state
+
+        def __call__(self) -> None: ...
+
+    run = objects(FIT.insert("replacing", Replacing, after="step"))
+    saved = captured(run, "progress")
+    for act in (lambda: restored(run, "progress", saved), lambda: captured(run, "progress")):
+        with pytest.raises(ValueError, match="replacing: the kind `replacing` replaced its `__dict__`, in which its "):
+            act()
 
 
 # ---- slots

@@ -14,7 +14,8 @@ from graphtrain import Graph, Outcome, node
 from graphtrain.errors import CheckpointError, DataError, RankFailedError, RanksDivergedError, UsageError
 from graphtrain.program import agreement as agreements
 from graphtrain.program.agreement import Agreement
-from graphtrain.ranks import Ranks
+from graphtrain.program.requests import Requests
+from graphtrain.ranks import Ranks, current_ranks
 from tests.ranks.fake_ranks import KilledError, World
 from tests.ranks.schedules import Plan
 
@@ -24,6 +25,10 @@ PLAN = Plan(batches=6, every=2, validation=2, with_loader=False)
 def run_with(graph: Graph, *, by_rank: bool = False, **resources: Any) -> list[Any]:
     world = World(3, random.Random(0))
     return world.run(lambda ranks: PLAN.trainer(graph, **{"rank": ranks.rank} if by_rank else {}, **resources).run())
+
+
+def agreement_of(ranks: Ranks) -> Agreement:
+    return Agreement(ranks, Requests(agrees=True))
 
 
 @node(writes="branch")
@@ -59,6 +64,20 @@ def test_a_rank_that_fails_is_named_by_the_others_with_its_node() -> None:
         assert isinstance(outcome, RankFailedError)
         assert f"rank {rank} failed in `train_batch`" in str(outcome)
         assert "ValueError: a bad batch" in str(outcome)
+
+
+def test_ranks_that_synchronise_for_different_purposes_are_named_with_them() -> None:
+    place = "at `the start` (call 1, "
+    for message in raised(lambda ranks: agreement_of(ranks).synchronise("save" if ranks.rank else "batch")):
+        assert f"rank 0 is {place}batch), rank 1 {place}save)" in message
+
+
+def test_a_connection_that_is_lost_in_a_sharded_model_is_that_of_a_rank() -> None:
+    def act() -> None:
+        raise RuntimeError("gloo: Connection closed by peer" if current_ranks().rank else "out of memory")
+
+    first, second = raised(lambda ranks: agreement_of(ranks).forward(act))
+    assert first == "out of memory" and second.startswith("rank 0 did not come to call 1, ")
 
 
 @pytest.mark.second(1)

@@ -155,9 +155,9 @@ def test_what_a_resume_says_of_several_data(monkeypatch: pytest.MonkeyPatch) -> 
     assert data_content._shown_size(10**9 - 1) == "1000 MB"
 
 
-@pytest.mark.full
-def test_of_very_many_parts_one_hash_is_kept() -> None:
-    for count, parts in ((1_000, 1_000), (1_001, 1)):
+def test_of_very_many_parts_one_hash_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_content, "_MOST_PARTS", 10)
+    for count, parts in ((10, 10), (11, 1)):
         data = {f"x{number}": torch.full((1,), float(number)) for number in range(count)}
         task = type("Held", (), {})()
         vars(task).update(data)

@@ -114,6 +114,14 @@ def of_default(first: Any = COUNT, *, second: Any = None) -> None: ...
 def hook(*_: Any) -> None: ...
 
 
+def decorated() -> Any:
+    @torch.no_grad()
+    def inner() -> None: ...
+
+    inner.note = [1]
+    return inner
+
+
 def listed(root: Any, **options: Any) -> list[str]:
     return list(Reachable({"a": root}, **{"with_code": False, **options}).by_path)
 
@@ -252,6 +260,7 @@ def test_code_is_listed_with_what_it_uses() -> None:
     ]
     assert f"{HERE}:Colour.RED.__dict__['note']" in listed(Colour.RED, with_code=True)
     assert listed(Colour.RED) == [] and listed(Using) == []
+    assert "a.__dict__['note']" in listed(decorated()), "as of a step function under `torch.no_grad()`"
     assert f"{HERE}:Own" in listed(Own(), with_code=True) and f"{HERE}:Plain" in listed(Plain(), with_code=True)
 
 

@@ -30,7 +30,7 @@ class Plain:
 def test_plain_values_and_records(protocol: int) -> None:
     value = {
         "a": [1, -2, 300, 70_000, 1 << 40, 2.5, None, True],
-        ("b", 1): {"c": ("d", 1, 2, 3, 4)},
+        ("b", 1): {"c": ("d", 1, 2, 3, 4), "one": [7]},
         "type": torch.float32,
     }
     plain = Plain()
@@ -40,6 +40,11 @@ def test_plain_values_and_records(protocol: int) -> None:
     assert read[1].name.endswith("test_pickled Plain") or read[1].name == "copyreg _reconstructor"
     sizes = read[1].state["sizes"]
     assert (sizes.name, sizes.arguments) == ("torch Size", ((2, 3),))
+
+
+def test_a_reference_is_to_a_value_that_is_stored_elsewhere() -> None:
+    (reference,) = read_pickled(b"\x80\x02]K\x05Qa.")
+    assert (reference.name, reference.arguments) == ("", 5)
 
 
 def test_nothing_is_called(tmp_path: Path) -> None:
@@ -67,6 +72,7 @@ def test_nothing_is_called(tmp_path: Path) -> None:
         b"\x80\x04K\x01)b.",
         b"\x80\x04h\x07.",
         b"\x80\x04(K\x01a.",
+        b"\x80\x04](a.",
         b"\x80\x04}(K\x01u.",
         b"\x80\x04}(]K\x02u.",
         b"cos\nsystem\nI1\n.",

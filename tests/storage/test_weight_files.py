@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import pickle
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -68,6 +71,35 @@ def test_what_is_wrong_is_named(tmp_path: Path, name: str, content: bytes, messa
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         open_weights(tmp_path / name if name.startswith("x") else tmp_path)
+
+
+PARTS = (torch.zeros(3, 4), (5, 4), (4, 1), (0,), (2,), True)
+
+
+@pytest.mark.parametrize(
+    ("position", "part"), [(0, None), (1, (5,)), (2, (4, -1)), (3, (0, None)), (3, (2,)), (4, (0,)), (5, 1)]
+)
+def test_what_is_no_piece_of_a_tensor_is_refused(position: int, part: Any) -> None:
+    assert Piece.of(PARTS, ("", "")).requires_grad
+    with pytest.raises(ValueError, match="a piece of a tensor that none can be of"):
+        Piece.of((*PARTS[:position], part, *PARTS[position + 1 :]), ("", ""))
+
+
+def test_pieces_that_make_no_tensor_are_named(tmp_path: Path) -> None:
+    pieces = [Piece.of((torch.zeros(rows, 4), *PARTS[1:]), ("", "")) for rows in (3, 2)]
+    assert weights_in_place(tmp_path, [{"w": piece} for piece in pieces])["w"].shape == (5, 4)
+    otherwise = replace(pieces[1], sharding=replace(pieces[1].sharding, stride=(1, 5)))
+    for other in (None, torch.zeros(2, 4), otherwise, pieces[0]):
+        with pytest.raises(CheckpointError, match="`w` on rank 1: a piece of "):
+            weights_in_place(tmp_path, [{"w": pieces[0]}, {"w": other}])
+
+
+def test_a_part_is_an_archive_within_a_file(tmp_path: Path) -> None:
+    torch.save(WEIGHTS["w"][2:4].clone(), buffer := io.BytesIO())
+    before, archive, path = b"x" * 5000, buffer.getvalue(), tmp_path / "parts"
+    path.write_bytes(before + archive + before)
+    part = _part(path, len(before), len(before + archive), ((2, 4), (0, 4)), torch.float32)
+    assert torch.equal(part.view(torch.float32)[..., 0], WEIGHTS["w"][2:4])
 
 
 # ---- with torch.distributed.checkpoint
