@@ -115,9 +115,10 @@ class Agreement:
         self._choices: list[tuple[int, int]] = []
         self._early: EarlySums | None = None
         self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange that `begin` has prepared
-        # The bytes that every record carries, whatever it is gathered for, so that ranks that diverge gather as many:
-        # with those of small gradients, an exchange is one call instead of two.
-        self._room = 0
+        # The bytes of small gradients and of buffers that a record carries, whatever it is gathered for, so that ranks
+        # that diverge gather as many: an exchange of nothing else is one call instead of two or three.
+        self._room = 0, 0
+        self._are_carried: tuple[list[int], list[str]] = [], []
         self._carried: list[bytes] = []
         self._repeating: set[int] | None = None
         self._records: list[Record] = []
@@ -161,7 +162,7 @@ class Agreement:
             return []
         if self._times_left != self.ranks.times_left:  # one has failed, and is behind the others
             self._times_left, self.calls = self.ranks.times_left, 0
-            self._early, self._summed, self._room = None, (), 0
+            self._early, self._summed, self._are_carried, self._room = None, (), ([], []), (0, 0)
         self.calls += 1
         asked = self._requests.take_asked()
         record = partial or Record()
@@ -171,7 +172,7 @@ class Agreement:
         record.seconds, record.is_busy = self.run.seconds(), self._requests.saves.is_writing()
         record.saves_done, record.saves_failed = self._requests.saves.outcomes()
         record.asked, self.asked = self.asked, 0
-        sent = record.packed() + carried.ljust(self._room, b"\0")
+        sent = record.packed() + carried.ljust(sum(self._room), b"\0")
         gathered = self._together(lambda: self.ranks.gather(sent))
         records = [Record.of(data[: Record.size]) for data in gathered]
         if any(_spot(each) != _spot(record) for each in records):
@@ -227,7 +228,7 @@ class Agreement:
         """
         from graphtrain.ranks.buckets import EarlySums  # which one process never needs
 
-        self._early = EarlySums(self.ranks, parameters, self._summed, self._repeating, self._room)
+        self._early = EarlySums(self.ranks, parameters, self._summed, self._repeating, self._room[0])
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
@@ -255,6 +256,8 @@ class Agreement:
             buffers: by their paths. Default: those of all modules.
             averages: as for `exchange_tensors`.
         """
+        from graphtrain.ranks.buckets import Joined, exchange_tensors  # which one process never needs
+
         buffers = self.run.buffers() if buffers is None else buffers
         if self.sharded:
             from graphtrain.ranks.sharded import is_sharded
@@ -265,31 +268,44 @@ class Agreement:
         begun, carried = (early.count, early.carried) if early is not None else (0, b"")
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
-        payload = (2 * begun + bool(carried)).to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
+        shared = Joined([*forms.values()] if self._room[1] and not averages else [])
+        of_buffers = shared.packed(self._room[1])
+        head = 4 * begun + 2 * bool(of_buffers) + bool(carried)
+        payload = head.to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
         digest = hashlib.blake2b(payload, digest_size=8).digest()
-        records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)), carried)
+        records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)), carried + of_buffers)
         are_same = all(record.digest == digest for record in records)
         if early is not None and carried:
             early.take(self._carried if are_same else ())
+        if of_buffers and are_same and self.rank:
+            shared.take(self._carried[0][len(carried) :])
         if not are_same:
             of_ranks = self._gather_payloads(payload, records)
-            begun = max(int.from_bytes(each[:_COUNT_BYTES]) // 2 for each in of_ranks)
+            begun = max(int.from_bytes(each[:_COUNT_BYTES]) // 4 for each in of_ranks)
             of_ranks = [each[_COUNT_BYTES:] for each in of_ranks]
             present = bytes(map(max, zip(*(each[: len(present)] for each in of_ranks), strict=True)))
             common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
             forms = {form: buffer for form, buffer in forms.items() if form in common}
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        from graphtrain.ranks.buckets import carried_bytes, exchange_tensors  # which one process never needs
-
-        if early is not None and [*map(id, summed)] != [*map(id, self._summed)]:
-            self._summed, self._room = summed, carried_bytes(self.ranks, summed)
+        others = [] if of_buffers and are_same else [*forms.values()]
+        self._make_room(summed if early is not None else None, {} if averages else forms)
 
         def exchange() -> None:
             done = early.complete(begun, summed) if early is not None else ()
-            others = [parameter for parameter in summed if id(parameter) not in done]
-            exchange_tensors(self.ranks, others, [*forms.values()], averages=averages, early=early)
+            rest = [parameter for parameter in summed if id(parameter) not in done]
+            exchange_tensors(self.ranks, rest, others, averages=averages, early=early)
 
         self._together(exchange)
+
+    def _make_room(self, summed: Sequence[torch.Tensor] | None, forms: Mapping[str, torch.Tensor]) -> None:
+        """Let the next records carry what an exchange has had: gradients, if `begin` has prepared it, and buffers."""
+        from graphtrain.ranks.buckets import carried_bytes  # which one process never needs
+
+        if summed is not None:
+            self._summed = summed
+        are_carried = [*map(id, summed or ())], [*forms]
+        if are_carried != self._are_carried:
+            self._are_carried, self._room = are_carried, carried_bytes(self.ranks, summed or (), [*forms.values()])
 
     def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""

@@ -21,7 +21,7 @@ from graphtrain.ranks.ranks import LostRankError, Ranks
 BUCKET_BYTES = 25 * 2**20
 # Larger tensors are summed in place: 0.8 ms of 4.5 for four megabytes were spent on copying.
 LARGE_BYTES = 2**20
-# No more than this is carried by records, which every call is then as long as: what a call costs, not its bytes.
+# No more than this is carried by records, each of which is then as long: a call costs more than to copy so much.
 CARRIED_BYTES = 2**16
 
 
@@ -63,7 +63,7 @@ class EarlySums:
         self.repeating, self._begins = repeating or set(), repeating is not None
         self._complete: set[int] = set()
         self._begun: list[tuple[torch.Tensor, torch.Tensor, Callable[[], None]]] = []
-        self._small: _Joined | None = None
+        self._small: Joined | None = None
         self._wait_small: Callable[[], None] | None = None
         self._room, self.carried = room, b""
         self._lost = ""
@@ -91,16 +91,17 @@ class EarlySums:
         if self._expected and _are_same(present, self._expected):
             if self._room:
                 self._begin(len(self._order))
-                self._small = self._joined()
+                self._small = Joined(self._small_gradients())
                 self.carried = self._small.packed(self._room)
             self._begin(len(self._order) + (not self.carried))
 
     def take(self, of_ranks: Sequence[bytes]) -> None:
-        """Take what the records of all ranks have carried; nothing if it is to be summed as if none had."""
-        if self._small is not None and of_ranks:
-            self._small.add(of_ranks)
-        else:
+        """Take what the records of all ranks begin with; nothing if it is to be summed as if none had carried it."""
+        if not of_ranks:
             self._small = None
+        elif self._small is not None:
+            for values, *parts in zip(self._small.values, *map(self._small.unpacked, of_ranks), strict=True):
+                torch.add(*parts, out=values)
 
     def _note(self, parameter: torch.Tensor) -> None:
         """Note a gradient that was added to, and begin the sums that are next."""
@@ -133,15 +134,15 @@ class EarlySums:
     @torch.no_grad()
     def _begin_next(self) -> None:
         if len(self._begun) == len(self._order):
-            self._small = self._joined()
+            self._small = Joined(self._small_gradients())
             self._wait_small = self._ranks.begin_exchange(self._small.values)
             return
         gradient = _dense_gradient(self._order[len(self._begun)])
         whole = gradient.contiguous()  # mostly the gradient itself
         self._begun.append((gradient, whole, self._ranks.begin_exchange([whole])))
 
-    def _joined(self) -> _Joined:
-        return _Joined([_dense_gradient(each) for each in self._expected if not _is_large(each)])
+    def _small_gradients(self) -> list[torch.Tensor]:
+        return [_dense_gradient(each) for each in self._expected if not _is_large(each)]
 
     def complete(self, count: int, summed: Sequence[torch.Tensor]) -> set[int]:
         """Begin the others that some rank has begun; returns the parameters whose gradients are summed, by their `id`.
@@ -174,7 +175,7 @@ class EarlySums:
 
 
 @final
-class _Joined:
+class Joined:
     """Tensors, joined in buckets.
 
     Attributes:
@@ -191,14 +192,18 @@ class _Joined:
             return b""
         return b"".join(values.view(torch.uint8).numpy().tobytes() for values in self.values)
 
-    def add(self, of_ranks: Sequence[bytes]) -> None:
-        """Replace the values by the sum of those that ranks have packed, in the order of ranks."""
+    def unpacked(self, packed: bytes) -> Iterator[torch.Tensor]:
+        """The values of each bucket, as another rank has packed them."""
         start = 0
         for values in self.values:
-            end = start + values.nbytes
-            parts = [torch.frombuffer(bytearray(packed[start:end]), dtype=values.dtype) for packed in of_ranks]
-            torch.add(*parts, out=values)
-            start = end
+            yield torch.frombuffer(bytearray(packed[start : start + values.nbytes]), dtype=values.dtype)
+            start += values.nbytes
+
+    @torch.no_grad()
+    def take(self, packed: bytes) -> None:
+        """Replace the tensors by the values that another rank has packed."""
+        self.values = [*self.unpacked(packed)]
+        self.put()
 
     def put(self) -> None:
         """Replace the tensors by these values."""
@@ -233,8 +238,8 @@ def exchange_tensors(
         return
     large = [_dense_gradient(parameter) for parameter in parameters if _is_large(parameter)]
     whole = [gradient.contiguous() for gradient in large]  # mostly the gradients themselves
-    small = _Joined([_dense_gradient(parameter) for parameter in parameters if not _is_large(parameter)])
-    shared = _Joined(buffers)
+    small = Joined([_dense_gradient(parameter) for parameter in parameters if not _is_large(parameter)])
+    shared = Joined(buffers)
     wait = ranks.begin_exchange([*whole, *small.values, *(_share(ranks, values, averages) for values in shared.values)])
     if early is not None:
         early.wait()
@@ -246,15 +251,18 @@ def exchange_tensors(
     shared.put()
 
 
-def carried_bytes(ranks: Ranks, summed: Sequence[torch.Tensor]) -> int:
-    """The bytes of small gradients that records can carry; 0 if they are summed by a call of their own.
+def carried_bytes(ranks: Ranks, summed: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor]) -> tuple[int, int]:
+    """The bytes of small gradients, and of buffers, that records can carry; 0 of those that have a call of their own.
 
     Two ranks add what they gather, with the same bits in either order. More would add in another order than a sum.
     """
-    if ranks.world_size != 2 or any(each.device.type != "cpu" for each in summed):
-        return 0
-    size = sum(each.numel() * each.element_size() for each in summed if not _is_large(each))
-    return size if size <= CARRIED_BYTES else 0
+    sizes = [0, 0]
+    small = [each for each in summed if not _is_large(each)] if ranks.world_size == 2 else []
+    for number, tensors in enumerate((small, buffers)):
+        size = sum(each.nbytes for each in tensors)
+        if sum(sizes) + size <= CARRIED_BYTES and all(each.device.type == "cpu" for each in tensors):
+            sizes[number] = size
+    return sizes[0], sizes[1]
 
 
 def _are_same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
