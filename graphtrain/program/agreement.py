@@ -117,8 +117,7 @@ class Agreement:
         self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange that `begin` has prepared
         # The bytes of small gradients and of buffers that a record carries, whatever it is gathered for, so that ranks
         # that diverge gather as many: an exchange of nothing else is one call instead of two or three.
-        self._room = 0, 0
-        self._are_carried: tuple[list[int], list[str]] = [], []
+        self._room = self._room_of_buffers = 0
         self._carried: list[bytes] = []
         self._repeating: set[int] | None = None
         self._records: list[Record] = []
@@ -162,7 +161,7 @@ class Agreement:
             return []
         if self._times_left != self.ranks.times_left:  # one has failed, and is behind the others
             self._times_left, self.calls = self.ranks.times_left, 0
-            self._early, self._summed, self._are_carried, self._room = None, (), ([], []), (0, 0)
+            self._early, self._summed, self._room, self._room_of_buffers = None, (), 0, 0
         self.calls += 1
         asked = self._requests.take_asked()
         record = partial or Record()
@@ -172,7 +171,7 @@ class Agreement:
         record.seconds, record.is_busy = self.run.seconds(), self._requests.saves.is_writing()
         record.saves_done, record.saves_failed = self._requests.saves.outcomes()
         record.asked, self.asked = self.asked, 0
-        sent = record.packed() + carried.ljust(sum(self._room), b"\0")
+        sent = record.packed() + carried.ljust(self._room + self._room_of_buffers, b"\0")
         gathered = self._together(lambda: self.ranks.gather(sent))
         records = [Record.of(data[: Record.size]) for data in gathered]
         if any(_spot(each) != _spot(record) for each in records):
@@ -228,7 +227,7 @@ class Agreement:
         """
         from graphtrain.ranks.buckets import EarlySums  # which one process never needs
 
-        self._early = EarlySums(self.ranks, parameters, self._summed, self._repeating, self._room[0])
+        self._early = EarlySums(self.ranks, parameters, self._summed, self._repeating, self._room)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
@@ -238,6 +237,7 @@ class Agreement:
             self._early.within(loss.backward)
             self._repeating = self._early.repeating
 
+    @torch.no_grad()
     def exchange(
         self,
         parameters: Sequence[torch.Tensor],
@@ -268,17 +268,15 @@ class Agreement:
         begun, carried = (early.count, early.carried) if early is not None else (0, b"")
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
-        shared = Joined([*forms.values()] if self._room[1] and not averages else [])
-        of_buffers = shared.packed(self._room[1])
+        shared = Joined([*forms.values()])
+        of_buffers = b"" if averages else shared.packed(self._room_of_buffers)
         head = 4 * begun + 2 * bool(of_buffers) + bool(carried)
         payload = head.to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
         digest = hashlib.blake2b(payload, digest_size=8).digest()
         records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)), carried + of_buffers)
         are_same = all(record.digest == digest for record in records)
-        if early is not None and carried:
-            early.take(self._carried if are_same else ())
         if of_buffers and are_same and self.rank:
-            shared.take(self._carried[0][len(carried) :])
+            shared.take([self._carried[0][len(carried) :]]).put()
         if not are_same:
             of_ranks = self._gather_payloads(payload, records)
             begun = max(int.from_bytes(each[:_COUNT_BYTES]) // 4 for each in of_ranks)
@@ -286,26 +284,19 @@ class Agreement:
             present = bytes(map(max, zip(*(each[: len(present)] for each in of_ranks), strict=True)))
             common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
             forms = {form: buffer for form, buffer in forms.items() if form in common}
+            shared = Joined([*forms.values()])
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        others = [] if of_buffers and are_same else [*forms.values()]
-        self._make_room(summed if early is not None else None, {} if averages else forms)
+        self._room_of_buffers = 0 if averages else shared.size
+        rest = None if of_buffers and are_same else shared
 
         def exchange() -> None:
-            done = early.complete(begun, summed) if early is not None else ()
-            rest = [parameter for parameter in summed if id(parameter) not in done]
-            exchange_tensors(self.ranks, rest, others, averages=averages, early=early)
+            done = early.complete(begun, summed, self._carried if are_same else ()) if early is not None else ()
+            others = [parameter for parameter in summed if id(parameter) not in done]
+            exchange_tensors(self.ranks, others, rest, averages=averages, early=early)
 
         self._together(exchange)
-
-    def _make_room(self, summed: Sequence[torch.Tensor] | None, forms: Mapping[str, torch.Tensor]) -> None:
-        """Let the next records carry what an exchange has had: gradients, if `begin` has prepared it, and buffers."""
-        from graphtrain.ranks.buckets import carried_bytes  # which one process never needs
-
-        if summed is not None:
-            self._summed = summed
-        are_carried = [*map(id, summed or ())], [*forms]
-        if are_carried != self._are_carried:
-            self._are_carried, self._room = are_carried, carried_bytes(self.ranks, summed or (), [*forms.values()])
+        if early is not None:
+            self._summed, self._room = summed, early.room
 
     def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""

@@ -42,11 +42,11 @@ class EarlySums:
         repeating: parameters, by their `id`, to whose gradients one backward pass has added several times, as in
             checkpointed layers that share weights; those found are added. None: this rank has observed no pass yet, and
             begins nothing within this one.
-        room: the bytes that the next record of every rank carries: small gradients of so many are not begun, but
-            `carried`, if this rank has all that are expected and no other. Default: it carries none.
+        room: the bytes of small gradients that the next records of two ranks carry. Default: they carry none.
 
     Attributes:
-        carried: the small gradients, for the record of this rank; empty if it carries none.
+        carried: those of this rank, which are not begun then; empty if it has others than expected, or more.
+        room: afterwards: for the exchange after this one, the same on all ranks.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class EarlySums:
         self._begun: list[tuple[torch.Tensor, torch.Tensor, Callable[[], None]]] = []
         self._small: Joined | None = None
         self._wait_small: Callable[[], None] | None = None
-        self._room, self.carried = room, b""
+        self.room, self.carried = room, b""
         self._lost = ""
 
     @property
@@ -89,19 +89,9 @@ class EarlySums:
         # While ranks gather their records: 0.63 of the time of an exchange of 5,000 parameters, beside other load.
         present = [parameter for parameter in self._parameters if parameter.grad is not None]
         if self._expected and _are_same(present, self._expected):
-            if self._room:
-                self._begin(len(self._order))
-                self._small = Joined(self._small_gradients())
-                self.carried = self._small.packed(self._room)
+            if self.room:
+                self.carried = self._join().packed(self.room)
             self._begin(len(self._order) + (not self.carried))
-
-    def take(self, of_ranks: Sequence[bytes]) -> None:
-        """Take what the records of all ranks begin with; nothing if it is to be summed as if none had carried it."""
-        if not of_ranks:
-            self._small = None
-        elif self._small is not None:
-            for values, *parts in zip(self._small.values, *map(self._small.unpacked, of_ranks), strict=True):
-                torch.add(*parts, out=values)
 
     def _note(self, parameter: torch.Tensor) -> None:
         """Note a gradient that was added to, and begin the sums that are next."""
@@ -123,42 +113,44 @@ class EarlySums:
         is_once = id(parameter) in self._complete and id(parameter) not in self.repeating
         return is_once and parameter.grad is not None and parameter.grad.layout is torch.strided
 
+    @torch.no_grad()
     def _begin(self, count: int) -> None:
         """Begin sums until there are so many. A rank that is lost is missed where ranks wait for each other."""
         try:
             while not self._lost and self.count < count:
-                self._begin_next()
+                if len(self._begun) == len(self._order):
+                    self._wait_small = self._ranks.begin_exchange(self._join().values)
+                    continue
+                gradient = _dense_gradient(self._order[len(self._begun)])
+                whole = gradient.contiguous()  # mostly the gradient itself
+                self._begun.append((gradient, whole, self._ranks.begin_exchange([whole])))
         except LostRankError as error:
             self._lost = str(error)
 
-    @torch.no_grad()
-    def _begin_next(self) -> None:
-        if len(self._begun) == len(self._order):
-            self._small = Joined(self._small_gradients())
-            self._wait_small = self._ranks.begin_exchange(self._small.values)
-            return
-        gradient = _dense_gradient(self._order[len(self._begun)])
-        whole = gradient.contiguous()  # mostly the gradient itself
-        self._begun.append((gradient, whole, self._ranks.begin_exchange([whole])))
+    def _join(self) -> Joined:
+        self._small = Joined([_dense_gradient(each) for each in self._expected if not _is_large(each)])
+        return self._small
 
-    def _small_gradients(self) -> list[torch.Tensor]:
-        return [_dense_gradient(each) for each in self._expected if not _is_large(each)]
-
-    def complete(self, count: int, summed: Sequence[torch.Tensor]) -> set[int]:
+    def complete(self, count: int, summed: Sequence[torch.Tensor], carried: Sequence[bytes] = ()) -> set[int]:
         """Begin the others that some rank has begun; returns the parameters whose gradients are summed, by their `id`.
 
         Arguments:
             count: the largest number that a rank has begun.
             summed: those that have a gradient on any rank.
+            carried: by the record of each rank. Default: what this one has carried is to be summed again.
 
         Raises:
             LostRankError: a rank does not take part.
         """
+        if self._small is not None and self.carried:
+            self._small = self._small.take(carried) if carried else None
         self._begin(count)
         if self._lost:
             raise LostRankError(self._lost)
         if self._small is not None and not _are_same(summed, self._expected):
             self._small = None  # there are others: the buckets are those of an exchange that nothing has preceded
+        if self._small is not None and self._ranks.world_size == 2:  # the sum of two has the same bits in either order
+            self.room = self._small.size
         done = {id(parameter) for parameter in self._order[:count]}
         return done if self._small is None else done | set(map(id, self._expected))
 
@@ -186,24 +178,25 @@ class Joined:
         self._buckets = list(buckets_of(tensors))
         self.values = [torch.cat([tensor.reshape(-1) for tensor in bucket]) for bucket in self._buckets]
 
-    def packed(self, most: int) -> bytes:
-        """The values of all buckets; empty if they are more bytes than that, or not on the CPU."""
-        if any(each.device.type != "cpu" for each in self.values) or sum(each.nbytes for each in self.values) > most:
-            return b""
-        return b"".join(values.view(torch.uint8).numpy().tobytes() for values in self.values)
+    @property
+    def size(self) -> int:
+        """The bytes of all values; 0 if records do not carry them, as they are too many, or not on the CPU."""
+        size = sum(values.nbytes for values in self.values)
+        return size if size <= CARRIED_BYTES and all(each.device.type == "cpu" for each in self.values) else 0
 
-    def unpacked(self, packed: bytes) -> Iterator[torch.Tensor]:
-        """The values of each bucket, as another rank has packed them."""
+    def packed(self, most: int) -> bytes:
+        """The values of all buckets; empty if they are more bytes than that, or records do not carry them."""
+        values = self.values if self.size <= most else ()
+        return b"".join(each.view(torch.uint8).numpy().tobytes() for each in values)
+
+    def take(self, of_ranks: Sequence[bytes]) -> Joined:
+        """Replace the values by the sum of those that ranks have packed, or by those of one rank."""
         start = 0
         for values in self.values:
-            yield torch.frombuffer(bytearray(packed[start : start + values.nbytes]), dtype=values.dtype)
-            start += values.nbytes
-
-    @torch.no_grad()
-    def take(self, packed: bytes) -> None:
-        """Replace the tensors by the values that another rank has packed."""
-        self.values = [*self.unpacked(packed)]
-        self.put()
+            end = start + values.nbytes
+            first, *others = (torch.frombuffer(bytearray(each[start:end]), dtype=values.dtype) for each in of_ranks)
+            start, _ = end, torch.add(first, *others, out=values) if others else values.copy_(first)
+        return self
 
     def put(self) -> None:
         """Replace the tensors by these values."""
@@ -211,11 +204,10 @@ class Joined:
             torch._foreach_copy_(bucket, _unflatten_dense_tensors(values, bucket))  # type: ignore[no-untyped-call]
 
 
-@torch.no_grad()
 def exchange_tensors(
     ranks: Ranks,
     parameters: Sequence[torch.Tensor],
-    buffers: Sequence[torch.Tensor] = (),
+    shared: Joined | None = None,
     *,
     averages: bool = False,
     early: EarlySums | None = None,
@@ -225,7 +217,7 @@ def exchange_tensors(
     Arguments:
         parameters: the same on all ranks, in one order: those that have a gradient on any of them. A gradient
             that this rank lacks counts as zeros.
-        buffers: of the same shapes and types on all ranks, in one order.
+        shared: the buffers, of the same shapes and types on all ranks, in one order. Default: none.
         averages: True replaces buffers of floating-point numbers by their means.
         early: sums of other parameters that have begun, on all ranks, and are waited for. Default: none have.
 
@@ -233,13 +225,13 @@ def exchange_tensors(
         UsageError: a gradient is sparse.
         LostRankError: a rank does not take part.
     """
-    if early is not None and not parameters and not buffers:  # 20 us less
+    shared = shared or Joined(())
+    if early is not None and not parameters and not shared.values:  # 20 us less
         early.wait()
         return
     large = [_dense_gradient(parameter) for parameter in parameters if _is_large(parameter)]
     whole = [gradient.contiguous() for gradient in large]  # mostly the gradients themselves
     small = Joined([_dense_gradient(parameter) for parameter in parameters if not _is_large(parameter)])
-    shared = Joined(buffers)
     wait = ranks.begin_exchange([*whole, *small.values, *(_share(ranks, values, averages) for values in shared.values)])
     if early is not None:
         early.wait()
@@ -249,20 +241,6 @@ def exchange_tensors(
             gradient.copy_(summed)
     small.put()
     shared.put()
-
-
-def carried_bytes(ranks: Ranks, summed: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor]) -> tuple[int, int]:
-    """The bytes of small gradients, and of buffers, that records can carry; 0 of those that have a call of their own.
-
-    Two ranks add what they gather, with the same bits in either order. More would add in another order than a sum.
-    """
-    sizes = [0, 0]
-    small = [each for each in summed if not _is_large(each)] if ranks.world_size == 2 else []
-    for number, tensors in enumerate((small, buffers)):
-        size = sum(each.nbytes for each in tensors)
-        if sum(sizes) + size <= CARRIED_BYTES and all(each.device.type == "cpu" for each in tensors):
-            sizes[number] = size
-    return sizes[0], sizes[1]
 
 
 def _are_same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
