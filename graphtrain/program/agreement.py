@@ -115,9 +115,9 @@ class Agreement:
         self._choices: list[tuple[int, int]] = []
         self._early: EarlySums | None = None
         self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange that `begin` has prepared
-        # The bytes that every record carries, whatever it is gathered for, so that ranks that diverge gather as many:
-        # with those of small gradients, an exchange is one call instead of two.
-        self._room = 0
+        # The bytes of small gradients and of buffers that a record carries, whatever it is gathered for, so that ranks
+        # that diverge gather as many: an exchange of nothing else is one call instead of two or three.
+        self._room = self._room_of_buffers = 0
         self._carried: list[bytes] = []
         self._repeating: set[int] | None = None
         self._records: list[Record] = []
@@ -161,7 +161,7 @@ class Agreement:
             return []
         if self._times_left != self.ranks.times_left:  # one has failed, and is behind the others
             self._times_left, self.calls = self.ranks.times_left, 0
-            self._early, self._summed, self._room = None, (), 0
+            self._early, self._summed, self._room, self._room_of_buffers = None, (), 0, 0
         self.calls += 1
         asked = self._requests.take_asked()
         record = partial or Record()
@@ -171,7 +171,7 @@ class Agreement:
         record.seconds, record.is_busy = self.run.seconds(), self._requests.saves.is_writing()
         record.saves_done, record.saves_failed = self._requests.saves.outcomes()
         record.asked, self.asked = self.asked, 0
-        sent = record.packed() + carried.ljust(self._room, b"\0")
+        sent = record.packed() + carried.ljust(self._room + self._room_of_buffers, b"\0")
         gathered = self._together(lambda: self.ranks.gather(sent))
         records = [Record.of(data[: Record.size]) for data in gathered]
         if any(_spot(each) != _spot(record) for each in records):
@@ -238,6 +238,7 @@ class Agreement:
             self._early.within(loss.backward)
             self._repeating = self._early.repeating
 
+    @torch.no_grad()
     def exchange(
         self,
         parameters: Sequence[torch.Tensor],
@@ -256,6 +257,8 @@ class Agreement:
             buffers: by their paths. Default: those of all modules.
             averages: as for `exchange_tensors`.
         """
+        from graphtrain.ranks.buckets import Joined, exchange_tensors  # which one process never needs
+
         buffers = self.run.buffers() if buffers is None else buffers
         if self.sharded:
             from graphtrain.ranks.sharded import is_sharded
@@ -266,31 +269,35 @@ class Agreement:
         begun, carried = (early.count, early.carried) if early is not None else (0, b"")
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
-        payload = (2 * begun + bool(carried)).to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
+        shared = Joined([*forms.values()])
+        of_buffers = b"" if averages else shared.packed(self._room_of_buffers)
+        head = 4 * begun + 2 * bool(of_buffers) + bool(carried)
+        payload = head.to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
         digest = hashlib.blake2b(payload, digest_size=8).digest()
-        records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)), carried)
+        records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)), carried + of_buffers)
         are_same = all(record.digest == digest for record in records)
-        if early is not None and carried:
-            early.take(self._carried if are_same else ())
+        if of_buffers and are_same and self.rank:
+            shared.take([self._carried[0][len(carried) :]]).put()
         if not are_same:
             of_ranks = self._gather_payloads(payload, records)
-            begun = max(int.from_bytes(each[:_COUNT_BYTES]) // 2 for each in of_ranks)
+            begun = max(int.from_bytes(each[:_COUNT_BYTES]) // 4 for each in of_ranks)
             of_ranks = [each[_COUNT_BYTES:] for each in of_ranks]
             present = bytes(map(max, zip(*(each[: len(present)] for each in of_ranks), strict=True)))
             common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
             forms = {form: buffer for form, buffer in forms.items() if form in common}
+            shared = Joined([*forms.values()])
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        from graphtrain.ranks.buckets import carried_bytes, exchange_tensors  # which one process never needs
-
-        if early is not None and [*map(id, summed)] != [*map(id, self._summed)]:
-            self._summed, self._room = summed, carried_bytes(self.ranks, summed)
+        self._room_of_buffers = 0 if averages else shared.size
+        rest = None if of_buffers and are_same else shared
 
         def exchange() -> None:
-            done = early.complete(begun, summed) if early is not None else ()
+            done = early.complete(begun, summed, self._carried if are_same else ()) if early is not None else ()
             others = [parameter for parameter in summed if id(parameter) not in done]
-            exchange_tensors(self.ranks, others, [*forms.values()], averages=averages, early=early)
+            exchange_tensors(self.ranks, others, rest, averages=averages, early=early)
 
         self._together(exchange)
+        if early is not None:
+            self._summed, self._room = summed, early.room
 
     def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""

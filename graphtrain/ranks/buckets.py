@@ -21,7 +21,7 @@ from graphtrain.ranks.ranks import LostRankError, Ranks
 BUCKET_BYTES = 25 * 2**20
 # Larger tensors are summed in place: 0.8 ms of 4.5 for four megabytes were spent on copying.
 LARGE_BYTES = 2**20
-# No more than this is carried by records, which every call is then as long as: what a call costs, not its bytes.
+# No more than this is carried by records, each of which is then as long: a call costs more than to copy so much.
 CARRIED_BYTES = 2**16
 
 
@@ -42,11 +42,11 @@ class EarlySums:
         repeating: parameters, by their `id`, to whose gradients one backward pass has added several times, as in
             checkpointed layers that share weights; those found are added. None: this rank has observed no pass yet, and
             begins nothing within this one.
-        room: the bytes that the next record of every rank carries: small gradients of so many are not begun, but
-            `carried`, if this rank has all that are expected and no other. Default: it carries none.
+        room: the bytes of small gradients that the next records of two ranks carry. Default: they carry none.
 
     Attributes:
-        carried: the small gradients, for the record of this rank; empty if it carries none.
+        carried: those of this rank, which are not begun then; empty if it has others than expected, or more.
+        room: afterwards: for the exchange after this one, the same on all ranks.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class EarlySums:
         self.repeating, self._begins = repeating or set(), repeating is not None
         self._complete: set[int] = set()
         self._begun: list[tuple[torch.Tensor, torch.Tensor, Callable[[], None]]] = []
-        self._small: _Joined | None = None
+        self._small: Joined | None = None
         self._wait_small: Callable[[], None] | None = None
-        self._room, self.carried = room, b""
+        self.room, self.carried = room, b""
         self._lost = ""
 
     @property
@@ -89,18 +89,9 @@ class EarlySums:
         # While ranks gather their records: 0.63 of the time of an exchange of 5,000 parameters, beside other load.
         present = [parameter for parameter in self._parameters if parameter.grad is not None]
         if self._expected and _are_same(present, self._expected):
-            if self._room:
-                self._begin(len(self._order))
-                self._small = self._joined()
-                self.carried = self._small.packed(self._room)
+            if self.room:
+                self.carried = self._join().packed(self.room)
             self._begin(len(self._order) + (not self.carried))
-
-    def take(self, of_ranks: Sequence[bytes]) -> None:
-        """Take what the records of all ranks have carried; nothing if it is to be summed as if none had."""
-        if self._small is not None and of_ranks:
-            self._small.add(of_ranks)
-        else:
-            self._small = None
 
     def _note(self, parameter: torch.Tensor) -> None:
         """Note a gradient that was added to, and begin the sums that are next."""
@@ -122,42 +113,44 @@ class EarlySums:
         is_once = id(parameter) in self._complete and id(parameter) not in self.repeating
         return is_once and parameter.grad is not None and parameter.grad.layout is torch.strided
 
+    @torch.no_grad()
     def _begin(self, count: int) -> None:
         """Begin sums until there are so many. A rank that is lost is missed where ranks wait for each other."""
         try:
             while not self._lost and self.count < count:
-                self._begin_next()
+                if len(self._begun) == len(self._order):
+                    self._wait_small = self._ranks.begin_exchange(self._join().values)
+                    continue
+                gradient = _dense_gradient(self._order[len(self._begun)])
+                whole = gradient.contiguous()  # mostly the gradient itself
+                self._begun.append((gradient, whole, self._ranks.begin_exchange([whole])))
         except LostRankError as error:
             self._lost = str(error)
 
-    @torch.no_grad()
-    def _begin_next(self) -> None:
-        if len(self._begun) == len(self._order):
-            self._small = self._joined()
-            self._wait_small = self._ranks.begin_exchange(self._small.values)
-            return
-        gradient = _dense_gradient(self._order[len(self._begun)])
-        whole = gradient.contiguous()  # mostly the gradient itself
-        self._begun.append((gradient, whole, self._ranks.begin_exchange([whole])))
+    def _join(self) -> Joined:
+        self._small = Joined([_dense_gradient(each) for each in self._expected if not _is_large(each)])
+        return self._small
 
-    def _joined(self) -> _Joined:
-        return _Joined([_dense_gradient(each) for each in self._expected if not _is_large(each)])
-
-    def complete(self, count: int, summed: Sequence[torch.Tensor]) -> set[int]:
+    def complete(self, count: int, summed: Sequence[torch.Tensor], carried: Sequence[bytes] = ()) -> set[int]:
         """Begin the others that some rank has begun; returns the parameters whose gradients are summed, by their `id`.
 
         Arguments:
             count: the largest number that a rank has begun.
             summed: those that have a gradient on any rank.
+            carried: by the record of each rank. Default: what this one has carried is to be summed again.
 
         Raises:
             LostRankError: a rank does not take part.
         """
+        if self._small is not None and self.carried:
+            self._small = self._small.take(carried) if carried else None
         self._begin(count)
         if self._lost:
             raise LostRankError(self._lost)
         if self._small is not None and not _are_same(summed, self._expected):
             self._small = None  # there are others: the buckets are those of an exchange that nothing has preceded
+        if self._small is not None and self._ranks.world_size == 2:  # the sum of two has the same bits in either order
+            self.room = self._small.size
         done = {id(parameter) for parameter in self._order[:count]}
         return done if self._small is None else done | set(map(id, self._expected))
 
@@ -174,7 +167,7 @@ class EarlySums:
 
 
 @final
-class _Joined:
+class Joined:
     """Tensors, joined in buckets.
 
     Attributes:
@@ -185,20 +178,25 @@ class _Joined:
         self._buckets = list(buckets_of(tensors))
         self.values = [torch.cat([tensor.reshape(-1) for tensor in bucket]) for bucket in self._buckets]
 
-    def packed(self, most: int) -> bytes:
-        """The values of all buckets; empty if they are more bytes than that, or not on the CPU."""
-        if any(each.device.type != "cpu" for each in self.values) or sum(each.nbytes for each in self.values) > most:
-            return b""
-        return b"".join(values.view(torch.uint8).numpy().tobytes() for values in self.values)
+    @property
+    def size(self) -> int:
+        """The bytes of all values; 0 if records do not carry them, as they are too many, or not on the CPU."""
+        size = sum(values.nbytes for values in self.values)
+        return size if size <= CARRIED_BYTES and all(each.device.type == "cpu" for each in self.values) else 0
 
-    def add(self, of_ranks: Sequence[bytes]) -> None:
-        """Replace the values by the sum of those that ranks have packed, in the order of ranks."""
+    def packed(self, most: int) -> bytes:
+        """The values of all buckets; empty if they are more bytes than that, or records do not carry them."""
+        values = self.values if self.size <= most else ()
+        return b"".join(each.view(torch.uint8).numpy().tobytes() for each in values)
+
+    def take(self, of_ranks: Sequence[bytes]) -> Joined:
+        """Replace the values by the sum of those that ranks have packed, or by those of one rank."""
         start = 0
         for values in self.values:
             end = start + values.nbytes
-            parts = [torch.frombuffer(bytearray(packed[start:end]), dtype=values.dtype) for packed in of_ranks]
-            torch.add(*parts, out=values)
-            start = end
+            first, *others = (torch.frombuffer(bytearray(each[start:end]), dtype=values.dtype) for each in of_ranks)
+            start, _ = end, torch.add(first, *others, out=values) if others else values.copy_(first)
+        return self
 
     def put(self) -> None:
         """Replace the tensors by these values."""
@@ -206,11 +204,10 @@ class _Joined:
             torch._foreach_copy_(bucket, _unflatten_dense_tensors(values, bucket))  # type: ignore[no-untyped-call]
 
 
-@torch.no_grad()
 def exchange_tensors(
     ranks: Ranks,
     parameters: Sequence[torch.Tensor],
-    buffers: Sequence[torch.Tensor] = (),
+    shared: Joined | None = None,
     *,
     averages: bool = False,
     early: EarlySums | None = None,
@@ -220,7 +217,7 @@ def exchange_tensors(
     Arguments:
         parameters: the same on all ranks, in one order: those that have a gradient on any of them. A gradient
             that this rank lacks counts as zeros.
-        buffers: of the same shapes and types on all ranks, in one order.
+        shared: the buffers, of the same shapes and types on all ranks, in one order. Default: none.
         averages: True replaces buffers of floating-point numbers by their means.
         early: sums of other parameters that have begun, on all ranks, and are waited for. Default: none have.
 
@@ -228,13 +225,13 @@ def exchange_tensors(
         UsageError: a gradient is sparse.
         LostRankError: a rank does not take part.
     """
-    if early is not None and not parameters and not buffers:  # 20 us less
+    shared = shared or Joined(())
+    if early is not None and not parameters and not shared.values:  # 20 us less
         early.wait()
         return
     large = [_dense_gradient(parameter) for parameter in parameters if _is_large(parameter)]
     whole = [gradient.contiguous() for gradient in large]  # mostly the gradients themselves
-    small = _Joined([_dense_gradient(parameter) for parameter in parameters if not _is_large(parameter)])
-    shared = _Joined(buffers)
+    small = Joined([_dense_gradient(parameter) for parameter in parameters if not _is_large(parameter)])
     wait = ranks.begin_exchange([*whole, *small.values, *(_share(ranks, values, averages) for values in shared.values)])
     if early is not None:
         early.wait()
@@ -244,17 +241,6 @@ def exchange_tensors(
             gradient.copy_(summed)
     small.put()
     shared.put()
-
-
-def carried_bytes(ranks: Ranks, summed: Sequence[torch.Tensor]) -> int:
-    """The bytes of small gradients that records can carry; 0 if they are summed by a call of their own.
-
-    Two ranks add what they gather, with the same bits in either order. More would add in another order than a sum.
-    """
-    if ranks.world_size != 2 or any(each.device.type != "cpu" for each in summed):
-        return 0
-    size = sum(each.numel() * each.element_size() for each in summed if not _is_large(each))
-    return size if size <= CARRIED_BYTES else 0
 
 
 def _are_same(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:

@@ -43,8 +43,12 @@ def test_they_are_those_of_rank_0_after_a_step_and_in_an_evaluation_which_leaves
     assert evaluated == evaluated_too == own
 
 
-@pytest.mark.parametrize("average_buffers", [False, True])
-def test_they_are_bitwise_those_of_rank_0_or_means_whatever_their_type_and_layout(average_buffers: bool) -> None:
+@pytest.mark.parametrize(("average_buffers", "is_carried"), [(False, False), (True, False), (False, True)])
+def test_they_are_bitwise_those_of_rank_0_or_means_whatever_their_type_and_layout(
+    average_buffers: bool, is_carried: bool
+) -> None:
+    """Also those that records carry, as they do from the second exchange on, if all have one shape."""
+
     def program(ranks: Ranks) -> list[torch.Tensor]:
         is_first = not ranks.rank
         buffers = {
@@ -52,7 +56,7 @@ def test_they_are_bitwise_those_of_rank_0_or_means_whatever_their_type_and_layou
             "count": torch.tensor(2**53 + 1 if is_first else 7),
             "flag": torch.tensor([is_first, not is_first]),
             "turned": torch.full((3, 2), float(ranks.rank), dtype=torch.bfloat16).t(),
-            "cache": torch.full((2 + ranks.rank,), float(ranks.rank)),
+            "cache": torch.full((2 if is_carried else 2 + ranks.rank,), float(ranks.rank)),
             "empty": torch.zeros(0),
         }
         requests = Requests(agrees=True)
@@ -62,12 +66,17 @@ def test_they_are_bitwise_those_of_rank_0_or_means_whatever_their_type_and_layou
         agreement = Agreement(ranks, requests)
         agreement.run.buffers = lambda: buffers  # type: ignore[method-assign]
         exchange.setup(optimizer, agreement)
+        values = [buffer.clone() for buffer in buffers.values()]
         exchange()
+        if is_carried:
+            torch._foreach_copy_([*buffers.values()], values)
+            exchange()
+        assert (ranks.world.begun[ranks.rank][-1] == 0) is is_carried  # type: ignore[attr-defined]
         return [*buffers.values()]
 
     for rank, (odd, count, flag, turned, cache, _) in enumerate(run_ranks(3, program)):
         assert count == 2**53 + 1 and flag.tolist() == [True, False]
         assert turned.tolist() == [[float(average_buffers)] * 3] * 2 and not turned.is_contiguous()
-        assert cache.tolist() == [rank] * (2 + rank)
+        assert cache.tolist() == ([0] * 2 if is_carried else [rank] * (2 + rank))
         if not average_buffers:
             assert odd.view(torch.int32).tolist() == torch.tensor([-0.0, torch.inf, 1e-45]).view(torch.int32).tolist()
