@@ -24,6 +24,8 @@ def json_value(value: Any) -> Any:
     >>> json_value({"loss": math.nan, "sizes": (1, 2)})
     {'loss': 'nan', 'sizes': [1, 2]}
     """
+    if value is None or type(value) in (str, int, bool):  # nearly all are
+        return value
     if isinstance(value, Mapping):
         return {str(name): json_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -91,4 +91,4 @@ def threads_of_the_process() -> Iterator[None]:
 def short_start(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a run does at its start is done once in the process, except where that is tested."""
     if request.node.get_closest_marker("whole_start") is None:
-        once.start_once(monkeypatch)
+        once.start_once(monkeypatch.setattr)

@@ -352,7 +352,8 @@ def is_within(path: str, places: Collection[str]) -> bool:
     >>> is_within("task.counts[0]", ["task.counts"]), is_within("task.counts_of", ["task.counts"])
     (True, False)
     """
-    return any(path == place or path.startswith((f"{place}.", f"{place}[", f"{place}<")) for place in places)
+    after = ("", ".", "[", "<")
+    return any(path.startswith(place) and path[len(place) : len(place) + 1] in after for place in places)
 
 
 def keeps_state(value: Any) -> bool:

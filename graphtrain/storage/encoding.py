@@ -302,9 +302,14 @@ class _Encoder:
             label = key if is_name else "value"
             return self.encode(part, f"{path}[{key!r}]", f"{name}/{label}" if name else str(label), depth + 1)
 
+        def each() -> list[Any]:
+            if depth < MOST_DEPTH and {*map(type, value)} == {int} and min(value) >= 0 and max(value) < LEAST_ADDRESS:
+                return [*value]  # as in the state of `random`: 20 us instead of 900
+            return [inside(part, index) for index, part in enumerate(value)]
+
         kind = type(value)
         if kind is list:
-            return [inside(part, index) for index, part in enumerate(value)]
+            return each()
         if kind is dict and all(type(key) is str and _is_unicode(key) for key in value):
             encode, inner = self.encode, f"{name}/" if name else ""
             return {key: encode(part, f"{path}[{key!r}]", f"{inner}{key}", depth + 1) for key, part in value.items()}
@@ -314,7 +319,7 @@ class _Encoder:
             return self._mapping(value, path, name, depth, inside)
         if kind in _SEQUENCES:
             code, parts = _SEQUENCES[kind]
-            return _tag(code, parts([inside(part, index) for index, part in enumerate(value)], value))
+            return _tag(code, parts(each(), value))
         raise _unsaveable(value, path)
 
     def _leaf(self, value: Any, path: str, name: str, depth: int) -> Any:
@@ -323,9 +328,8 @@ class _Encoder:
             return self._tensor(value, path, name)
         if isinstance(value, numpy.ndarray | numpy.generic):
             return self._numpy(value, path, name, depth)
-        if kind in _SINGLE:
-            code, single = _SINGLE[kind]
-            return _tag(code, single(value))
+        if kind is bytearray:
+            return _tag(Code.BYTEARRAY, bytes(value))
         if (standard := STANDARD.get(numpy.dtype if isinstance(value, numpy.dtype) else kind)) is not None:
             arguments = [self.encode(part, path, name, depth + 1) for part in standard.arguments(value)]
             return _tag(Code.STANDARD, [standard.name, arguments])
@@ -516,9 +520,6 @@ _SEQUENCES: dict[type, tuple[int, Callable[[list[Any], Any], Any]]] = {
     tuple: (Code.TUPLE, lambda parts, value: parts),
     torch.Size: (Code.SIZE, lambda parts, value: parts),
     collections.deque: (Code.DEQUE, lambda parts, value: [value.maxlen, parts]),
-}
-_SINGLE: dict[type, tuple[int, Callable[[Any], Any]]] = {
-    bytearray: (Code.BYTEARRAY, bytes),
 }
 FACTORIES = {factory.__name__: factory for factory in (bool, int, float, complex, str, bytes, list, tuple, dict, set)}
 

@@ -17,7 +17,7 @@ import torch
 
 from graphtrain.program.agreement import _PURPOSES
 from graphtrain.ranks import LostRankError, Ranks, Record, using_ranks
-from graphtrain.state.random import capture_random, restore_random
+from graphtrain.state.random import RandomAside, capture_random, restore_random
 
 Result = TypeVar("Result")
 
@@ -59,7 +59,6 @@ class World:
         self._waits: dict[int, Callable[[], bool]] = {}
         self._over: set[int] = set()
         self.left: set[int] = set()
-        self._random: dict[int, Any] = {}
         self._broken: BaseException | None = None
 
     def run(self, program: Callable[[Ranks], Result]) -> list[Result | BaseException]:
@@ -102,16 +101,14 @@ class World:
 
     def switch(self, rank: int, until: Callable[[], bool] = lambda: True) -> None:
         """Let any rank run, and return once it is this one's turn again, and `until` answers True."""
-        self._random[rank] = capture_random()
         with self._changed:
             self._waits[rank] = until
             self._next()
-            self._changed.wait_for(lambda: self._turn == rank)
+            if self._turn != rank:  # nobody else draws random numbers meanwhile
+                with RandomAside():
+                    self._changed.wait_for(lambda: self._turn == rank)
             self._waits.pop(rank, None)
-        restore_random(self._random[rank])
-        if rank in self.killed:
-            raise KilledError
-        if self._broken is not None:
+        if rank in self.killed or self._broken is not None:
             raise KilledError
 
     def _next(self) -> None:

@@ -219,6 +219,23 @@ class Life:
         )
 
 
+def every_part() -> Iterator[Life]:
+    """Lives in which nothing happens, and which together have everything that lives are drawn from."""
+    edits = sorted(EDITS.keys() - {"batches"})
+    optimizers, schedulers = sorted(OPTIMIZERS), sorted(SCHEDULERS)
+    for number, data in enumerate(DATA):
+        yield Life(
+            tuple((name, 0) for name in edits[number % 2 :: 2]),
+            OVERLAYS[number :: len(DATA)],
+            data,
+            (0,),
+            optimizers[number % len(optimizers)],
+            schedulers[number % len(schedulers)],
+            (),
+            (),
+        )
+
+
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "AdamW": lambda groups: torch.optim.AdamW(groups, lr=0.01),
     "Adam with amsgrad": lambda groups: torch.optim.Adam(groups, lr=0.01, amsgrad=True),

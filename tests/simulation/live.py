@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,21 @@ from graphtrain import Graph, Outcome, Trainer
 from graphtrain.errors import GraphtrainError, LifeCycleError
 from graphtrain.kind import DECLARED
 from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.resume import environment
 from graphtrain.storage.run_directory import METRICS_FILE
 from graphtrain.storage.store import FolderStore
+from tests import once
+from tests.ranks.schedules import Plan
 from tests.resume.full_run import losses_of
 from tests.simulation.disk import KILLED, Disk
-from tests.simulation.draw import OWN_KIND, Event, Life
+from tests.simulation.draw import OWN_KIND, Event, Life, every_part
 from tests.simulation.rank_life import RankLife
 
 # What is reported of a process: how it has ended, and what it has come to or said.
 End = tuple[str, Any]
 NOTHING = Event("nothing", 0)
-MOST_SECONDS = 60
+MOST_SECONDS = 60  # of processor time; a process that waits for nothing takes none, and may be given little
+MOST_SECONDS_OF_WAITING = 600
 _FAILING = ("fail", "full", "raise")
 _write = os.write  # to files that are not of the disk that fails
 
@@ -46,18 +50,45 @@ def fails(life: Life | RankLife) -> str | None:
     Wrong are another end than that of the run that nothing happened to, an error where nothing failed, and one that
     is none of graphtrain's.
     """
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))  # noqa: S108
-    try:
+    prepare()
+    with _folder() as folder:
         if isinstance(life, Life):
             return _live(life, folder)
         how, reason = in_a_process(lambda: ("lived", life.live(folder / "run")))
         return reason if how == "lived" else f"{how}: {reason}"
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))  # noqa: S108
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _live(life: Life, folder: Path) -> str | None:
+def prepare() -> None:
+    """Import what lives need, and read what is the same for all of them: else each process of a life does, in 0.3 s."""
     DECLARED.setdefault("jitter", OWN_KIND)  # of which a test of pytest knows nothing
+    once.KNOWN["jitter"] = OWN_KIND
+    _warm_up()
+
+
+@cache
+def _warm_up() -> None:
+    of_ranks = RankLife(0, Plan(2, 1, 1, True), (2,), 0.0, 0.0, 0.0, "stop", "wait", tokens=True)
+    with _folder() as folder, suppress(Exception):  # a bug is found by a life
+        for number, life in enumerate(every_part()):
+            for _ in range(2):  # the second time it is resumed
+                _finish(life, folder / str(number), NOTHING, number)
+        of_ranks.live(folder / "ranks")
+        once.of_tests(environment.provenance)
+    once.begin()
+
+
+def _live(life: Life, folder: Path) -> str | None:
+    with suppress(Exception):  # which each process then comes to itself
+        _graphs(life)
     how, expected = in_a_process(partial(_finish, life, folder / "whole", NOTHING, 0))
     if how != "finished":
         return f"the run that nothing happens to: {how}: {expected}"
@@ -83,16 +114,19 @@ def shrunk(life: Life | RankLife) -> Life | RankLife:
 def in_a_process(act: Callable[[], End]) -> End:
     """What a function returns in a process of its own, or how that process ends."""
     readable, writable = os.pipe()
+    sound = {*once.SOUND}
     process = os.fork()
     if not process:
         os.close(readable)
-        signal.alarm(MOST_SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+        signal.alarm(MOST_SECONDS_OF_WAITING)
+        once.start_once(setattr)
         try:
             end = act()
         except BaseException:
             end = "bug", traceback.format_exc()
         with suppress(BaseException):
-            os.write(writable, json.dumps(end).encode())
+            os.write(writable, json.dumps((*end, [*once.SOUND - sound])).encode())
         os._exit(0)
     os.close(writable)
     with open(readable, "rb") as pipe:
@@ -102,7 +136,8 @@ def in_a_process(act: Callable[[], End]) -> End:
         return "bug", f"the process was ended by signal {os.WTERMSIG(status)}"
     if os.WEXITSTATUS(status) == KILLED:
         return "killed", ""
-    how, end = json.loads(said)
+    how, end, checked = json.loads(said)
+    once.SOUND.update(checked)  # graphs that the next process need not check again
     return how, end
 
 
@@ -130,9 +165,7 @@ def _train(life: Life, run_dir: Path, event: Event, number: int, jump: Callable[
             _happen(event, jump)
         return losses_of(*arguments)
 
-    graphs = [life.graph()]
-    for number in range(len(life.rewirings)):
-        graphs.append(life.rewired(graphs[-1], number))
+    graphs = _graphs(life)
     has_begun = any((run_dir / "checkpoints").glob("0*"))
     graph = Graph.load(run_dir) if has_begun else graphs[0]
     trainer = life.trainer(graph, number, step, run_dir=run_dir)
@@ -162,6 +195,15 @@ def _train(life: Life, run_dir: Path, event: Event, number: int, jump: Callable[
     # What a clock makes due is saved at other places.
     digest = _weights(trainer) if any(name == "minutes" for name, _ in life.edits) else trainer.digest()
     return "finished", [digest, _steps(trainer), hashlib.sha256(written).hexdigest(), len(rows)]
+
+
+@lru_cache(1)
+def _graphs(life: Life) -> list[Graph]:
+    """The graph that it begins with, and those after each rewiring."""
+    graphs = [life.graph()]
+    for number in range(len(life.rewirings)):
+        graphs.append(life.rewired(graphs[-1], number))
+    return graphs
 
 
 def _batches(number: int | None) -> str | None:
