@@ -226,7 +226,7 @@ def exchange_tensors(
         LostRankError: a rank does not take part.
     """
     shared = shared or Joined(())
-    if early is not None and not parameters and not shared.values:  # 20 us less
+    if early is not None and not parameters and not shared.values:  # nothing is left to begin
         early.wait()
         return
     large = [_dense_gradient(parameter) for parameter in parameters if _is_large(parameter)]
