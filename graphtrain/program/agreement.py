@@ -115,8 +115,7 @@ class Agreement:
         self._choices: list[tuple[int, int]] = []
         self._early: EarlySums | None = None
         self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange that `begin` has prepared
-        # The bytes of small gradients and of buffers that a record carries, whatever it is gathered for, so that ranks
-        # that diverge gather as many: an exchange of nothing else is one call instead of two or three.
+        # The bytes of gradients and buffers that a record carries, for whatever purpose: ranks that diverge still meet.
         self._room = self._room_of_buffers = 0
         self._carried: list[bytes] = []
         self._repeating: set[int] | None = None

@@ -196,7 +196,7 @@ class Record:
 
     def packed(self) -> bytes:
         """The record in `Record.size` bytes."""
-        return self._layout.pack(*vars(self).values())  # in the order of the fields; `astuple` takes 30 us, this 2
+        return self._layout.pack(*vars(self).values())  # in the order of the fields; `astuple` takes 31 us, this 1.3
 
     @classmethod
     def of(cls, data: bytes) -> Record:

@@ -11,7 +11,7 @@ from graphtrain.errors import UsageError
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import Ranks
-from graphtrain.ranks.buckets import buckets_of, exchange_tensors
+from graphtrain.ranks.buckets import CARRIED_BYTES, Joined, buckets_of, exchange_tensors
 from tests.ranks.fake_ranks import run_ranks
 from tests.ranks.test_failures import Noting
 
@@ -24,6 +24,14 @@ def test_buckets_follow_the_order_of_parameters_and_keep_types_apart() -> None:
     tensors = [torch.zeros(4), torch.zeros(2, dtype=torch.float64), *map(torch.zeros, (3, 9, 1, 7))]
     buckets = [[tensor.numel() for tensor in bucket] for bucket in buckets_of(tensors, bucket_bytes=32)]
     assert buckets == [[4, 3], [9], [2], [1, 7]]
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "packed"), [(8, 8, 8), (8, 7, 0), (8, 0, 0), (0, 8, 0), (CARRIED_BYTES + 1, 0, 0)]
+)
+def test_what_has_room_is_packed_and_nothing_larger(size: int, most: int, packed: int) -> None:
+    assert len(Joined([torch.zeros(size, dtype=torch.uint8)]).packed(most)) == packed
+    assert not Joined([torch.zeros(8, device="meta")]).packed(CARRIED_BYTES), "only what is on the CPU"
 
 
 def test_a_gradient_that_some_ranks_lack_counts_as_zeros_and_one_that_all_lack_stays_absent() -> None:
