@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 import torch
-from torch._utils import _unflatten_dense_tensors
 
 from graphtrain.errors import UsageError
 from graphtrain.ranks.ranks import LostRankError, Ranks
@@ -194,14 +193,16 @@ class Joined:
         start = 0
         for values in self.values:
             end = start + values.nbytes
-            first, *others = (torch.frombuffer(bytearray(each[start:end]), dtype=values.dtype) for each in of_ranks)
-            start, _ = end, torch.add(first, *others, out=values) if others else values.copy_(first)
+            parts = [torch.frombuffer(bytearray(each[start:end]), dtype=values.dtype) for each in of_ranks]
+            values.copy_(sum(parts[1:], start=parts[0]))
+            start = end
         return self
 
     def put(self) -> None:
         """Replace the tensors by these values."""
         for bucket, values in zip(self._buckets, self.values, strict=True):
-            torch._foreach_copy_(bucket, _unflatten_dense_tensors(values, bucket))  # type: ignore[no-untyped-call]
+            parts = torch.split(values, [tensor.numel() for tensor in bucket])
+            torch._foreach_copy_(bucket, [part.view(tensor.shape) for part, tensor in zip(parts, bucket, strict=True)])
 
 
 def exchange_tensors(
