@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, final
@@ -9,6 +10,7 @@ from typing import Any, final
 from graphtrain.data.samplers import epoch_length
 from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind import Read
 from graphtrain.kind.fields import EpochFields
@@ -198,6 +200,11 @@ class CompiledGraph:
             path: node.retention() for path, node in saving.items() if callable(getattr(node, "retention", None))
         }
         self.retention = Retention.merged(retentions) if retentions else None
+
+    @functools.cached_property
+    def saved_graph(self) -> tuple[str, str]:
+        """The graph as checkpoints store it, and its hash: a twentieth of a small save, if made for each."""
+        return saved_json(self.graph), structural_hash(self.graph)
 
     def _refuse_renewals(self, resources: Mapping[str, Any]) -> None:
         renewals: Renewals | None = self.program.resources.get("renewals")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming, lost_position_hint
@@ -110,10 +109,11 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
     compiled, loop = run.compiled, run.loop
     state = compiled.state.capture(run.alive)
     step, epoch = compiled.run_clock.step_and_epoch()
+    graph, graph_hash = compiled.saved_graph
     facts = Manifest(
         **(run.environment.as_plain() if run.environment is not None else {}),
-        graph=saved_json(compiled.graph),
-        graph_hash=structural_hash(compiled.graph),
+        graph=graph,
+        graph_hash=graph_hash,
         position=compiled.path(loop.position),
         ended=loop.ended,
         step=step,

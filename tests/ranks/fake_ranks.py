@@ -55,7 +55,8 @@ class World:
         self.killed: set[int] = set()
         self._passed: list[dict[int, Any]] = []
         self._turn: int | None = None
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._turns = [threading.Condition(lock) for _ in range(world_size)]
         self._waits: dict[int, Callable[[], bool]] = {}
         self._over: set[int] = set()
         self.left: set[int] = set()
@@ -71,8 +72,8 @@ class World:
         beginning = capture_random()
 
         def thread(rank: int) -> None:
-            with self._changed:
-                self._changed.wait_for(lambda: self._turn == rank)
+            with self._turns[rank]:
+                self._turns[rank].wait_for(lambda: self._turn == rank)
             restore_random(beginning)
             ranks = FakeRank(self, rank)
             try:
@@ -82,14 +83,14 @@ class World:
                 results[rank] = error
                 if isinstance(error, BrokenProtocolError):
                     self._broken = self._broken or error
-            with self._changed:
+            with self._turns[rank]:
                 self._over.add(rank)
                 self._next()
 
         threads = [threading.Thread(target=thread, args=(rank,), daemon=True) for rank in range(self.world_size)]
         for each in threads:
             each.start()
-        with self._changed:
+        with self._turns[0]:
             self._next()
         for each in threads:
             each.join(120)
@@ -101,12 +102,12 @@ class World:
 
     def switch(self, rank: int, until: Callable[[], bool] = lambda: True) -> None:
         """Let any rank run, and return once it is this one's turn again, and `until` answers True."""
-        with self._changed:
+        with self._turns[rank]:
             self._waits[rank] = until
             self._next()
             if self._turn != rank:  # nobody else draws random numbers meanwhile
                 with RandomAside():
-                    self._changed.wait_for(lambda: self._turn == rank)
+                    self._turns[rank].wait_for(lambda: self._turn == rank)
             self._waits.pop(rank, None)
         if rank in self.killed or self._broken is not None:
             raise KilledError
@@ -126,7 +127,8 @@ class World:
             self._broken = BrokenProtocolError(f"ranks {alive} wait for each other: {self.last_calls()}")
             ready = alive
         self._turn = self.choose.choice(ready) if ready else None
-        self._changed.notify_all()
+        if self._turn is not None:
+            self._turns[self._turn].notify()
 
     @property
     def gone(self) -> set[int]:

@@ -10,7 +10,7 @@ import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 
 from tests.simulation.draw import Life
-from tests.simulation.live import fails, shrunk
+from tests.simulation.live import fails, prepare, shrunk
 from tests.simulation.rank_life import RankLife
 
 
@@ -25,6 +25,7 @@ def _of_seed(seed: int) -> tuple[int, str | None]:
 
 def simulate(first: int, seconds: float, most_failures: int = 1) -> tuple[int, dict[int, str]]:
     """Live from a seed on for some seconds, at least one life: how many there were, and what went wrong in which."""
+    prepare()  # before the processes are forked
     begin, seed, lives = time.monotonic(), first, 0
     failed: dict[int, str] = {}
     pending: set[Future[tuple[int, str | None]]] = set()

@@ -11,7 +11,7 @@ from tests.simulation.__main__ import drawn
 from tests.simulation.draw import Event, Life
 from tests.simulation.live import fails, shrunk
 
-LIVES_OF_ALL = 24  # half a minute of processor time; the rest of them are in the sweep
+LIVES_OF_ALL = 24  # twenty seconds of processor time; the rest of them are in the sweep
 KILLED = Life((("accumulate", 0),), (), "Loader", (0,), "AdamW", "cosine", (), (Event("kill", 9), Event("stop", 3)))
 
 
