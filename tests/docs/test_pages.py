@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     if find_spec("graphtrain.command.verify_cuts"):  # as good, without the import of torch in each process
         monkeypatch.setattr("graphtrain.command.verify_cuts.launch", launched)
     monkeypatch.setattr(sweep, "start", started)
-    if find_spec("graphtrain.ranks.launcher"):
+    if find_spec("graphtrain.ranks.launcher"):  # a command with `; echo $?` is launched by a shell, as it is
         monkeypatch.setattr("graphtrain.ranks.launcher.launch", launched_ranks)
     # One thread here and in the processes that a page starts: a resume reports another number.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
