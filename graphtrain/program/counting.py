@@ -161,10 +161,9 @@ class _LoggingCells(Cells):
 
     def _cell(self, scope: ProgramGraph, expression: Name | FieldOf) -> Cell:
         """The cell of a field, as no other names are certain; whether a window is full is logged too."""
-        cell = self.named(scope, expression)
-        assert isinstance(expression, FieldOf), "a field"
-        node = scope.at(expression.node)
-        assert node is not None, "needed, so bound"
+        assert isinstance(expression, FieldOf)
+        cell, node = self.named(scope, expression), scope.at(expression.node)
+        assert node is not None, "it is needed, so its body is bound"
         counter = node.kind.counter(expression.field)
         is_full = counter is not None and counter.full == expression.field
         return Cell(self._logged(cell.read)) if is_full else cell

@@ -112,3 +112,9 @@ def test_in_toml_as_in_python() -> None:
 def test_what_is_no_place_is_refused(graph: str, place: str, message: str) -> None:
     with pytest.raises(EditError, match=message):
         Graph.load(graph).hook(place, "choice")
+
+
+def test_a_graph_trains_if_it_has_a_batch_to_train_on_or_a_step() -> None:
+    fit = Graph.load("fit")
+    for graph, trains in ((fit, True), (fit.rename("train_batch", "pair"), True), (Graph.load("evaluate"), False)):
+        assert ("on_train_end" in {name for name, _, _ in hooks_of(graph)}) is trains

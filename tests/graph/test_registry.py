@@ -53,7 +53,9 @@ def test_what_is_shipped_is_what_is_in_the_folder() -> None:
     assert sorted(registry._shipped.__wrapped__("nodes", ".py")) == sorted(file.stem for file in files)
 
 
-def test_another_package_adds_under_its_names(installed: None) -> None:
+def test_another_package_and_a_script_add_under_their_names(installed: None) -> None:
+    own = node(name="own")(lambda model: None)
+    assert find_kind("own") is vars(own)["__kind__"]
     assert "sway" in known_kinds() and "duel" in known_graphs()
     kind = find_kind("sway")
     assert kind is not None and kind.implementation is sway

@@ -10,7 +10,7 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
-from graphtrain.ranks import Ranks
+from graphtrain.ranks import Alone, Ranks
 from graphtrain.ranks.buckets import CARRIED_BYTES, Joined, buckets_of, exchange_tensors
 from tests.ranks.fake_ranks import run_ranks
 from tests.ranks.test_failures import Noting
@@ -87,6 +87,13 @@ def test_large_gradients_of_any_layout_are_summed_where_they_are() -> None:
         return [float(parameter.grad.sum()) for parameter in parameters if parameter.grad is not None]
 
     assert run_ranks(2, program) == [[600_000.0, 6.0]] * 2
+
+
+def test_a_single_process_exchanges_nothing() -> None:
+    alone, values = Alone(), torch.ones(2)
+    alone.begin_exchange([values])()
+    alone.publish("key", b"value")
+    assert (values.tolist(), alone.read("key"), alone.claim("key"), alone.ended()) == ([1.0, 1.0], None, True, [])
 
 
 @pytest.mark.parametrize("value", [{"loss": [1.5, 3]}, list(range(5000)), "text", None])

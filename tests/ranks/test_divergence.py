@@ -168,10 +168,13 @@ def raised(program: Callable[[Ranks], Any]) -> list[str]:
     return [str(outcome) for outcome in World(2, random.Random(0)).run(program)]
 
 
-def test_a_lazy_model_whose_ranks_would_draw_other_weights_is_refused() -> None:
+@pytest.mark.parametrize("continues", [False, True])
+def test_a_lazy_model_whose_ranks_would_draw_other_weights_is_refused(continues: bool) -> None:
     def program(ranks: Ranks) -> Any:
         model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LazyLinear(1))
-        return PLAN.trainer(model=model).run()
+        trainer = PLAN.trainer(**{} if continues else {"model": model})
+        trainer.advance(9)
+        trainer.rewire(trainer.graph, model=model)
 
     for message in raised(program):
         assert message.startswith("`model.1.weight` is not initialized yet, and each rank would initialize it ")

@@ -392,6 +392,16 @@ def test_small_gradients_of_two_ranks_go_with_their_records(world_size: int, cal
     assert [[kind for kind, _ in of_rank].count("exchange") for of_rank in world.calls] == [calls] * world_size
 
 
+def test_what_is_summed_early_of_a_large_gradient_of_another_layout_is_put_into_it() -> None:
+    ranks, turned = Noting(), nn.Parameter(torch.zeros(600, 500))
+    turned.grad = torch.zeros(500, 600).t()
+    early = EarlySums(ranks, [turned], [turned])
+    early.within(lambda: None)
+    ranks.exchanged[0].fill_(7.0)
+    early.wait()
+    assert bool((turned.grad == 7.0).all())
+
+
 # ---- without any part of it, the results are others
 
 
