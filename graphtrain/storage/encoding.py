@@ -304,7 +304,7 @@ class _Encoder:
 
         def each() -> list[Any]:
             if depth < MOST_DEPTH and {*map(type, value)} == {int} and min(value) >= 0 and max(value) < LEAST_ADDRESS:
-                return [*value]  # as in the state of `random`: 20 us instead of 900
+                return [*value]  # as in the state of `random`, which takes a seventh of the time
             return [inside(part, index) for index, part in enumerate(value)]
 
         kind = type(value)
