@@ -124,7 +124,7 @@ class HyperParameters:
             in_force: dict[str, Any] = {}
             fresh = _first_seen(resource)
             if former is not None and former._resources.get(name) is resource:
-                fresh, in_force = fresh or former._fresh[name], former.values[name]
+                fresh, in_force = former._fresh[name], former.values[name]
             if fresh is None:
                 fresh = _remember(resource, _SetUp.of(resource))
             self._fresh[name] = fresh

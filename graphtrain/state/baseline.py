@@ -285,7 +285,7 @@ def _fill(tensor: torch.Tensor, saved: torch.Tensor) -> None:
         target, values = tensor.detach(), saved
     try:
         target.copy_(values)
-    except RuntimeError:  # overlapping windows: element by element, some more than once
+    except RuntimeError:  # several elements are one, which they were not: one by one, some more than once
         storage = tensor.untyped_storage()
         memory = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         memory.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))

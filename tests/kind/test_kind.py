@@ -535,6 +535,7 @@ def test_what_a_parameter_takes(value: Any, annotation: Any, result: Any) -> Non
         ([1], tuple[int, int], "expected a list of 2: an integer, an integer, got [1]"),
         ("x", int | bool, 'expected an integer or true or false, got "x"'),
         (3, dict[str, int], "expected a table, got 3"),
+        ([1, 0], list[Annotated[int, Above(0)]], "expected an integer > 0, got 0"),
         ("x", complex, 'expected a value of type complex, got "x"'),
         ("x" * 500, int, 'expected an integer, got "' + "x" * 76 + "..."),
     ],

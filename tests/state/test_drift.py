@@ -19,7 +19,7 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.state import codec, drift
-from graphtrain.state.baseline import Baseline
+from graphtrain.state.baseline import Baseline, _fill
 from graphtrain.state.content import content_hash
 
 HERE = __name__
@@ -730,6 +730,12 @@ def test_only_a_plain_value_in_its_very_place_stands_for_an_object(place: str) -
     else:
         with pytest.raises(CheckpointError, match="it does not exist now"):
             baseline.restore(section)
+
+
+def test_memory_that_is_repeated_now_and_was_not_is_filled() -> None:
+    repeated, saved = torch.zeros(1, 3).expand(2, 3), torch.ones(2, 3)
+    _fill(repeated, saved)
+    assert torch.equal(repeated, saved) and repeated.untyped_storage().nbytes() == 12
 
 
 def packed(value: Any) -> Any:
