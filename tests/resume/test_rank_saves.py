@@ -333,7 +333,7 @@ def mix(folder: Path) -> None:
 
 @pytest.mark.second(1)
 @pytest.mark.full
-@pytest.mark.parametrize("damage", [truncate, remove, mix])
+@pytest.mark.parametrize("damage", [remove, truncate, mix])
 def test_a_checkpoint_of_which_one_rank_cannot_read_its_piece_is_skipped_by_all(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
