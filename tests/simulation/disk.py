@@ -27,10 +27,13 @@ class Disk(Calls):
     def __init__(self, what: str, at: int, seed: int) -> None:
         super().__init__()
         self._what, self._number, self._choose = what, at, random.Random(seed)
+        self._process = os.getpid()
         self._renamed: list[tuple[str, str]] = []  # since their folder was flushed, in order
         self._unflushed: dict[str, int] = {}  # file -> bytes that are certainly on the disk
 
     def count(self, name: str) -> None:
+        if os.getpid() != self._process:  # a worker: what it sends would be lost, and waited for
+            return
         super().count(name)
         number = len(self.made)
         if self._what == "fail" and number == self._number:
