@@ -122,11 +122,10 @@ class HyperParameters:
                 _note_new_schedule(resource.optimizer)
         for name, resource in self._resources.items():
             in_force: dict[str, Any] = {}
-            fresh = _first_seen(resource)
             if former is not None and former._resources.get(name) is resource:
                 fresh, in_force = former._fresh[name], former.values[name]
-            if fresh is None:
-                fresh = _remember(resource, _SetUp.of(resource))
+            else:
+                fresh = _first_seen(resource) or _remember(resource, _SetUp.of(resource))
             self._fresh[name] = fresh
             self.made[name] = fresh.values
             self.values[name] = {**fresh.values, **in_force}

@@ -163,14 +163,15 @@ def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryv
     """
     layouts = {tensors.file: Layout.of(tensors) for tensors in files}
     memory.keep_only(layouts.__contains__)
-    staged = {}
+    staged, begun = {}, set[torch.device]()
     with torch.no_grad():
         for name, layout in layouts.items():
-            block = memory.block(name, layout.size, pinned=bool(layout.devices()))
+            devices = layout.devices()
+            block = memory.block(name, layout.size, pinned=bool(devices))
             layout.copy_to(block)
+            begun |= devices
             staged[name] = block.numpy().data
-        # Once for all tensors: to wait for each copy alone takes three times as long.
-        for device in {device for layout in layouts.values() for device in layout.devices()}:
+        for device in begun:  # once for all tensors: to wait for each copy alone takes three times as long
             torch.cuda.current_stream(device).synchronize()
     return staged
 
