@@ -102,7 +102,8 @@ class Measured:
         model, path = self._model_of(), max((self._run_dir / "checkpoints").iterdir())
         dist.barrier()
         begun = time.perf_counter()
-        read = assembled(read_checkpoint(path, rank=self._ranks.rank, world_size=self._ranks.world_size), [model])
+        rank, world_size = self._ranks.rank, self._ranks.world_size
+        read = assembled(read_checkpoint(path, rank=rank, world_size=world_size, copied=["model"]), [model])
         model.load_state_dict(read.sections["resources"]["model"])
         return self._slowest(time.perf_counter() - begun)
 

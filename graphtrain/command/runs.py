@@ -146,13 +146,13 @@ def _process(status: dict[str, Any]) -> str:
     "graphtrain export runs/first weights --dcp",
 )
 def export(run: Path, path: Path, *, model: str | None = None, shard_gigabytes: float = 5.0, dcp: bool = False) -> None:
-    """Write the weights of a run to one file that needs nothing but safetensors to be read.
+    """Write the weights of a run to a file that needs nothing but safetensors to be read.
 
     Parameters and buffers have the names of the model's state_dict, with the name of the model in front where there are
-    several. The file of a run of several processes is complete too; buffers that differ are those of rank 0. Weights of
-    sharded models are joined one after the other; if they are large, PATH-00001-of-00003.safetensors and so on are
-    written, with an index PATH.safetensors.index.json, as transformers reads them. With --dcp a folder is written, in
-    the parts that the ranks have, as torch.distributed.checkpoint reads it.
+    several. The file of a run of several processes is complete too; buffers that differ are those of rank 0. Instead of
+    one that is large, PATH-00001-of-00003.safetensors and so on are written, with an index PATH.safetensors.index.json,
+    as transformers reads them. With --dcp a folder is written, in the parts that the ranks have, as
+    torch.distributed.checkpoint reads it.
 
     Exit codes: 0 written, 1 the checkpoint is damaged, 2 there is no such run or model, or the file exists.
 
@@ -162,7 +162,7 @@ def export(run: Path, path: Path, *, model: str | None = None, shard_gigabytes: 
 
     Options:
         model (NAME): Only this model, by the name that setup gives it. Default: all.
-        shard_gigabytes (NUMBER): The size of one of several files, of sharded models.
+        shard_gigabytes (NUMBER): The size of one of several files.
         dcp: Write a folder for torch.distributed.checkpoint.
     """
     from graphtrain.command.weights import export_weights

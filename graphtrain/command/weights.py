@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 
 from graphtrain.command.set_up import SUFFIX
 from graphtrain.errors import UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.checkpoint import read_checkpoint
+from graphtrain.storage.encoding import TYPES
 from graphtrain.storage.named import checkpoint_folder, newest_in
-from graphtrain.storage.regular import replace_file
+from graphtrain.storage.pieces import Piece
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+from graphtrain.storage.whole import states_in_place, weights_in_place, write_weights
 
 
 def export_weights(
@@ -29,9 +29,9 @@ def export_weights(
     *,
     dcp: bool = False,
 ) -> str:
-    """Write the weights of the models in a checkpoint to one file; returns a line about it.
+    """Write the weights of the models in a checkpoint to a file; returns a line about it.
 
-    Those of sharded models are written one after the other, to several files with an index if they are large.
+    They are written one after the other, so that none is held; to several files with an index if they are large.
 
     Arguments:
         run: a run directory, whose newest checkpoint is taken, or a checkpoint.
@@ -56,27 +56,15 @@ def export_weights(
     is_run = (folder / CHECKPOINTS_FOLDER).is_dir()
     newest = newest_in(folder, read_checkpoint, notify, finite_first=True) if is_run else None
     checkpoint = newest or read_checkpoint(folder)
-    if checkpoint.manifest.sharded or dcp:
-        return _export_in_parts(checkpoint, path, model, None if dcp else shard_gigabytes)
-    weights = weights_of(checkpoint, model)
-    try:
-        replace_file(path, safetensors.torch.save(weights, {"format": "pt"}), flush=True)
-    except OSError as error:
-        raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
-    count = sum(tensor.numel() for tensor in weights.values())
-    return f"wrote {path}: {len(weights)} tensors, {count:,} numbers, of {checkpoint.path.name}"
-
-
-def _export_in_parts(checkpoint: Checkpoint, path: Path, model: str | None, shard_gigabytes: float | None) -> str:
-    """One tensor after the other, of which none is held: to files of whole ones, or (None) in the parts of ranks."""
-    from graphtrain.storage.pieces import Piece  # which few checkpoints have
-    from graphtrain.storage.whole import states_in_place, weights_in_place, write_weights
-
     states = states_in_place(checkpoint.path, checkpoint.manifest)
-    of_ranks = [_named_weights(checkpoint.path, sections, model, (torch.Tensor, Piece)) for sections in states]
+    of_ranks = [_named_weights(checkpoint.path, sections, model) for sections in states]
     tensors, paths = weights_in_place(checkpoint.path, of_ranks), [path]
+    other = next((name for name, tensor in tensors.items() if tensor.dtype not in TYPES), None)
+    if other is not None and not dcp:
+        kind = str(tensors[other].dtype).removeprefix("torch.")
+        raise UsageError(f"`{other}` has the type {kind}, which no file of safetensors can hold", "use --dcp")
     try:
-        if shard_gigabytes is None:
+        if dcp:
             from graphtrain.ranks.distributed_writer import write_distributed  # which takes seconds
 
             write_distributed(path, {name: (each.dtype, each.shape, each.parts) for name, each in tensors.items()})
@@ -89,19 +77,8 @@ def _export_in_parts(checkpoint: Checkpoint, path: Path, model: str | None, shar
     return f"wrote {files}: {len(tensors)} tensors, {count:,} numbers, of {checkpoint.path.name}"
 
 
-def weights_of(checkpoint: Checkpoint, model: str | None = None) -> dict[str, torch.Tensor]:
-    """The tensors in the state of each model, by name, after the name of the model if there are several.
-
-    Raises:
-        UsageError: there is no such model, or none at all.
-    """
-    named = _named_weights(checkpoint.path, checkpoint.sections, model, (torch.Tensor,))
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in named.items()}
-
-
-def _named_weights(
-    path: Path, sections: Mapping[str, Mapping[str, Any]], model: str | None, kinds: tuple[type, ...]
-) -> dict[str, Any]:
+def _named_weights(path: Path, sections: Mapping[str, Mapping[str, Any]], model: str | None) -> dict[str, Any]:
+    """The tensors in the state of each model, by name, after the name of the model if there are several."""
     states = {name: sections["resources"].get(name, {}) for name in sections["modules"]}
     if not states:
         raise UsageError(f"`{path}` has no model", "its run has none")
@@ -113,5 +90,5 @@ def _named_weights(
         name if len(chosen) == 1 else f"{owner}.{name}": tensor
         for owner in chosen
         for name, tensor in states[owner].items()
-        if isinstance(tensor, kinds)
+        if isinstance(tensor, torch.Tensor | Piece)
     }

@@ -30,6 +30,7 @@ from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.restore import GraphChange, ResumeOptions
+from graphtrain.state.objects import SavedObjects
 from graphtrain.state.random import RandomAside, capture_random, global_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
@@ -44,16 +45,24 @@ _SUMMED = (torch.Tensor, type(None))  # the gradients that a rank has, and other
 # ---- choosing
 
 
-def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves) -> Checkpoint | None:
+def choose(
+    run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves, objects: SavedObjects
+) -> Checkpoint | None:
     """The checkpoint to resume from; None to begin. Several ranks take the one that rank 0 chooses.
+
+    Arguments:
+        objects: in which it will be loaded.
 
     Raises:
         UsageError: the run directory holds a run, and `resume` is "never"; or there is no such checkpoint.
         CheckpointError: the checkpoint that was named is not sound. An error on rank 0 is raised on all ranks.
     """
     ranks = saves.ranks
-    mesh = saves.agreement.mesh
-    read = functools.partial(read_checkpoint, rank=ranks.rank, world_size=ranks.world_size, mesh=mesh)
+    world_size, mesh = ranks.world_size, saves.agreement.mesh
+
+    def read(path: Path, manifest: Manifest | None) -> Checkpoint:
+        return read_checkpoint(path, manifest, ranks.rank, world_size, mesh, objects.copying())
+
     if run_files is not None:
         run_files.read = read
     return _followed(run_files, saves, read) if ranks.rank else _chosen(run_files, options, saves, read)

@@ -157,6 +157,18 @@ def reshape_module(module: torch.nn.Module, forms: Mapping[str, Any], persistent
             owner.register_buffer(key, values, persistent=name in persistent)
 
 
+def copies_state(module: torch.nn.Module) -> bool:
+    """True if the module copies the tensors of a state that is loaded: no part of it loads in a way of its own.
+
+    >>> copies_state(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
+    True
+    """
+    names = ("load_state_dict", "_load_from_state_dict", "set_extra_state")
+    kinds = {kind for inner in module.modules() for kind in type(inner).__mro__}
+    own = (kind for kind in kinds if any(name in vars(kind) for name in names))
+    return all(kind.__module__.startswith("torch.nn.") for kind in own)
+
+
 def is_lazy(module: torch.nn.Module) -> bool:
     """True for a module with parameters or buffers whose shape is set by the first batch."""
     return any(tensor is not None and torch.nn.parameter.is_lazy(tensor) for _, tensor in _tensors(module))

@@ -17,6 +17,7 @@ from graphtrain.state.modules import (
     OptimizerForm,
     capture_module,
     capture_optimizer,
+    copies_state,
     is_lazy,
     load_optimizer,
     reshape_module,
@@ -91,6 +92,10 @@ class SavedObjects:
     def is_lazy(self) -> bool:
         """True as long as a module waits for its first batch to make its parameters."""
         return any(map(is_lazy, self.modules.values()))
+
+    def copying(self) -> list[str]:
+        """The names of the modules that copy the tensors of a state that is loaded."""
+        return [name for name, module in self.modules.items() if copies_state(module)]
 
     def weights(self) -> dict[str, set[str]]:
         """The names of the parameters of each module."""

@@ -7,7 +7,7 @@ import itertools
 import operator
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -198,6 +198,7 @@ def read_checkpoint(
     rank: int = 0,
     world_size: int | None = None,
     mesh: Sequence[int] = (),
+    copied: Collection[str] = (),
 ) -> Checkpoint:
     """Read a checkpoint folder, or the part of it that one of several ranks needs.
 
@@ -207,6 +208,8 @@ def read_checkpoint(
         world_size: the number of ranks that resume from it. Default: the number that wrote it.
         mesh: the shape of the mesh over which their models are sharded. Default: as they were saved; one dimension for
             another number of ranks.
+        copied: resources whose tensors are copied by whoever gets them, and soon, as modules do: they stay in the
+            memory of their files. Default: none; all tensors have memory of their own.
 
     Raises:
         CheckpointError: any file is missing, torn or altered.
@@ -224,7 +227,7 @@ def read_checkpoint(
 
         states = read_resharded(path, manifest, ranks, rank, world_size, tuple(mesh))
     else:
-        states = read_state(path, manifest, ranks)
+        states = read_state(path, manifest, ranks, copied)
     for state in states.values():
         if strange := [name for name, nodes in state.get("progress", {}).items() if not isinstance(nodes, dict)]:
             raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is not a table")

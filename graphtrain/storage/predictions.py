@@ -87,9 +87,7 @@ class PredictionsFile:
             for number, content in enumerate(contents):
                 descriptor = open_regular(self._part(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 with open(descriptor, "wb", buffering=0) as file:
-                    view = memoryview(content)
-                    while view:
-                        view = view[file.write(view) :]
+                    write_pieces(file, [content])
 
     def finish(self, columns: Mapping[str, Column], samples: int) -> None:
         """Combine the columns into one file, under its final name.

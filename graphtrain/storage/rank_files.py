@@ -20,6 +20,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
@@ -30,12 +31,11 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
-from graphtrain.storage.regular import HashedReader, checksum_of
+from graphtrain.storage.regular import HashedReader, checksum_of, write_pieces
 from graphtrain.storage.sharing import Sharing
 from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, StagedState, joined
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, holds, read_tensors
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, holds, read_tensors, tensors_in_place
 
-_PIECE = 1 << 20  # bytes in a write; pieces of 4 MB took 1.1 to 5 times as long
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
 DRIFT = "reachable"  # the section of what has changed since `setup`
 # Sections that a resume reads from other ranks too: they are summed, or given to the rank of the same number.
@@ -219,14 +219,10 @@ def _own_parts(rank: int) -> str:
 def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
     """Write and flush a file; returns its size, and its checksum, which is computed in parallel."""
 
-    hashing, size = Background(lambda: checksum_of(pieces)), 0
+    hashing = Background(partial(checksum_of, pieces))
     # Unbuffered: the lock of a buffer would stay locked in a process that is forked meanwhile.
     with path.open("xb", buffering=0) as file:
-        for piece in pieces:
-            view = memoryview(piece)
-            size += len(view)
-            while view:
-                view = view[file.write(view[:_PIECE]) :]
+        size = write_pieces(file, pieces)
         os.fsync(file.fileno())
     return [size, hashing.result()]
 
@@ -234,16 +230,19 @@ def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
 # ---- reading
 
 
-def read_state(path: Path, manifest: Manifest, ranks: Sequence[int]) -> dict[int, dict[str, dict[str, Any]]]:
+def read_state(
+    path: Path, manifest: Manifest, ranks: Sequence[int], copied: Collection[str] = ()
+) -> dict[int, dict[str, dict[str, Any]]]:
     """Read the state of some ranks of a checkpoint: rank -> section -> name -> state.
 
     Arguments:
         ranks: the state of the first is read completely; of the others, only the sections in `OF_RANKS`.
+        copied: as for `read_checkpoint`.
 
     Raises:
         CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
     """
-    files = read_files_of(path, manifest, ranks)
+    files = read_files_of(path, manifest, ranks, copied=copied)
     return {
         rank: joined_state(path, manifest.tensors, files, rank, sections=None if rank == ranks[0] else OF_RANKS)
         for rank in ranks
@@ -251,12 +250,17 @@ def read_state(path: Path, manifest: Manifest, ranks: Sequence[int]) -> dict[int
 
 
 def read_files_of(
-    path: Path, manifest: Manifest, ranks: Sequence[int], known: Mapping[str, Any] = MappingProxyType({})
+    path: Path,
+    manifest: Manifest,
+    ranks: Sequence[int],
+    known: Mapping[str, Any] = MappingProxyType({}),
+    copied: Collection[str] = (),
 ) -> dict[str, Any]:
     """The contents of the files that ranks share, and of those of some ranks, by name.
 
     Arguments:
         known: the contents of files that need not be read.
+        copied: as for `read_checkpoint`.
 
     Raises:
         CheckpointError: a file is missing, torn or altered.
@@ -267,11 +271,14 @@ def read_files_of(
     wanted = {PROGRESS_FILE, *(place for tensors in places.values() for place in tensors.values())}
     if missing := sorted(wanted - listed.keys()):
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
-    return {**known, **read_files(path, {name: listed[name] for name in listed.keys() - others - known.keys()}, _read)}
+    in_place = {place for file in copied for place in (file + TENSOR_SUFFIX, *places.get(file, {}).values())}
 
+    def read(name: str, file: HashedReader) -> Any:
+        if not name.endswith(TENSOR_SUFFIX):
+            return file.read(file.size)
+        return tensors_in_place(file) if name in in_place else read_tensors(file)
 
-def _read(name: str, file: HashedReader) -> Any:
-    return read_tensors(file) if name.endswith(TENSOR_SUFFIX) else file.read(file.size)
+    return {**known, **read_files(path, {name: listed[name] for name in listed.keys() - others - known.keys()}, read)}
 
 
 def joined_state(

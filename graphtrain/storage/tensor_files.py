@@ -6,6 +6,7 @@ two further copies of everything to write and read them.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import struct
@@ -117,14 +118,18 @@ def holds(path: Path, size: int, pieces: Iterable[bytes | memoryview]) -> bool:
     return True
 
 
-def header_of(ordered: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
+def header_of(
+    ordered: Iterable[tuple[str, str, Sequence[int], int]], metadata: Mapping[str, str] | None = None
+) -> bytes:
     """The bytes before the first tensor, padded to keep it aligned.
 
     Arguments:
         ordered: name, type, shape and number of bytes of each tensor. With wide types first, each tensor begins at a
             multiple of its width.
+        metadata: for other readers. Default: none.
     """
-    entries, end = {}, 0
+    entries: dict[str, Any] = {RESERVED: metadata} if metadata else {}
+    end = 0
     for name, dtype, shape, size in ordered:
         start, end = end, end + size
         entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": (start, end)}
@@ -242,10 +247,7 @@ def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
         ValueError: it is not a tensor file.
         MemoryError: it does not fit into memory.
     """
-    try:
-        entries = _read_header(file)
-    except (KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
-        raise ValueError(f"is not a tensor file ({type(error).__name__})") from error
+    entries = _read_header(file)
     named: dict[str, torch.Tensor] = {}
     memory = torch.empty(_PIECE, dtype=torch.uint8, device="cpu")
     sized = ((entry, entry.dtype if entry.size else None, entry.size * entry.dtype.itemsize) for entry in entries)
@@ -266,6 +268,27 @@ def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
     return named
 
 
+def tensors_in_place(file: HashedReader) -> dict[str, torch.Tensor]:
+    """The tensors of a file by name, in its memory; see `HashedReader.rest`.
+
+    To copy 100 MB from there takes 28 ms; to read it into memory that a process gets for that, and then to copy it, 93.
+
+    Raises:
+        ValueError: it is not a tensor file.
+    """
+    entries, memory, end = _read_header(file), file.rest(), 0
+    named: dict[str, torch.Tensor] = {}
+    for entry in entries:
+        start, end = end, end + entry.size * entry.dtype.itemsize
+        # Each is all of its storage, as one that was read: views are saved in another form.
+        named[entry.name] = (
+            torch.frombuffer(memory, dtype=entry.dtype, count=entry.size, offset=start).view(entry.shape)
+            if entry.size
+            else _empty(entry)
+        )
+    return named
+
+
 class _Entry(NamedTuple):
     """A tensor in the header of a file; `size` counts elements."""
 
@@ -276,7 +299,18 @@ class _Entry(NamedTuple):
 
 
 def _read_header(file: HashedReader) -> list[_Entry]:
-    """The tensors in the order of their bytes, which have no gaps between them."""
+    """The tensors in the order of their bytes, which have no gaps between them.
+
+    Raises:
+        ValueError: it is not a tensor file.
+    """
+    try:
+        return _entries(file)
+    except (KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
+        raise ValueError(f"is not a tensor file ({type(error).__name__})") from error
+
+
+def _entries(file: HashedReader) -> list[_Entry]:
     (length,) = struct.unpack("<Q", file.read(min(8, file.left)))
     if length > min(file.left, _MOST_BYTES_OF_A_HEADER):
         raise ValueError(f"is not a tensor file (a header of {length} bytes)")
@@ -335,6 +369,8 @@ def _join(tensors: Sequence[torch.Tensor], memory: torch.Tensor) -> None:
     first = tensors[0]
     if len(tensors) == 1 and not (first.is_cpu and first.is_contiguous()):
         memory.view(first.dtype).view(first.shape).copy_(first, non_blocking=first.is_cuda)
+    elif len(tensors) == 1:  # 0.9 of the time of the call below
+        ctypes.memmove(memory.data_ptr(), first.data_ptr(), first.nbytes)
     else:  # copies memory as it is, which takes 0.85 of the time of `copy_`
         flat = [tensor if tensor.dim() <= 1 else tensor.reshape(-1) for tensor in tensors]
         torch.hstack(flat, out=memory.view(first.dtype))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 
 from graphtrain.errors import CheckpointError
@@ -17,38 +17,22 @@ from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.pieces import Piece
 from graphtrain.storage.rank_files import joined_state
 from graphtrain.storage.regular import HashedReader, replace_file
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of, tensors_in_place
 from graphtrain.storage.weight_files import StoredTensor, bytes_of, whole_box
-
-_PIECE = 1 << 24
 
 
 def states_in_place(path: Path, manifest: Manifest) -> list[Mapping[str, Mapping[str, Any]]]:
-    """The state of every rank, whose tensors stay in their files until they are read.
-
-    All files are read once, to compare their checksums.
+    """The state of every rank, whose tensors stay in the memory of their files.
 
     Raises:
         CheckpointError: a file is missing, torn or altered, or does not hold the state.
     """
-    contents = read_files(path, manifest.files, _read)
-    files = {
-        name: _mapped(path / name) if name.endswith(TENSOR_SUFFIX) else content for name, content in contents.items()
-    }
+
+    def read(name: str, file: HashedReader) -> Any:
+        return tensors_in_place(file) if name.endswith(TENSOR_SUFFIX) else file.read(file.size)
+
+    files = read_files(path, manifest.files, read)
     return [joined_state(path, manifest.tensors, files, rank, None) for rank in range(manifest.ranks)]
-
-
-def _read(name: str, file: HashedReader) -> bytes:
-    if not name.endswith(TENSOR_SUFFIX):
-        return bytes(file.read(file.size))
-    while file.left:
-        file.read(min(_PIECE, file.left))
-    return b""
-
-
-def _mapped(path: Path) -> dict[str, torch.Tensor]:
-    with safetensors.safe_open(path, "pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
 
 
 def model_in_place(path: Path, model: str) -> dict[str, StoredTensor]:
@@ -122,25 +106,32 @@ def write_weights(path: Path, tensors: Mapping[str, StoredTensor], most_bytes: f
             size = 0
         parts[-1][name] = tensor
         size, total = size + tensor.nbytes, total + tensor.nbytes
-    paths = [path]
+    paths, index = [path], path.with_name(f"{path.name}.index.json")
     if len(parts) > 1:
         numbered = range(1, len(parts) + 1)
         paths = [path.with_name(f"{path.stem}-{number:05d}-of-{len(parts):05d}{path.suffix}") for number in numbered]
-    for file, part in zip(paths, parts, strict=True):
-        with file.open("xb") as opened:
-            for piece in _bytes_of(part, origin):
-                opened.write(piece)
-    if len(parts) > 1:
-        places = {name: file.name for file, part in zip(paths, parts, strict=True) for name in part}
-        index = {"metadata": {"total_size": total}, "weight_map": places}
-        replace_file(path.with_name(f"{path.name}.index.json"), json.dumps(index, indent=2).encode(), flush=True)
+    for file in (*paths, index):
+        if file.exists():
+            raise FileExistsError(errno.EEXIST, f"`{file.name}` exists")
+    try:
+        for file, part in zip(paths, parts, strict=True):
+            replace_file(file, _bytes_of(part, origin), flush=True)
+        if len(parts) > 1:
+            places = {name: file.name for file, part in zip(paths, parts, strict=True) for name in part}
+            content = {"metadata": {"total_size": total}, "weight_map": places}
+            replace_file(index, json.dumps(content, indent=2).encode(), flush=True)
+    except BaseException:
+        for file in paths:
+            file.unlink(missing_ok=True)
+        raise
     return paths
 
 
 def _bytes_of(part: Mapping[str, StoredTensor], origin: Path) -> Iterator[bytes | memoryview]:
     """The bytes of a file of tensors, one tensor at a time."""
     ordered = sorted(part, key=lambda name: (-part[name].dtype.itemsize, name))
-    yield header_of((name, TYPES[part[name].dtype], part[name].shape, part[name].nbytes) for name in ordered)
+    entries = ((name, TYPES[part[name].dtype], part[name].shape, part[name].nbytes) for name in ordered)
+    yield header_of(entries, {"format": "pt"})
     for name in ordered:
         try:
             whole = part[name].read().reshape(-1)

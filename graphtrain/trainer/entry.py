@@ -50,7 +50,7 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
             f"{quoted(compiled.returning)} may send the run back to a checkpoint, but there is no run directory",
             "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
         )
-    checkpoint = choose(files, options, run.rank_saves)
+    checkpoint = choose(files, options, run.rank_saves, compiled.state.objects)
     status = files.last_status() if files is not None and checkpoint is not None else {}
     run.notices.last.clear()
     run.notices.last.extend(noted(status))  # those of the process before
@@ -124,7 +124,8 @@ def go_back(run: LiveRun, request: Return) -> None:
             "or has weights that are not finite",
             "remove the cause, and resume from an earlier checkpoint: --resume NAME",
         )
-    checkpoint = choose(files, ResumeOptions(files.checkpoints / name), run.rank_saves)
+    objects = session.compiled.state.objects
+    checkpoint = choose(files, ResumeOptions(files.checkpoints / name), run.rank_saves, objects)
     assert checkpoint is not None, "it is named"
     trained, progress = session.trained, session.compiled.state.capture(set(), ("progress",)).progress
     kept = {path: progress[path] for path in request.keep if path in progress}
@@ -313,7 +314,9 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) ->
     if folder is not None and (folder / path.name).is_dir():
         path = folder / path.name  # where this rank sees the run directory
     path = existing_checkpoint(path, folder)
-    checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size, mesh=world.mesh)
+    checkpoint = read_checkpoint(
+        path, rank=world.rank, world_size=world.world_size, mesh=world.mesh, copied=objects.copying()
+    )
     if checkpoint.manifest.sharded or world.mesh:
         from graphtrain.resume.sharded import expect_whole, fitted  # which few runs need
 

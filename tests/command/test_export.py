@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from contextlib import nullcontext
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import safetensors.torch
 import torch
 from torch.utils.data import DataLoader
 
-from graphtrain import Graph
+from graphtrain import Graph, Trainer
 from graphtrain.command.runs import export
 from graphtrain.command.set_up import named_weights, warm_start
 from graphtrain.errors import UsageError
 from graphtrain.ranks import Alone, using_ranks
+from graphtrain.storage import regular
 from tests.resume.rank_runs import run, trainer_of
 
 
@@ -29,6 +34,7 @@ def test_the_weights_of_a_run_are_one_file(tmp_path: Path, world_size: int, caps
         torch.nn.Linear(3, 6), torch.nn.BatchNorm1d(6), torch.nn.Dropout(0.2), torch.nn.Linear(6, 1)
     ).double()
     model.load_state_dict(weights)
+    assert path.read_bytes() == safetensors.torch.save(model.state_dict(), {"format": "pt"}), "as the library writes it"
     assert torch.equal(torch.cat([parameter.flatten() for parameter in model.parameters()]), ends[0].weights)
 
     with pytest.raises(UsageError, match="exists; a file is never overwritten"):
@@ -102,3 +108,61 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=message):
             export.callback(source, file, model=model)
     assert not path.exists()
+
+
+class Strange(torch.nn.Linear):
+    """A layer with values of a type that files of weights do not have, not in the order of memory, and shared."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+        self.register_buffer("kernel", torch.arange(6.0, dtype=torch.float64).reshape(2, 3).T)
+        self.register_buffer("tied", self.weight.detach())
+        self.register_buffer("phase", torch.tensor(1j, dtype=torch.complex128))
+
+
+@pytest.mark.parametrize("changes", [{}, {"phase": torch.empty(2, 0)}, {"phase": torch.tensor(3)}])
+def test_any_weights_are_exported_or_named(changes: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Strange()
+    for name, value in changes.items():
+        setattr(model, name, value)
+    trainer = Trainer(
+        Graph.load("fit").set("finish", after="1 steps"),
+        run_dir=tmp_path / "run",
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        train_data=[torch.ones(1, 4)],
+        training_step=lambda model, batch: model(batch).sum(),
+    )
+    trainer.run()
+    path = tmp_path / "weights.safetensors"
+    with (
+        nullcontext() if changes else pytest.raises(UsageError, match="`phase` has the type complex128, which no file")
+    ):
+        export.callback(tmp_path / "run", path)
+    if changes:
+        assert set(loaded := safetensors.torch.load_file(path)) == {"weight", "bias", "kernel", "tied", "phase"}
+        assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
+    export.callback(tmp_path / "run", tmp_path / "folder", dcp=True)
+
+
+def test_a_disk_that_is_full_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(1, tmp_path / "run", advance=1)
+    monkeypatch.setattr(regular, "write_pieces", lambda file, pieces: [*pieces] and fail_with(errno.ENOSPC))
+    with pytest.raises(UsageError, match=r"cannot write `.*weights.safetensors`: No space left on device"):
+        export.callback(tmp_path / "run", tmp_path / "weights.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def fail_with(number: int) -> NoReturn:
+    raise OSError(number, os.strerror(number))
+
+
+def test_several_files_replace_none(tmp_path: Path) -> None:
+    run(1, tmp_path / "run", advance=1)
+    (former := tmp_path / "weights-00002-of-00009.safetensors").write_text("of somebody")
+    with pytest.raises(UsageError, match=r"cannot write .*: `weights-00002-of-00009\.safetensors` exists"):
+        export.callback(tmp_path / "run", tmp_path / "weights.safetensors", shard_gigabytes=1e-9)
+    assert former.read_text() == "of somebody" and {path.name for path in tmp_path.iterdir()} == {"run", former.name}

@@ -11,6 +11,7 @@ from torch import nn
 
 from graphtrain import Graph, Trainer
 from graphtrain.errors import CheckpointError
+from graphtrain.state.modules import copies_state
 
 LARGE = 16 << 20
 
@@ -37,9 +38,9 @@ class Growing(Table):
         self.values.numpy()[-1] += 1
 
 
-def run_with(run_dir: Path, table: Table) -> Trainer:
+def run_with(run_dir: Path, table: Table, model: nn.Module | None = None) -> Trainer:
     torch.manual_seed(0)
-    model = nn.Linear(1, 1)
+    model = model or nn.Linear(1, 1)
     return Trainer(
         Graph.load("fit").set("finish", after="6 batches"),
         seed=0,
@@ -67,3 +68,31 @@ def test_state_that_is_changed_while_it_is_loaded_is_refused(tmp_path: Path) -> 
     run_with(tmp_path, Growing(torch.ones(LARGE // 4))).run(until="3 batches")
     with pytest.raises(CheckpointError, match="the state loaded is not the state saved"):
         run_with(tmp_path, Growing(torch.zeros(1))).advance()
+
+
+class Remembering(nn.Linear):
+    """A layer that keeps the tensor that is loaded, as some that are quantized do."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+        self.kept = torch.arange(3.0)
+
+    def get_extra_state(self) -> torch.Tensor:
+        return self.kept
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.kept = state
+
+
+@pytest.mark.parametrize("layer", [nn.Linear, Remembering], ids=["copies", "keeps"])
+def test_nothing_of_a_run_stays_in_the_files_of_its_checkpoint(layer: type[nn.Linear], tmp_path: Path) -> None:
+    model = layer() if layer is Remembering else layer(1, 1)
+    assert copies_state(model) is (layer is nn.Linear)
+    run_with(tmp_path, Table(torch.ones(3)), model).run(until="3 batches")
+    again = run_with(tmp_path, Table(torch.ones(3)), model)
+    again.advance(0)
+    loaded = again.digest()
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    for file in path.iterdir():
+        file.write_bytes(bytes(file.stat().st_size))
+    assert again.digest() == loaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import socket
 import stat
@@ -25,6 +26,7 @@ from graphtrain.storage.regular import (
     read_regular,
     replace_file,
     temporary_name,
+    write_pieces,
 )
 
 
@@ -182,3 +184,18 @@ def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     with pytest.raises(FileNotFoundError):
         replace_file(tmp_path / "none" / "file", b"new")
+
+
+def test_what_is_large_is_written_in_as_many_calls_as_the_system_wants() -> None:
+    """It takes no more than 2 GB at a time, and says nothing of the rest."""
+    taken: list[bytes] = []
+
+    class Slow(io.FileIO):
+        def write(self, data: Any) -> int:
+            taken.append(bytes(data[:7]))
+            return len(taken[-1])
+
+    data = bytes(range(100))
+    with Slow(os.devnull, "w") as file:
+        assert write_pieces(file, [data, b"", memoryview(data)]) == 200
+    assert b"".join(taken) == data + data

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,19 @@ import torch
 
 from graphtrain.storage import tensor_files
 from graphtrain.storage.encoding import Tensors, UnsaveableError
-from graphtrain.storage.regular import HashedReader, checksum_of, opened_regular
+from graphtrain.storage.regular import HashedReader, NotAsAgreedError, checksum_of, opened_regular
 from graphtrain.storage.state_files import StagedState, split, state_digest
-from graphtrain.storage.tensor_files import Layout, StagingBuffers, checksums, holds, read_tensors, stage
+from graphtrain.storage.tensor_files import (
+    Layout,
+    StagingBuffers,
+    checksums,
+    holds,
+    read_tensors,
+    stage,
+    tensors_in_place,
+)
+
+Reader = Callable[[HashedReader], dict[str, torch.Tensor]]
 
 TYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -129,10 +141,14 @@ def test_a_digest_of_a_part_of_a_section_counts_what_other_sections_refer_to_ane
     assert staged.summary.digest == state_digest({**sections, **essential})
 
 
-def read(path: Path) -> dict[str, torch.Tensor]:
+def read(path: Path, reader: Reader = read_tensors) -> dict[str, torch.Tensor]:
+    """The tensors of a file, of which the reader has hashed every byte."""
     size = path.stat().st_size
-    with opened_regular(path, size) as file:
-        return read_tensors(HashedReader(file, size))
+    with opened_regular(path, size) as opened:
+        file = HashedReader(opened, size)
+        tensors = reader(file)
+        assert (file.left, file.checksum()) == (0, checksum_of([path.read_bytes()]))
+    return tensors
 
 
 def test_what_was_laid_out_is_read_into_memory_of_its_own(tmp_path: Path) -> None:
@@ -149,6 +165,31 @@ def test_what_was_laid_out_is_read_into_memory_of_its_own(tmp_path: Path) -> Non
         assert loaded[name].data_ptr() % 64 == 0, "as the tensors that are made in a run; sums depend on it"
 
 
+def test_what_is_read_in_place_is_the_same_and_its_file_stays_as_it_is(tmp_path: Path) -> None:
+    tensors = every_type()
+    data = bytes(stage([tensors], StagingBuffers())["odd"])
+    (tmp_path / "file").write_bytes(data)
+    loaded = read(tmp_path / "file", tensors_in_place)
+    sections = [{"resources": {"odd": named}} for named in (loaded, read(tmp_path / "file"))]
+    assert state_digest(sections[0]) == state_digest(sections[1]), "none is a part of another"
+    for name, tensor in tensors.named.items():
+        assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape), name
+        assert bytes_of(loaded[name]) == bytes_of(tensor), name
+        loaded[name].fill_(0)
+    (tmp_path / "file").replace(tmp_path / "elsewhere")
+    assert (tmp_path / "elsewhere").read_bytes() == data
+
+
+def test_a_file_that_has_become_shorter_is_not_read_in_place(tmp_path: Path) -> None:
+    data = bytes(stage([every_type()], StagingBuffers())["odd"])
+    (tmp_path / "file").write_bytes(data)
+    with opened_regular(tmp_path / "file", len(data)) as opened:
+        file = HashedReader(opened, len(data))
+        os.truncate(tmp_path / "file", len(data) - 1)
+        with pytest.raises(NotAsAgreedError, match=f"less than {len(data)} bytes"):
+            tensors_in_place(file)
+
+
 def test_a_header_may_have_as_many_bytes_as_a_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = Tensors("model", {"weight": torch.zeros(3), "bias": torch.zeros(1)})
     size = len(Layout.of(tensors).header) - 8  # without its length
@@ -161,7 +202,8 @@ def test_a_header_may_have_as_many_bytes_as_a_reader_takes(monkeypatch: pytest.M
 def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
     named = {"b": torch.arange(3), "a": torch.ones(2, 2, dtype=torch.bfloat16), "none": torch.empty(2, 0)}
     safetensors.torch.save_file(named, tmp_path / "file", {"format": "pt"})
-    assert all(torch.equal(tensor, named[name]) for name, tensor in read(tmp_path / "file").items())
+    for reader in (read_tensors, tensors_in_place):
+        assert all(torch.equal(tensor, named[name]) for name, tensor in read(tmp_path / "file", reader).items())
 
 
 def test_a_file_holds_its_own_bytes_alone(tmp_path: Path) -> None:
@@ -196,19 +238,22 @@ def entry(kind: Any = "F32", shape: Any = (1,), places: Any = (0, 4)) -> dict[st
 def test_a_header_that_does_not_describe_its_file_is_refused(header: Any, tmp_path: Path) -> None:
     text = json.dumps(header).encode()
     (tmp_path / "file").write_bytes(struct.pack("<Q", len(text)) + text + bytes(4))
-    with pytest.raises(ValueError, match="is not a tensor file"):
-        read(tmp_path / "file")
+    for reader in (read_tensors, tensors_in_place):
+        with pytest.raises(ValueError, match="is not a tensor file"):
+            read(tmp_path / "file", reader)
 
 
 @pytest.mark.parametrize("data", [b"", b"1234567", struct.pack("<Q", 1 << 63), struct.pack("<Q", 9) + b"{}"])
 def test_a_file_without_a_header_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(data)
-    with pytest.raises(ValueError, match="is not a tensor file"):
-        read(tmp_path / "file")
+    for reader in (read_tensors, tensors_in_place):
+        with pytest.raises(ValueError, match="is not a tensor file"):
+            read(tmp_path / "file", reader)
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"\xff\xfe", b'{"a": ' * 50_000, b"{", b"9" * 5000])
 def test_a_header_that_is_no_json_is_refused(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(struct.pack("<Q", len(text)) + text)
-    with pytest.raises(ValueError, match="is not a tensor file"):
-        read(tmp_path / "file")
+    for reader in (read_tensors, tensors_in_place):
+        with pytest.raises(ValueError, match="is not a tensor file"):
+            read(tmp_path / "file", reader)
