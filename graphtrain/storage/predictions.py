@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, final
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.storage.regular import open_regular, parsed_json, temporary_name
+from graphtrain.storage.regular import open_regular, parsed_json, temporary_name, write_pieces
 from graphtrain.storage.run_directory import readable_failure
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
 

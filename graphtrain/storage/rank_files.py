@@ -34,7 +34,7 @@ from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.regular import HashedReader, checksum_of, write_pieces
 from graphtrain.storage.sharing import Sharing
 from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, StagedState, joined
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, holds, read_tensors, tensors_in_place
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors, tensors_in_place
 
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
 DRIFT = "reachable"  # the section of what has changed since `setup`
@@ -79,14 +79,13 @@ class EarlierFiles:
             Its size and checksum; None if it has to be written.
         """
         size, checksum = self._files.get(path.name, (None, ""))
-        if size != sum(map(len, pieces)):
+        if size != sum(map(len, pieces)) or checksum != checksum_of(pieces):
             return None
         try:
-            # The bytes are compared, not only the checksum: a file that is damaged on the disk is written again.
-            if not holds(self._folder / path.name, size, pieces):
-                return None
+            # One that is damaged on the disk is written again.
+            read_files(self._folder, {path.name: (size, checksum)}, lambda name, file: None)
             os.link(self._folder / path.name, path, follow_symlinks=False)
-        except OSError:  # a file system without links, or the checkpoint is gone
+        except (OSError, CheckpointError):  # a file system without links, or the checkpoint is gone
             return None
         return [size, checksum]
 

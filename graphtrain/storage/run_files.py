@@ -490,16 +490,7 @@ class RunFiles:
         replaced: Path | None = None,
         write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
     ) -> Written:
-        """Write a checkpoint; may be called in any thread.
-
-        Arguments:
-            value: of the metric by which checkpoints are ranked. Default: none.
-            replaced: the checkpoint that this one replaces. Default: none.
-            write: as for `FolderStore.save`.
-
-        Raises:
-            CheckpointError: it cannot be written, or was given up.
-        """
+        """Write a checkpoint, as `FolderStore.save` does; may be called in any thread."""
         for file in (self._metrics, self._texts, self._nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
         return Written(*self._store.save(state, facts, retention, value, replaced, write))

@@ -12,7 +12,6 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, final
 
 import numpy
@@ -21,7 +20,7 @@ import torch
 from graphtrain.storage.background import largest_first, uncollected
 from graphtrain.storage.encoding import RESERVED, TYPES, Tensors, UnsaveableError
 from graphtrain.storage.manifest import is_file_name
-from graphtrain.storage.regular import HashedReader, NotAsAgreedError, checksum_of, opened_regular
+from graphtrain.storage.regular import HashedReader, checksum_of
 
 TENSOR_SUFFIX = ".safetensors"
 _MOST_BYTES_OF_A_HEADER = 100_000_000  # the limit of the library
@@ -99,23 +98,6 @@ class Layout:
     def devices(self) -> set[torch.device]:
         """The CUDA devices on which tensors are."""
         return {tensor.device for tensor, _ in self.places if tensor.device.type == "cuda"}
-
-
-def holds(path: Path, size: int, pieces: Iterable[bytes | memoryview]) -> bool:
-    """True for a regular file of this size and content, which is compared as it is read."""
-    memory = numpy.empty(min(size, _PIECE), dtype=numpy.uint8)
-    try:
-        with opened_regular(path, size, exactly=True) as file:
-            for piece in pieces:
-                left = numpy.asarray(memoryview(piece))
-                while len(left):
-                    count = file.readinto(memory[: len(left)].data)
-                    if not count or not numpy.array_equal(memory[:count], left[:count]):
-                        return False
-                    left = left[count:]
-    except (OSError, NotAsAgreedError):
-        return False
-    return True
 
 
 def header_of(

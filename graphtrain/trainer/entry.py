@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
-from graphtrain.graph.canonical import structural_hash
 from graphtrain.names import quoted, suggestion
 from graphtrain.program.horizon import lines_about_steps, other_horizons
 from graphtrain.program.requests import Return
@@ -168,7 +167,7 @@ def _resume(
         session.recorder.load_rows([])
     is_newest = files is not None and files.is_newest(checkpoint)
     begins_lineage = False
-    is_same_graph = manifest.graph_hash == structural_hash(session.graph)
+    is_same_graph = manifest.graph_hash == session.compiled.saved_graph[1]
     is_continued = files is not None and files.owns(checkpoint) and checkpoint.ranks == session.world.world_size
     if is_newest and is_continued and is_same_graph and not restored.decided:
         run.writer.resumed_from(checkpoint)

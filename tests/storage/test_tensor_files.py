@@ -22,7 +22,6 @@ from graphtrain.storage.tensor_files import (
     Layout,
     StagingBuffers,
     checksums,
-    holds,
     read_tensors,
     stage,
     tensors_in_place,
@@ -204,20 +203,6 @@ def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
     safetensors.torch.save_file(named, tmp_path / "file", {"format": "pt"})
     for reader in (read_tensors, tensors_in_place):
         assert all(torch.equal(tensor, named[name]) for name, tensor in read(tmp_path / "file", reader).items())
-
-
-def test_a_file_holds_its_own_bytes_alone(tmp_path: Path) -> None:
-    path, weight = tmp_path / "file", torch.randn(700_000)
-    data = bytes(stage([Tensors("model", {"weight": weight, "bias": torch.zeros(3)})], StagingBuffers()).popitem()[1])
-    pieces = [data[:1_000_001], memoryview(data)[1_000_001:]]
-    assert not holds(path, len(data), pieces), "there is none"
-    path.write_bytes(data)
-    assert holds(path, len(data), pieces)
-    for place in (9, len(data) // 2, len(data) - 1):
-        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        assert not holds(path, len(data), pieces), place
-    path.write_bytes(data + b"0")
-    assert not holds(path, len(data), pieces), "another length"
 
 
 def entry(kind: Any = "F32", shape: Any = (1,), places: Any = (0, 4)) -> dict[str, Any]:
