@@ -158,11 +158,11 @@ def export(run: Path, path: Path, *, model: str | None = None, shard_gigabytes: 
 
     Arguments:
         run: A run directory (its newest checkpoint), or a checkpoint in one; RUN/best is the best.
-        path (FILE): The file to write, .safetensors, or the folder with --dcp; it must not exist.
+        path (PATH): The file to write, .safetensors, or the folder with --dcp; it must not exist.
 
     Options:
         model (NAME): Only this model, by the name that setup gives it. Default: all.
-        shard_gigabytes (NUMBER): The size of one of several files.
+        shard_gigabytes (NUMBER): The largest size of a file; of larger weights several are written. Default: 5.
         dcp: Write a folder for torch.distributed.checkpoint.
     """
     from graphtrain.command.weights import export_weights

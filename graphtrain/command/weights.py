@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import torch
 from graphtrain.command.set_up import SUFFIX
 from graphtrain.errors import UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.encoding import TYPES
+from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.named import checkpoint_folder, newest_in
 from graphtrain.storage.pieces import Piece
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+from graphtrain.storage.state_files import Sections
 from graphtrain.storage.whole import states_in_place, weights_in_place, write_weights
 
 
@@ -54,30 +55,33 @@ def export_weights(
     if not folder.is_dir():
         raise UsageError(f"there is no run `{folder}`", "name a run directory, or a checkpoint in one")
     is_run = (folder / CHECKPOINTS_FOLDER).is_dir()
-    newest = newest_in(folder, read_checkpoint, notify, finite_first=True) if is_run else None
-    checkpoint = newest or read_checkpoint(folder)
-    states = states_in_place(checkpoint.path, checkpoint.manifest)
-    of_ranks = [_named_weights(checkpoint.path, sections, model) for sections in states]
-    tensors, paths = weights_in_place(checkpoint.path, of_ranks), [path]
+    checkpoint, states = (
+        newest_in(folder, _read, notify, finite_first=True) if is_run else _read(folder, read_manifest(folder))
+    )
+    of_ranks = [_named_weights(checkpoint, sections, model) for sections in states]
+    tensors, paths = weights_in_place(checkpoint, of_ranks), [path]
     other = next((name for name, tensor in tensors.items() if tensor.dtype not in TYPES), None)
     if other is not None and not dcp:
-        kind = str(tensors[other].dtype).removeprefix("torch.")
-        raise UsageError(f"`{other}` has the type {kind}, which no file of safetensors can hold", "use --dcp")
+        raise UsageError(f"`{other}` is of {tensors[other].dtype}, which no file of safetensors can hold", "use --dcp")
     try:
         if dcp:
             from graphtrain.ranks.distributed_writer import write_distributed  # which takes seconds
 
             write_distributed(path, {name: (each.dtype, each.shape, each.parts) for name, each in tensors.items()})
         else:
-            paths = write_weights(path, tensors, shard_gigabytes * 1e9, checkpoint.path)
+            paths = write_weights(path, tensors, shard_gigabytes * 1e9, checkpoint)
     except OSError as error:
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
     files = f"{paths[0]}" if len(paths) == 1 else f"{path}.index.json and {len(paths)} files"
     count = sum(math.prod(tensor.shape) for tensor in tensors.values())
-    return f"wrote {files}: {len(tensors)} tensors, {count:,} numbers, of {checkpoint.path.name}"
+    return f"wrote {files}: {len(tensors)} tensors, {count:,} numbers, of {checkpoint.name}"
 
 
-def _named_weights(path: Path, sections: Mapping[str, Mapping[str, Any]], model: str | None) -> dict[str, Any]:
+def _read(path: Path, manifest: Manifest) -> tuple[Path, list[Sections]]:
+    return path, states_in_place(path, manifest)
+
+
+def _named_weights(path: Path, sections: Sections, model: str | None) -> dict[str, Any]:
     """The tensors in the state of each model, by name, after the name of the model if there are several."""
     states = {name: sections["resources"].get(name, {}) for name in sections["modules"]}
     if not states:

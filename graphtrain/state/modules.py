@@ -165,8 +165,7 @@ def copies_state(module: torch.nn.Module) -> bool:
     """
     names = ("load_state_dict", "_load_from_state_dict", "set_extra_state")
     kinds = {kind for inner in module.modules() for kind in type(inner).__mro__}
-    own = (kind for kind in kinds if any(name in vars(kind) for name in names))
-    return all(kind.__module__.startswith("torch.nn.") for kind in own)
+    return all(kind.__module__.startswith("torch.nn.") or vars(kind).keys().isdisjoint(names) for kind in kinds)
 
 
 def is_lazy(module: torch.nn.Module) -> bool:

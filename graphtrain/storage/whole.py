@@ -17,11 +17,12 @@ from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.pieces import Piece
 from graphtrain.storage.rank_files import joined_state
 from graphtrain.storage.regular import HashedReader, replace_file
+from graphtrain.storage.state_files import Sections
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of, tensors_in_place
 from graphtrain.storage.weight_files import StoredTensor, bytes_of, whole_box
 
 
-def states_in_place(path: Path, manifest: Manifest) -> list[Mapping[str, Mapping[str, Any]]]:
+def states_in_place(path: Path, manifest: Manifest) -> list[Sections]:
     """The state of every rank, whose tensors stay in the memory of their files.
 
     Raises:

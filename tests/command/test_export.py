@@ -34,7 +34,8 @@ def test_the_weights_of_a_run_are_one_file(tmp_path: Path, world_size: int, caps
         torch.nn.Linear(3, 6), torch.nn.BatchNorm1d(6), torch.nn.Dropout(0.2), torch.nn.Linear(6, 1)
     ).double()
     model.load_state_dict(weights)
-    assert path.read_bytes() == safetensors.torch.save(model.state_dict(), {"format": "pt"}), "as the library writes it"
+    with safetensors.safe_open(path, "pt") as file:
+        assert file.metadata() == {"format": "pt"}, "without which some readers refuse it"
     assert torch.equal(torch.cat([parameter.flatten() for parameter in model.parameters()]), ends[0].weights)
 
     with pytest.raises(UsageError, match="exists; a file is never overwritten"):
@@ -138,9 +139,7 @@ def test_any_weights_are_exported_or_named(changes: dict[str, torch.Tensor], tmp
     )
     trainer.run()
     path = tmp_path / "weights.safetensors"
-    with (
-        nullcontext() if changes else pytest.raises(UsageError, match="`phase` has the type complex128, which no file")
-    ):
+    with nullcontext() if changes else pytest.raises(UsageError, match=r"`phase` is of torch\.complex128, which no"):
         export.callback(tmp_path / "run", path)
     if changes:
         assert set(loaded := safetensors.torch.load_file(path)) == {"weight", "bias", "kernel", "tied", "phase"}
