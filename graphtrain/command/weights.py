@@ -59,6 +59,9 @@ def export_weights(
         newest_in(folder, _read, notify, finite_first=True) if is_run else _read(folder, read_manifest(folder))
     )
     of_ranks = [_named_weights(checkpoint, sections, model) for sections in states]
+    for name, each in of_ranks[0].items():
+        if isinstance(each, torch.Tensor) and each.layout is not torch.strided:
+            raise UsageError(f"`{name}` is of {each.layout}, which no file of weights can hold", "make it dense")
     tensors, paths = weights_in_place(checkpoint, of_ranks), [path]
     other = next((name for name, tensor in tensors.items() if tensor.dtype not in TYPES), None)
     if other is not None and not dcp:

@@ -25,6 +25,7 @@ from graphtrain.names import quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.rounds import is_fetching, slots_of_rounds
+from graphtrain.program.run_state import SECTIONS
 from graphtrain.program.stateful_objects import of_rank
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
@@ -61,7 +62,8 @@ def choose(
     world_size, mesh = ranks.world_size, saves.agreement.mesh
 
     def read(path: Path, manifest: Manifest | None) -> Checkpoint:
-        return read_checkpoint(path, manifest, ranks.rank, world_size, mesh, objects.copying())
+        copied = objects.copying() - SECTIONS.keys()  # the file of a section has what is in the section too
+        return read_checkpoint(path, manifest, ranks.rank, world_size, mesh, copied)
 
     if run_files is not None:
         run_files.read = read

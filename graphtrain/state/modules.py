@@ -158,14 +158,17 @@ def reshape_module(module: torch.nn.Module, forms: Mapping[str, Any], persistent
 
 
 def copies_state(module: torch.nn.Module) -> bool:
-    """True if the module copies the tensors of a state that is loaded: no part of it loads in a way of its own.
+    """True if the module copies the tensors of a state that is loaded: it loads by the methods of torch alone.
 
     >>> copies_state(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
     True
     """
     names = ("load_state_dict", "_load_from_state_dict", "set_extra_state")
-    kinds = {kind for inner in module.modules() for kind in type(inner).__mro__}
-    return all(kind.__module__.startswith("torch.nn.") or vars(kind).keys().isdisjoint(names) for kind in kinds)
+    return not any(
+        inner._load_state_dict_pre_hooks or not getattr(inner, name).__module__.startswith("torch.nn.")
+        for inner in module.modules()
+        for name in names
+    )
 
 
 def is_lazy(module: torch.nn.Module) -> bool:

@@ -93,9 +93,9 @@ class SavedObjects:
         """True as long as a module waits for its first batch to make its parameters."""
         return any(map(is_lazy, self.modules.values()))
 
-    def copying(self) -> list[str]:
+    def copying(self) -> set[str]:
         """The names of the modules that copy the tensors of a state that is loaded."""
-        return [name for name, module in self.modules.items() if copies_state(module)]
+        return {name for name, module in self.modules.items() if copies_state(module)}
 
     def weights(self) -> dict[str, set[str]]:
         """The names of the parameters of each module."""

@@ -209,7 +209,7 @@ def read_checkpoint(
         mesh: the shape of the mesh over which their models are sharded. Default: as they were saved; one dimension for
             another number of ranks.
         copied: resources whose tensors are copied by whoever gets them, and soon, as modules do: they stay in the
-            memory of their files. Default: none; all tensors have memory of their own.
+            memory of their files. Default: none, and of sharded models never; all tensors have memory of their own.
 
     Raises:
         CheckpointError: any file is missing, torn or altered.

@@ -253,13 +253,13 @@ def read_files_of(
     manifest: Manifest,
     ranks: Sequence[int],
     known: Mapping[str, Any] = MappingProxyType({}),
-    copied: Collection[str] = (),
+    copied: Collection[str] | None = (),
 ) -> dict[str, Any]:
     """The contents of the files that ranks share, and of those of some ranks, by name.
 
     Arguments:
         known: the contents of files that need not be read.
-        copied: as for `read_checkpoint`.
+        copied: as for `read_checkpoint`; None for all that has tensors.
 
     Raises:
         CheckpointError: a file is missing, torn or altered.
@@ -270,12 +270,12 @@ def read_files_of(
     wanted = {PROGRESS_FILE, *(place for tensors in places.values() for place in tensors.values())}
     if missing := sorted(wanted - listed.keys()):
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
-    in_place = {place for file in copied for place in (file + TENSOR_SUFFIX, *places.get(file, {}).values())}
+    in_place = {place for file in copied or () for place in (file + TENSOR_SUFFIX, *places.get(file, {}).values())}
 
     def read(name: str, file: HashedReader) -> Any:
         if not name.endswith(TENSOR_SUFFIX):
             return file.read(file.size)
-        return tensors_in_place(file) if name in in_place else read_tensors(file)
+        return tensors_in_place(file) if copied is None or name in in_place else read_tensors(file)
 
     return {**known, **read_files(path, {name: listed[name] for name in listed.keys() - others - known.keys()}, read)}
 

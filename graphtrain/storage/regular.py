@@ -216,19 +216,18 @@ class HashedReader:
     def rest(self) -> memoryview:
         """The bytes that are left, in the memory of the file: what is written to them is not written to the file.
 
-        Use them soon: if the file becomes shorter meanwhile, the system ends the process.
+        They were read once, so that a disk which refuses is an error. Use them soon: if the file becomes shorter, or a
+        server of files forgets it, the system ends the process.
 
         Raises:
             NotAsAgreedError: the file ends before.
         """
+        start = self.size - self.left
+        self.checksum()
         try:
-            memory = memoryview(mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_COPY))
+            return memoryview(mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_COPY))[start:]
         except ValueError:
             raise NotAsAgreedError(f"has less than {self.size} bytes") from None
-        memory = memory[self.size - self.left :]
-        self._hash.update(memory)
-        self.left = 0
-        return memory
 
     def checksum(self) -> str:
         """The checksum of the file, as of `checksum_of`; reads the rest of it."""

@@ -253,7 +253,7 @@ def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
 def tensors_in_place(file: HashedReader) -> dict[str, torch.Tensor]:
     """The tensors of a file by name, in its memory; see `HashedReader.rest`.
 
-    To copy 100 MB from there takes 28 ms; to read it into memory that a process gets for that, and then to copy it, 93.
+    To copy 100 MB from there takes 40 ms; to read it into memory that a process gets for that, and then to copy it, 93.
 
     Raises:
         ValueError: it is not a tensor file.
@@ -351,7 +351,7 @@ def _join(tensors: Sequence[torch.Tensor], memory: torch.Tensor) -> None:
     first = tensors[0]
     if len(tensors) == 1 and not (first.is_cpu and first.is_contiguous()):
         memory.view(first.dtype).view(first.shape).copy_(first, non_blocking=first.is_cuda)
-    elif len(tensors) == 1:  # 0.9 of the time of the call below
+    elif len(tensors) == 1 and first.data_ptr():  # 0.9 of the time of the call below
         ctypes.memmove(memory.data_ptr(), first.data_ptr(), first.nbytes)
     else:  # copies memory as it is, which takes 0.85 of the time of `copy_`
         flat = [tensor if tensor.dim() <= 1 else tensor.reshape(-1) for tensor in tensors]

@@ -40,7 +40,7 @@ class StoredTensor:
 
     Attributes:
         parts: of which it consists: each with its place in the whole, and a function that returns its bytes, of an
-            additional last dimension, in memory that is read from the file at first use.
+            additional last dimension, in the memory of the file.
     """
 
     dtype: torch.dtype

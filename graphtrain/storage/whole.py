@@ -1,9 +1,10 @@
-"""The weights of sharded models in a checkpoint, one whole tensor after the other, so that memory holds only one."""
+"""The weights in a checkpoint, one whole tensor after the other, so that memory holds only one."""
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,27 +14,24 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.encoding import TYPES
-from graphtrain.storage.manifest import Manifest, read_files, read_manifest
+from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.pieces import Piece
-from graphtrain.storage.rank_files import joined_state
-from graphtrain.storage.regular import HashedReader, replace_file
+from graphtrain.storage.rank_files import joined_state, read_files_of
+from graphtrain.storage.regular import replace_file
 from graphtrain.storage.state_files import Sections
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of, tensors_in_place
+from graphtrain.storage.tensor_files import header_of
 from graphtrain.storage.weight_files import StoredTensor, bytes_of, whole_box
 
 
 def states_in_place(path: Path, manifest: Manifest) -> list[Sections]:
-    """The state of every rank, whose tensors stay in the memory of their files.
+    """The state of every rank, of rank 0 alone if no model is sharded; tensors stay in the memory of their files.
 
     Raises:
         CheckpointError: a file is missing, torn or altered, or does not hold the state.
     """
-
-    def read(name: str, file: HashedReader) -> Any:
-        return tensors_in_place(file) if name.endswith(TENSOR_SUFFIX) else file.read(file.size)
-
-    files = read_files(path, manifest.files, read)
-    return [joined_state(path, manifest.tensors, files, rank, None) for rank in range(manifest.ranks)]
+    ranks = range(manifest.ranks if manifest.sharded else 1)
+    files = read_files_of(path, manifest, ranks, copied=None)
+    return [joined_state(path, manifest.tensors, files, rank, None) for rank in ranks]
 
 
 def model_in_place(path: Path, model: str) -> dict[str, StoredTensor]:
@@ -111,18 +109,20 @@ def write_weights(path: Path, tensors: Mapping[str, StoredTensor], most_bytes: f
     if len(parts) > 1:
         numbered = range(1, len(parts) + 1)
         paths = [path.with_name(f"{path.stem}-{number:05d}-of-{len(parts):05d}{path.suffix}") for number in numbered]
-    for file in (*paths, index):
-        if file.exists():
+    written: list[Path] = []
+    for file in (*paths, index) if len(parts) > 1 else paths:
+        if os.path.lexists(file):
             raise FileExistsError(errno.EEXIST, f"`{file.name}` exists")
     try:
         for file, part in zip(paths, parts, strict=True):
             replace_file(file, _bytes_of(part, origin), flush=True)
+            written.append(file)
         if len(parts) > 1:
             places = {name: file.name for file, part in zip(paths, parts, strict=True) for name in part}
             content = {"metadata": {"total_size": total}, "weight_map": places}
             replace_file(index, json.dumps(content, indent=2).encode(), flush=True)
     except BaseException:
-        for file in paths:
+        for file in written:
             file.unlink(missing_ok=True)
         raise
     return paths

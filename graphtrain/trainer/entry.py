@@ -313,9 +313,7 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) ->
     if folder is not None and (folder / path.name).is_dir():
         path = folder / path.name  # where this rank sees the run directory
     path = existing_checkpoint(path, folder)
-    checkpoint = read_checkpoint(
-        path, rank=world.rank, world_size=world.world_size, mesh=world.mesh, copied=objects.copying()
-    )
+    checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size, mesh=world.mesh)
     if checkpoint.manifest.sharded or world.mesh:
         from graphtrain.resume.sharded import expect_whole, fitted  # which few runs need
 

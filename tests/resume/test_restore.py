@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class Table:
         self.values = state["values"]
 
 
-class Growing(Table):
+class Changing(Table):
     """One whose state is changed when it is loaded, in a way that no counter of torch sees."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -38,11 +39,11 @@ class Growing(Table):
         self.values.numpy()[-1] += 1
 
 
-def run_with(run_dir: Path, table: Table, model: nn.Module | None = None) -> Trainer:
+def run_with(run_dir: Path, table: Table, model: nn.Module | None = None, **more: Any) -> Trainer:
     torch.manual_seed(0)
     model = model or nn.Linear(1, 1)
     return Trainer(
-        Graph.load("fit").set("finish", after="6 batches"),
+        Graph.load("fit").set("finish", after="6 batches").set("accumulate", every=2),
         seed=0,
         run_dir=run_dir,
         display=None,
@@ -53,6 +54,7 @@ def run_with(run_dir: Path, table: Table, model: nn.Module | None = None) -> Tra
         train_data=[torch.ones(1, 1)] * 6,
         training_step=lambda model, batch: model(batch).sum(),
         table=table,
+        **more,
     )
 
 
@@ -65,9 +67,9 @@ def test_a_resume_asks_for_a_state_no_more_often_than_it_compares_it(tmp_path: P
 
 
 def test_state_that_is_changed_while_it_is_loaded_is_refused(tmp_path: Path) -> None:
-    run_with(tmp_path, Growing(torch.ones(LARGE // 4))).run(until="3 batches")
+    run_with(tmp_path, Changing(torch.ones(LARGE // 4))).run(until="3 batches")
     with pytest.raises(CheckpointError, match="the state loaded is not the state saved"):
-        run_with(tmp_path, Growing(torch.zeros(1))).advance()
+        run_with(tmp_path, Changing(torch.zeros(1))).advance()
 
 
 class Remembering(nn.Linear):
@@ -84,15 +86,47 @@ class Remembering(nn.Linear):
         self.kept = state
 
 
-@pytest.mark.parametrize("layer", [nn.Linear, Remembering], ids=["copies", "keeps"])
-def test_nothing_of_a_run_stays_in_the_files_of_its_checkpoint(layer: type[nn.Linear], tmp_path: Path) -> None:
-    model = layer() if layer is Remembering else layer(1, 1)
-    assert copies_state(model) is (layer is nn.Linear)
-    run_with(tmp_path, Table(torch.ones(3)), model).run(until="3 batches")
-    again = run_with(tmp_path, Table(torch.ones(3)), model)
+class Growing(nn.Linear):
+    """A layer with a buffer of any size, which a hook puts in its place."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+        self.register_buffer("seen", torch.arange(3.0))
+        self.register_load_state_dict_pre_hook(self.put)
+
+    @staticmethod
+    def put(module: nn.Module, state: dict[str, torch.Tensor], prefix: str, *_: Any) -> None:
+        module.seen = state[f"{prefix}seen"]
+
+
+def patched() -> nn.Linear:
+    """One whose object has a method of its own."""
+    model = nn.Linear(1, 1)
+    model.register_buffer("seen", torch.arange(3.0))
+
+    def load(state: dict[str, torch.Tensor]) -> None:
+        nn.Module.load_state_dict(model, state)
+        model.seen = state["seen"]
+
+    model.load_state_dict = load  # type: ignore[method-assign, assignment]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "copies"),
+    [(lambda: nn.Linear(1, 1), True), (Remembering, False), (Growing, False), (patched, False)],
+    ids=["copies", "keeps", "hook", "method"],
+)
+def test_nothing_of_a_run_stays_in_the_files_of_its_checkpoint(
+    make: Callable[[], nn.Module], copies: bool, tmp_path: Path
+) -> None:
+    assert copies_state(make()) is copies
+    run_with(tmp_path, Table(torch.ones(3)), make(), gradients=nn.Linear(2, 2)).run(until="3 batches")
+    again = run_with(tmp_path, Table(torch.ones(3)), make(), gradients=nn.Linear(2, 2))
     again.advance(0)
     loaded = again.digest()
     (path,) = (tmp_path / "checkpoints").iterdir()
+    assert (path / "gradients.safetensors").stat().st_size > 0, "of the open window, and of the module of that name"
     for file in path.iterdir():
         file.write_bytes(bytes(file.stat().st_size))
     assert again.digest() == loaded
