@@ -398,7 +398,7 @@ def test_of_an_adapter_only_the_adapter_is_saved(tmp_path: Path) -> None:
 
 CUT = {
     "a causal model in windows": (gpt2, {"gradient_accumulation_steps": 3, "eval_strategy": "epoch"}),
-    "a classifier with callbacks": (classifier, {"eval_strategy": "steps", "eval_steps": 3}),
+    "a classifier with callbacks": (classifier, {"eval_strategy": "epoch"}),
     "an adapter": (
         with_adapter,
         {"gradient_accumulation_steps": 2, "eval_strategy": "epoch", "save_strategy": "epoch"},
