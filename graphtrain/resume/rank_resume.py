@@ -63,7 +63,7 @@ def choose(
 
     def read(path: Path, manifest: Manifest | None) -> Checkpoint:
         copied = objects.copying() - SECTIONS.keys()  # the file of a section has what is in the section too
-        return read_checkpoint(path, manifest, ranks.rank, world_size, mesh, copied)
+        return read_checkpoint(path, manifest, ranks.rank, world_size, mesh, copied=copied)
 
     if run_files is not None:
         run_files.read = read
