@@ -44,7 +44,7 @@ class CheckFinite:
     Reads:
         loss: the loss of the batch; None on a rank without a batch in the round.
         epoch, batch, seen: the position of the batch, for the message: its epoch, its index in the epoch, and the
-            samples of the run up to and including it.
+            samples of the run up to and including it, or its round of batches of several ranks.
         step: the steps before it, for the message.
         samples: number of samples in the batch.
 
@@ -114,6 +114,7 @@ class CheckFinite:
         if self.action == "off":
             return
         value, norms = self._value(loss)
+        samples = samples if self._ranks is None else 0  # of several ranks, `seen` is that of all their batches
         place = epoch, batch, seen, samples or 0, step
         if self.action == "drop":
             faults = self._faults([float(value) if value is not None else 0.0], [norms], [place])
@@ -186,13 +187,13 @@ class CheckFinite:
         if self._ranks is None:
             return [self._described(fault) for fault in faults]
         of_ranks = enumerate(self._ranks.gather(faults))
-        together = sorted(((fault, rank) for rank, faults in of_ranks for fault in faults), key=lambda pair: pair[0][2])
+        together = sorted(((fault, rank) for rank, faults in of_ranks for fault in faults), key=lambda pair: pair[0][2])  # by `seen`, then by rank
         return [f"{self._described(fault)}, on rank {rank}" for fault, rank in together]
 
     def _described(self, fault: list[Any]) -> str:
         epoch, batch, seen, samples, step, number, names = fault
         samples_of_run = f", samples {seen - samples + 1} to {seen} of the run" if samples and seen else ""
-        where = f"batch {batch} of epoch {epoch + 1}, {'step' if self.of == 'parameters' else 'after step'} {step}"
+        where = f"batch {batch + 1} of epoch {epoch + 1}, {'step' if self.of == 'parameters' else 'after step'} {step}"
         at = {"loss": "at", "gradients": "in the window that ends with", "parameters": "after"}[self.of]
         return f"{_WHAT[self.of]} is {number} {at} {where}{samples_of_run}{names}"
 

@@ -351,15 +351,15 @@ def test_what_ranks_have_not_read_is_each_ones_own_in_a_cut(world_size: int, tmp
     assert messages[0].startswith("the loss is nan at batch 6 of epoch 1")
 
 
-def test_ranks_stop_with_the_same_error() -> None:
+@pytest.mark.parametrize(("index", "rank"), [(4, 0), (5, 1)])
+def test_ranks_stop_with_the_same_error(index: int, rank: int) -> None:
     def run(ranks: Any) -> str:
         with pytest.raises(NotFiniteError) as error:
-            trainer_of(graph_of(1), {5: math.nan}).run()
+            trainer_of(graph_of(1), {index: math.nan}).run()
         return error.value.message
 
     first, second = run_ranks(2, run)
-    assert first == second
-    assert first.startswith("the loss is nan at batch 6 of epoch 1") and first.endswith("on rank 1")
+    assert first == second == f"the loss is nan at batch {index + 1} of epoch 1, after step 2, on rank {rank}"
 
 
 def test_a_replay_is_led_to_the_batch_and_the_node_where_it_arose(tmp_path: Path) -> None:

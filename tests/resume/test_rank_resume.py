@@ -101,7 +101,7 @@ def test_a_loss_that_no_rank_has_read_yet_is_that_of_the_first(tmp_path: Path) -
 
     run(2, tmp_path, advance=6, graph=checked, is_plain=True, training_step=training_step)
     offset.clear()
-    with pytest.raises(NotFiniteError, match=r"after step 0, samples 3 to 4 of the run, on rank 0\n"):
+    with pytest.raises(NotFiniteError, match=r"at batch 1 of epoch 1, after step 0, on rank 0\n"):
         run(3, tmp_path, graph=checked, is_plain=True, training_step=training_step)
 
 
