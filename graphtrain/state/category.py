@@ -53,6 +53,15 @@ _SKIPPED = (
     *(kind for kind in _LEFT_ALONE if kind is not threading.local), types.BuiltinFunctionType, types.CodeType,
     types.MethodWrapperType, types.MethodDescriptorType, types.FrameType, types.TracebackType, weakref.ReferenceType,
 )  # fmt: skip
+# What stands for another object, and the attribute that has it: methods of objects in C, and functions with a cache.
+STANDS_FOR: dict[type, str] = {
+    types.BuiltinFunctionType: "__self__",
+    types.MethodWrapperType: "__self__",
+    type(functools.cache(len)): "__wrapped__",
+    staticmethod: "__wrapped__",
+    classmethod: "__wrapped__",
+    memoryview: "obj",
+}
 
 _BY_BASE: tuple[tuple[Any, Category], ...] = (
     (torch.Tensor, "tensor"),
@@ -77,7 +86,7 @@ _BY_BASE: tuple[tuple[Any, Category], ...] = (
     ((contextvars.ContextVar, threading.local, SynchronizedBase), "watched"),
     ((array.array, mmap.mmap, sqlite3.Connection), "watched"),
     (type, "class"),
-    (types.GeneratorType, "iterator"),
+    ((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), "iterator"),
     (io.IOBase, "file"),
 )
 
@@ -103,7 +112,10 @@ _OPAQUE_MODULES = (
     "torch.profiler", "torch.utils.hooks", "torch.utils.tensorboard",
 )  # fmt: skip
 # Of the standard library these are data; others are files, processes and connections.
-_DATA_OF_PYTHON = frozenset({"argparse", "builtins", "collections", "configparser", "queue", "types"})
+_DATA_OF_PYTHON = frozenset(
+    {"argparse", "builtins", "collections", "configparser", "contextlib", "queue", "string", "types"}
+    | {"_hashlib", "_queue"}
+)
 
 # Called for every object at every save.
 _KNOWN: dict[type, Category] = {}
@@ -146,8 +158,10 @@ def _category_of(kind: type) -> Category:
     if _is_number_of_c(kind) or (package == "pandas" and kind.__name__ in _OF_PANDAS):
         return "watched"
     has_attributes = bool(kind.__dictoffset__) or bool(slots_of(kind))
-    if hasattr(kind, "__next__") and (not has_attributes or kind.__name__.endswith("DataLoaderIter")):
-        return "iterator"
+    if (step := getattr(kind, "__next__", None)) is not None:
+        is_in_c = not isinstance(step, types.FunctionType)
+        if is_in_c or not has_attributes or kind.__name__.endswith("DataLoaderIter"):
+            return "iterator"
     if kind.__module__.startswith("graphtrain.") and hasattr(kind, OF_A_RUN):
         return "run"
     if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith(_EXAMINED):

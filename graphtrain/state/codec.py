@@ -142,7 +142,8 @@ class StateWriter:
         kind, category = type(value), category_of(type(value))
         if category == "value":
             return self._value(value, path)
-        if (reached := self._reachable.find(value)) is not None:
+        is_fixed = category in ("tuple", "set") and is_constant(value)  # equal ones may be one object, or two
+        if not is_fixed and (reached := self._reachable.find(value)) is not None:
             return Found(("at", reached.path))
         match category:
             case "tensor":
@@ -211,18 +212,35 @@ class StateWriter:
 
     def lost_memory(self) -> list[str]:
         """A line for each new tensor and array whose sharing of memory a resume cannot restore."""
-        new = {path: value for pairs in self._new.values() for path, value in pairs}
+        pairs: list[tuple[str, str]] = []
+        for path, value in self._stateful.items():
+            if isinstance(value, torch.optim.Optimizer) and value.state:
+                pairs += self._shared_states(path, value)
+        new = {path: value for each in self._new.values() for path, value in each}
         lies = {path: lie for path, value in new.items() if (lie := lie_of(value)) is not None}
-        if not lies:
-            return []
-        owners = [
-            (owner.path, lie)
-            for owner in self.owners(Spans(new[path] for path in lies), with_new=False)
-            if (lie := lie_of(owner.value)) is not None
-        ]
-        pairs = [(path, other) for path, lie in lies.items() for other, of_other in owners if lie.overlaps(of_other)]
-        pairs += [(other, first) for first, *others in overlapping(lies) for other in others]
+        if lies:
+            owners = [
+                (owner.path, lie)
+                for owner in self.owners(Spans(new[path] for path in lies), with_new=False)
+                if (lie := lie_of(owner.value)) is not None
+            ]
+            pairs += [(path, other) for path, lie in lies.items() for other, of in owners if lie.overlaps(of)]
+            pairs += [(other, first) for first, *others in overlapping(lies) for other in others]
         return [str(UnknownStateError(path, _SHARES.format(shown_path(other)))) for path, other in dict(pairs).items()]
+
+    def _shared_states(self, path: str, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str]]:
+        """The paths of the state of an optimizer that training has made in the memory of something else."""
+        parts: dict[int, tuple[str, torch.Tensor]] = {}
+        for number, state in enumerate(optimizer.state.values()):
+            for name, part in state.items():
+                if isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states:
+                    parts[id(part)] = shown_place((path, "state", number, name)), part
+                    for other in (part, part._base):
+                        if (reached := self._reachable.by_id.get(id(other))) is not None:
+                            yield parts[id(part)][0], reached.path
+        if any(part._base is not None for _, part in parts.values()):
+            lies = {place: lie for place, part in parts.values() if (lie := lie_of(part)) is not None}
+            yield from ((other, first) for first, *others in overlapping(lies) for other in others)
 
     # ---- possible sharing of values in transit
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.state.category import OF_A_RUN, is_left_alone, is_reopened, is_value
 from graphtrain.state.codec import StateWriter, UnknownStateError, is_plain_array, is_saveable, shown_path
@@ -108,7 +109,8 @@ class DriftFinder:
         elif category not in ("object", "optimizer", "cell", "list", "mapping") or not reached.is_entered:
             return False
         keys, parts = FORMS[category].contents(value)
-        return is_identical(parts, reached.parts) and is_identical(keys, reached.keys)
+        is_same = is_identical(parts, reached.parts) and is_identical(keys, reached.keys)
+        return is_same and type(value) is reached.code
 
     def _change(self, reached: Reached, restored: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """The change of an object; None if there is none."""
@@ -147,6 +149,10 @@ class DriftFinder:
                 before, now = self._initial.structures[path], structure_of(value, is_data=reached.is_data)
                 others = [what for what in before if before[what] != now[what]]
                 self._unknown += [f"{path} has other {what} than it was set up with" for what in others]
+        code = value.__code__ if reached.category == "function" else type(value)
+        is_lazy = isinstance(reached.code, type) and issubclass(reached.code, LazyModuleMixin)  # till the first batch
+        if code is not reached.code and not is_lazy:
+            self._unknown.append(f"{shown_path(path)} was given another class or other code, which is not saved")
         form = FORMS.get(reached.category)
         if form is None or reached.category == "tuple" or (reached.is_covered and reached.category != "module"):
             return None
@@ -190,13 +196,17 @@ class DriftFinder:
         value, path = reached.value, reached.path
         if len(reached.value if reached.category != "cell" else ()) > MOST_COMPARED:
             raise UnknownStateError(path, f"has {len(value):,} items and has changed: too many to be saved")
-        keys, parts = FORMS[reached.category].contents(value)
+        form = FORMS[reached.category]
+        keys, parts = form.contents(value)
         kept: Any = list(parts)
         if reached.category == "mapping":
             pairs = zip(keys, parts, strict=True)
             kept = [pair for pair in pairs if not (reached.is_data and is_reopened(pair[1], seeks=self._seeks))]
         elif reached.category == "set":
-            kept = set(parts)
+            kept, trial = set(parts), set(reached.parts)
+            form.put(trial, parts, ())
+            if all(type(part) is int for part in parts) and tuple(trial) != parts:
+                self._unknown.append(f"{shown_path(path)} is a set in an order that is not saved: use a list")
         return {"items": self._writer.pack(kept, path, f"{path}[:]")}
 
     @functools.cached_property

@@ -12,7 +12,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
+from graphtrain.state.category import category_of
 from graphtrain.state.content import is_identical
+from graphtrain.state.contents import FORMS
 from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
 from graphtrain.storage.background import uncollected
 from graphtrain.storage.strides import without_repeats
@@ -202,13 +204,19 @@ def capture_module(module: torch.nn.Module, made: ModuleForm | None = None) -> d
         "requires_grad": {name: parameter.requires_grad for name, parameter in parameters.items()},
         # None among them: a buffer may be filled, or emptied, during training.
         "buffers": {name: owner._buffers[key] for name, owner, key in _buffers(module) if name not in saved},
-        # A `state_dict` of the user may leave out parameters that it considers frozen.
+        # A `state_dict` of the user may leave out parameters that it considers frozen, or round them.
         "parameters": {
             name: parameter.detach()
             for name, parameter in parameters.items()
-            if parameter.requires_grad and name not in saved and id(parameter) not in identities
+            if id(parameter) not in identities
+            and (not _has_bits_of(saved[name], parameter) if name in saved else parameter.requires_grad)
         },
     } | ({"forms": forms} if forms else {})
+
+
+def _has_bits_of(saved: Any, parameter: torch.Tensor) -> bool:
+    is_alike = isinstance(saved, torch.Tensor) and saved.dtype == parameter.dtype
+    return is_alike and torch.equal(saved.to(parameter.device), parameter)
 
 
 def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
@@ -357,9 +365,9 @@ def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
         if number in state["state"]:
-            loaded_state = optimizer.state[parameter]
+            loaded_state, held_state = optimizer.state[parameter], held.states.get(parameter, {})
             for key, saved in state["state"][number].items():
-                loaded_state[key] = _as_saved(saved, loaded_state.get(key), as_saved)
+                loaded_state[key] = _as_saved(saved, loaded_state.get(key), held_state.get(key), as_saved)
     held.take(*held.loaded())
 
 
@@ -386,12 +394,18 @@ def _is_of_torch(state: Mapping[str, Any]) -> bool:
 
 @final
 class _HeldGroups:
-    """The present groups and states of an optimizer, into which values are loaded."""
+    """The present groups and states of an optimizer, into which values are loaded.
+
+    Attributes:
+        states: parameter -> its present state.
+    """
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
         self._groups, self._states = optimizer.param_groups, optimizer.state
         self._before = [dict(group) for group in self._groups]
+        # Made by `setup`, their tensors may be parts of others; made by the first step, there are none yet.
+        self.states = {parameter: {**state} for parameter, state in self._states.items() if isinstance(state, dict)}
 
     def loaded(self) -> tuple[list[dict[str, Any]], dict[Any, Any]]:
         """What the optimizer has now, by itself."""
@@ -401,7 +415,7 @@ class _HeldGroups:
         """Give the optimizer its former groups and states again, with the loaded values."""
         optimizer = self._optimizer
         for group, before, loaded in zip(self._groups, self._before, groups, strict=True):
-            now = {key: _poured(before.get(key), value) for key, value in loaded.items()}
+            now = {key: poured(before.get(key), value) for key, value in loaded.items()}
             group.clear()
             group.update(now)
         optimizer.param_groups = self._groups
@@ -411,22 +425,29 @@ class _HeldGroups:
             optimizer.state = self._states
 
 
-def _poured(held: Any, loaded: Any) -> Any:
-    """The loaded value, in the tensor or list that was there before."""
-    if held is loaded:
-        return held
-    both = isinstance(held, torch.Tensor) and isinstance(loaded, torch.Tensor)
-    if both and (held.shape, held.dtype, held.device) == (loaded.shape, loaded.dtype, loaded.device):
-        with torch.no_grad():
-            return held.copy_(loaded)
-    if type(held) is list and type(loaded) is list:
-        held[:] = (
-            [_poured(before, value) for before, value in zip(held, loaded, strict=True)]
-            if len(held) == len(loaded)
-            else loaded
-        )
-        return held
-    return loaded
+def poured(held: Any, loaded: Any) -> Any:
+    """The loaded value, in the tensor or container that was there before, which others may hold."""
+    kind = type(held)
+    if held is loaded or (kind is not type(loaded) and not isinstance(held, torch.Tensor)):
+        return loaded
+    match category_of(kind):
+        case "tensor" if isinstance(loaded, torch.Tensor):
+            if (held.shape, held.dtype, held.device) != (loaded.shape, loaded.dtype, loaded.device):
+                return loaded
+            with torch.no_grad():
+                return held.copy_(loaded)
+        case "list" | "deque":
+            befores = held if len(held) == len(loaded) else itertools.repeat(None)
+            FORMS["list"].put(
+                held, [poured(before, part) for before, part in zip(befores, [*loaded], strict=False)], ()
+            )
+        case "mapping":
+            FORMS["mapping"].put(held, {key: poured(held.get(key), part) for key, part in loaded.items()}, ())
+        case "set" if not isinstance(held, frozenset):
+            FORMS["set"].put(held, tuple(loaded), ())
+        case _:
+            return loaded
+    return held
 
 
 @final
@@ -452,13 +473,13 @@ def _quick_to_search(optimizer: Any, state: Mapping[str, Any]) -> Mapping[str, A
     return {**state, "param_groups": groups}
 
 
-def _as_saved(saved: Any, loaded: Any, met: dict[int, Any]) -> Any:
-    """The saved value, with tensors on the device where loading put them; each object once."""
+def _as_saved(saved: Any, loaded: Any, held: Any, met: dict[int, Any]) -> Any:
+    """The saved value, with tensors on the device where loading put them, or in the one that is held; each once."""
     if id(saved) in met:
         return met[id(saved)]
     if isinstance(saved, torch.Tensor) and isinstance(loaded, torch.Tensor):
-        met[id(saved)] = saved.to(loaded.device)
+        met[id(saved)] = poured(held, saved.to(loaded.device))
     elif isinstance(saved, list) and isinstance(loaded, list | tuple) and len(saved) == len(loaded):
         parts = met[id(saved)] = list[Any]()
-        parts += [_as_saved(part, other, met) for part, other in zip(saved, loaded, strict=True)]
+        parts += [_as_saved(part, other, None, met) for part, other in zip(saved, loaded, strict=True)]
     return met.get(id(saved), saved)

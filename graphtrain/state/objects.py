@@ -20,11 +20,13 @@ from graphtrain.state.modules import (
     copies_state,
     is_lazy,
     load_optimizer,
+    poured,
     reshape_module,
     restore_module,
     restore_optimizer,
     settle_lazy,
 )
+from graphtrain.state.reachable import held_by_state, state_of
 
 Section = Mapping[str, Any]
 
@@ -158,8 +160,13 @@ class SavedObjects:
         state = with_generators(state, value.state_dict)
         if path in self.optimizers:
             load_optimizer(value, state)
-        else:
-            value.load_state_dict(state)
+            return
+        names = held_by_state(value, state_of(value)) if path not in self.modules else ()
+        held = {name: getattr(value, name) for name in names}
+        value.load_state_dict(state)
+        for name, part in held.items():  # which others may hold
+            if (loaded := getattr(value, name, part)) is not part and poured(part, loaded) is part:
+                setattr(value, name, part)
 
     def restore_modules(self, saved: Section, but: Collection[str] = ()) -> None:
         """Restore what `capture_modules` took."""

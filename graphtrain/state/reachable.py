@@ -10,12 +10,14 @@ import collections
 import dis
 import enum
 import functools
+import io
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
+import numpy
 import torch
 from torch.utils.data import DataLoader
 
@@ -23,6 +25,7 @@ from graphtrain.state.category import (
     HEAP_TYPE,
     NOT_STATE,
     OF_A_RUN,
+    STANDS_FOR,
     Category,
     category_of,
     is_constant,
@@ -78,6 +81,7 @@ class Reached:
             its `state_dict`; its other attributes are listed separately.
         is_data: True for data, and for objects that belong to it.
         is_kept: True if it belongs to an object saved by a `state_dict` of its own class: no bounds apply.
+        code: the code of a function; of anything else the class.
         is_entered: False for a container too large to be examined.
         length: the number of items of a container.
         position: the position of a run or a file; the type of the elements of an array; a hash of a watched object.
@@ -91,6 +95,7 @@ class Reached:
     is_data: bool
     depth: int
     is_kept: bool = False
+    code: Any = None
     ignored: frozenset[str] = frozenset()
     covered: frozenset[str] = frozenset()
     is_entered: bool = True
@@ -115,6 +120,7 @@ class Reachable:
         stateful: path -> object saved by its `state_dict`: modules, optimizers, and others that have one.
         globals: module -> the names of its globals that functions of the user use.
         bounds: path -> the reason why the object there, or those beyond it, were not examined.
+        made_states: the identities of what optimizers have in their states already.
 
     >>> list(Reachable({"task": types.SimpleNamespace(counts=[1, 2])}).by_path)
     ['task', 'task.counts']
@@ -146,6 +152,9 @@ class Reachable:
         self._walk()
         # Parameters last: most belong to modules, and are named there.
         optimizers = {path: held for path, held in self.stateful.items() if isinstance(held, torch.optim.Optimizer)}
+        self.made_states = {
+            id(part) for each in optimizers.values() for state in each.state.values() for part in state.values()
+        }
         for path, optimizer in optimizers.items():
             for number, group in enumerate(optimizer.param_groups):
                 for index, tensor in enumerate(group["params"]):
@@ -179,6 +188,9 @@ class Reachable:
     def _add(
         self, path: str, value: Any, is_covered: bool, is_data: bool, depth: int = 0, is_kept: bool = False
     ) -> None:
+        while type(value) in STANDS_FOR:
+            name = STANDS_FOR[type(value)]
+            path, value = f"{path}.{name}", getattr(value, name)
         category = category_of(type(value))
         if category == "value" and isinstance(value, enum.Enum):  # whose members may have attributes
             value, category, is_covered = type(value), "class", False
@@ -198,7 +210,8 @@ class Reachable:
             return
         if path in self.by_path:  # keys with the same text
             path = f"{path}#{len(self.by_path)}"
-        reached = Reached(path, value, category, is_covered, is_data, depth, is_kept)
+        code = value.__code__ if category == "function" else type(value)
+        reached = Reached(path, value, category, is_covered, is_data, depth, is_kept, code)
         # Not a module on the device `meta`, such as one that gets its parameters from `functional_call`.
         is_empty = isinstance(value, torch.nn.Module) and any(tensor.is_meta for tensor in value.parameters())
         if not is_covered and not is_data and keeps_state(value) and not is_empty:
@@ -234,17 +247,15 @@ class Reachable:
                 yield from _in_tensor(value, path, reached.is_covered)
             case "generator":
                 yield f"{path}.__dict__", getattr(value, "__dict__", None), False
-            case "method":
-                yield f"{path}.__self__", value.__self__, False
-                yield f"{path}.__func__", value.__func__, False
-            case "partial":
-                yield f"{path}.func", value.func, False
-                yield from ((f"{path}.args[{number}]", part, False) for number, part in enumerate(value.args))
-                yield from ((f"{path}.keywords[{name!r}]", part, False) for name, part in value.keywords.items())
+            case "method" | "partial" as category:
+                names = ("__self__", "__func__") if category == "method" else ("func", "args", "keywords", "__dict__")
+                yield from ((f"{path}.{name}", getattr(value, name), False) for name in names)
             case "function":
                 yield from self._in_function(value, path)
             case "array":
                 reached.keys, reached.position = value.shape, str(value.dtype)
+                if not value.flags.writeable and isinstance(value.base, numpy.ndarray):
+                    yield f"{path}.base", value.base, reached.is_covered
             case "file":
                 reached.position = position_of(value)
             case "watched":
@@ -341,7 +352,8 @@ def position_of(file: Any) -> str:
     if file.closed or not file.readable():
         return ""
     try:
-        return str(file.tell())
+        in_memory = f" {content_hash(file.getvalue())}" if isinstance(file, io.BytesIO | io.StringIO) else ""
+        return f"{file.tell()}{in_memory}"
     except OSError:  # within a loop over the lines of a text; or no file on a disk
         return "read"
 
@@ -455,8 +467,6 @@ def _in_class(kind: type) -> Iterator[Child]:
             yield f"{path}.{name}.__dict__", getattr(member, "__dict__", None), False
     for name, part in vars(kind).items():
         match part:
-            case staticmethod() | classmethod():
-                yield f"{path}.{name}", part.__func__, False
             case property():
                 for accessor in (part.fget, part.fset, part.fdel):
                     yield f"{path}.{name}.{getattr(accessor, '__name__', '')}", accessor, False

@@ -171,13 +171,19 @@ PATHS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "a default": (
         lambda: collections.defaultdict(functools.partial(list, [1])),
-        ["a", "a.default_factory", "a.default_factory.args[0]"],
+        ["a", *(f"a.default_factory{part}" for part in ("", ".args", ".keywords", ".args[0]"))],
     ),
     "a deque": (lambda: collections.deque([[1]]), ["a", "a[0]"]),
     "an object": (lambda: Plain(x=[1], y=Slots()), ["a", "a.x", "a.y"]),
     "a partial": (
-        lambda: functools.partial(len, [1], key=[2]), ["a", "a.args[0]", "a.keywords['key']"],
+        lambda: functools.partial(len, [1], key=[2]), ["a", "a.args", "a.keywords", "a.args[0]", "a.keywords['key']"],
     ),
+    "a method of an object in C": (lambda: [1].append, ["a.__self__"]),
+    "a function of C": (lambda: [len, torch.relu], ["a"]),
+    "a function with a cache": (lambda: functools.cache(closure(x=1)), ["a.__wrapped__", "a.__wrapped__<other>",
+        "a.__wrapped__<value>", "a.__wrapped__<other>.cell_contents", "a.__wrapped__<value>.cell_contents"]),
+    "a view of an array that is read only": (lambda: numpy.broadcast_to(numpy.ones(1), (2,)), ["a", "a.base"]),
+    "a view of an array": (lambda: numpy.ones(2)[:1], ["a"]),
     "a tensor": (with_gradient, ["a", "a.grad", "a._backward_hooks[0]", "a.__dict__['note']"]),
     "a tensor that is not a leaf": (lambda: with_gradient() * 2, ["a"]),
     "a lazy parameter": (torch.nn.UninitializedParameter, ["a"]),
@@ -253,8 +259,8 @@ def test_code_is_listed_with_what_it_uses() -> None:
     assert [path for path in found if not path.endswith(("__dict__", "__annotations__"))] == [
         "a",
         f"{HERE}:Using",
-        *(f"{HERE}:Using.{name}" for name in ("held", "total", "cached", "static", "of_class", "method")),
-        *(f"{HERE}:Using.{name}" for name in ("total.total", "cached#9", "static#10", "of_class#11", "__call__")),
+        *(f"{HERE}:Using.{name}" for name in ("held", "total", "cached", "static.__wrapped__", "of_class.__wrapped__")),
+        *(f"{HERE}:Using.{name}" for name in ("method", "total.total", "cached#9", "__call__")),
         f"{HERE}:COUNT",
         f"{HERE}:OTHER",
     ]
@@ -418,7 +424,7 @@ def test_the_position_of_a_file(tmp_path: Path) -> None:
     assert position_of(file) == ""
     with path.open("w") as file:
         assert position_of(file) == ""
-    assert position_of(io.StringIO("abc")) == "0"
+    assert position_of(io.StringIO("abc")) == position_of(io.StringIO("abc")) != position_of(io.StringIO("abd"))
 
 
 def test_paths_within_others() -> None:

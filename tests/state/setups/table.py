@@ -10,5 +10,6 @@ from tests.state.setups import models as models
 from tests.state.setups import objects as objects
 from tests.state.setups import optimizers as optimizers
 from tests.state.setups import reach as reach
+from tests.state.setups import stand_ins as stand_ins
 from tests.state.setups import transit as transit
 from tests.state.setups.rows import ROWS as ROWS
