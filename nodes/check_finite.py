@@ -187,7 +187,7 @@ class CheckFinite:
         if self._ranks is None:
             return [self._described(fault) for fault in faults]
         of_ranks = enumerate(self._ranks.gather(faults))
-        together = sorted(((fault, rank) for rank, faults in of_ranks for fault in faults), key=lambda pair: pair[0][2])  # by `seen`, then by rank
+        together = sorted(((fault, rank) for rank, faults in of_ranks for fault in faults), key=lambda pair: pair[0][2])
         return [f"{self._described(fault)}, on rank {rank}" for fault, rank in together]
 
     def _described(self, fault: list[Any]) -> str:

@@ -73,6 +73,8 @@ def _state_of(run: StatefulObjects, name: str, resource: Any) -> Any:
 
 
 def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
+    if run.baseline is not None:
+        run.baseline.note_marks()
     for name in sorted(
         name for name in set(saved) - set(run.objects.stateful) - set(exempt.fresh) if not run.is_left_out(name)
     ):

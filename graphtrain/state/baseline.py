@@ -21,7 +21,7 @@ from graphtrain.state.content import is_identical
 from graphtrain.state.contents import FORMS, MOST_COMPARED
 from graphtrain.state.drift import NO_DRIFT, Drift, DriftFinder
 from graphtrain.state.generators import any_generator
-from graphtrain.state.initial import InitialState, States
+from graphtrain.state.initial import InitialState, States, is_as_marked, mark_of
 from graphtrain.state.reachable import Reached, parts_of
 from graphtrain.storage.strides import placement_of, without_repeats
 
@@ -44,6 +44,11 @@ class Baseline(InitialState):
     # this `setup` makes equal objects.
     _restored: Mapping[str, Mapping[str, Any]] = NO_DRIFT
     _redrawn: frozenset[int] = frozenset()
+    _as_marked: tuple[str, ...] = ()
+
+    def note_marks(self) -> None:
+        """Note what is as marked, before anything is loaded: loading into memory that it shares does not change it."""
+        self._as_marked = tuple(each.path for each in self.listed() if is_as_marked(each, self.marks))
 
     def is_redrawn(self, data: str) -> None:
         """Note that a resume draws all batches of an epoch again, which also binds again what data has bound since.
@@ -92,6 +97,8 @@ class Baseline(InitialState):
                     self._is_missing(path)
                 else:
                     _overwrite(self.reachable.by_path[path], self._without_left_out(path, change), reader)
+        marked = [self.reachable.by_path[path] for path in self._as_marked if path not in changed]
+        self.marks |= {id(reached.value): mark_of(reached) for reached in marked}
         if data is None:
             self._restored = dict(section)
         return reader

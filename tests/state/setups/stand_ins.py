@@ -15,7 +15,7 @@ import numpy
 import torch
 
 from tests.state.setups.containers import stepped
-from tests.state.setups.rows import row, seeded, squared
+from tests.state.setups.rows import batches, row, seeded, squared
 
 
 @row()
@@ -187,12 +187,12 @@ class Running:
 @row(needs=("reachable", "state_dicts"))
 def tensor_and_list_that_loading_binds_again() -> dict[str, Any]:
     running = Running()
-    mean, batches = running.mean, running.seen["batches"]
+    mean, seen = running.mean, running.seen["batches"]
 
     def update(step: int) -> float:
         running.mean.add_(0.5)
         running.seen["batches"].append(step)
-        return float(mean) + len(batches)
+        return float(mean) + len(seen)
 
     return stepped(update)
 
@@ -274,3 +274,11 @@ def kept_copies_of_the_state_of_an_optimizer() -> dict[str, Any]:
         return squared(model, batch)
 
     return {**resources, "training_step": step}
+
+
+@row(stateless="training does not change it: a resume that loads it must not take its views for changed")
+def data_that_views_a_buffer_of_the_model() -> dict[str, Any]:
+    data = torch.cat(batches())
+    resources = seeded(Plain)
+    resources["model"].register_buffer("seen", data)
+    return {**resources, "train_data": [*data.split(4)]}
