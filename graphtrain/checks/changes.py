@@ -1,9 +1,10 @@
 """How the visits of the points of one graph may change the values of its guards, and in which direction.
 
-Counts that grow (`runs`, and what a clock counts) can make ``>=`` true and never false. A trigger becomes due when its
-clock advances, and stops being due when its node runs; whether its `from` is reached is a separate field, which only
-that clock changes. Bypassed nodes change nothing. Backward passes are counted: a guard on a full window is expanded to
-its comparison, and `Counting` knows the counts that are the same at every visit.
+Counts that grow (`runs`, and what a clock counts) can make ``>=`` true and never false; no count is below 0, so only
+clearing can make one of backward passes ``== 0`` again. A trigger becomes due when its clock advances, and stops being
+due when its node runs; whether its `from` is reached is a separate field, which only that clock changes. Bypassed nodes
+change nothing. Backward passes are counted: a guard on a full window is expanded to its comparison, and `Counting`
+knows the counts that are the same at every visit.
 """
 
 from __future__ import annotations
@@ -186,6 +187,10 @@ class Changes:
                 return self._moves_of(operand)
             case Operation("-" | ">" | ">=", (greater, less)) | Operation("<" | "<=", (less, greater)):
                 return _all((self._moves_of(greater), self._moves_of(less).swapped))
+            case Operation("==" | "!=" as name, (FieldOf() as count, Constant(0)) | (Constant(0), FieldOf() as count)):
+                moves = self._moves_of(count)
+                if self.counted(count) or not moves.down:  # it is never below 0
+                    return moves.swapped if name == "==" else moves
         operands = expression.operands if isinstance(expression, Operation) else ()
         return _all(map(self._moves_of, operands)).either_way
 

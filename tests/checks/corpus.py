@@ -588,6 +588,15 @@ LOOPS = [
     edited("a trigger that only fires once", lambda g: tiny(
         {"c": "tick", "a": "tick_at_times", "b": "choice"}, {"c": ["a"], "a": ["b"], "b": ["end if again", "a"]},
         {"again": "a.due"}, units={"steps": "c.ticks"}), "G501 nodes.a"),
+    edited("a window that is complete only after a step", lambda g: g.guard(
+        "accumulation_reached", and_="step.steps >= 1"), "G502 edges.accumulate"),
+    edited("an open window that no edge leads to the step from", lambda g: g.guard(
+        "open", "accumulate.count > 0").connect("exchange", "decide", when="open").guard(
+            "finished", "ending and 0 == accumulate.count"), "G502 edges.decide"),
+    edited("an end that comes before the first step or never", lambda g: g.guard(
+        "finished", "ending and step.steps == 0 and accumulate.count == 0"), "G502 edges.decide"),
+    edited("clearing until the window is smaller", lambda g: g.set("accumulate", every=3).guard(
+        "wide", "accumulate.window > 1").connect("zero_grad", "zero_grad", when="wide"), "G501 nodes.zero_grad"),
     edited("a count of passes as the only progress", lambda g: g.insert("accumulate", after="train_batch").guard(
         "done", "accumulate.count > 3"), "G501 nodes.next_batch", of=plain()),
     edited("a count that is cleared as often as it grows", lambda g: tiny(
