@@ -347,7 +347,7 @@ DATA = [
            "G303 validate/nodes.read_score"),
     edited("a split that is not written yet", lambda g: replace(g, start="next_batch").redirect(
         "begin_evaluation", "next_batch", "eval_batch").redirect("next_batch", "eval_batch", "begin_evaluation"),
-           "G304 nodes.end_evaluation", of=EVALUATE),
+           "G304 nodes.end_evaluation", "G415 nodes.begin_evaluation", of=EVALUATE),
     edited("a slot written on one branch only",
            lambda g: use(use(g, "score", before="clip"), "read_score", before="end_epoch"),
            "G304 nodes.read_score"),
@@ -410,7 +410,7 @@ DATA = [
            "G307 quick/nodes.begin_evaluation"),
     edited("an evaluation that begins twice",
            lambda g: g.insert("again", "begin_evaluation", after="begin_evaluation"),
-           "G305 nodes.begin_evaluation", "G307 nodes.again", of=EVALUATE),
+           "G305 nodes.begin_evaluation", "G307 nodes.again", "G415 nodes.again", of=EVALUATE),
 ]  # fmt: skip
 
 
@@ -540,9 +540,11 @@ MODES = [
     edited("a validation without its end", lambda g: g.set("validate", graph=replace(
         EVALUATE, outputs=()).remove("end_evaluation")), "G415 validate/nodes.next_batch"),
     edited("an evaluation that begins in the training", lambda g: g.insert(
-        "begin_evaluation", after="validate", split="other"), "G415 nodes.train_batch"),
+        "begin_evaluation", after="validate", split="other"), "G415 nodes.train_batch", "G415 nodes.begin_evaluation"),
     edited("training in an evaluation", lambda g: g.insert("begin_evaluation", before="train_batch", split="other")
            .insert("end_evaluation", after="train_batch"), "G415 nodes.train_batch"),
+    edited("an evaluation that begins with each batch", lambda g: g.set("validate", graph=EVALUATE.redirect(
+        "eval_batch", "next_batch", "begin_evaluation")), "G415 validate/nodes.begin_evaluation"),
     edited("a training nested in an evaluation", lambda g: g.set("validate", graph=EVALUATE.insert(
         "more", graph=g.remove("validate"), after="begin_evaluation")), "G415 validate/more/nodes.train_batch"),
 ]  # fmt: skip
