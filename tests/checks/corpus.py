@@ -619,6 +619,10 @@ LOOPS = [
            "G505 nodes.finish.after"),
     edited("an average that begins after the end", lambda g: g.overlay("swa").set(
         "swa", **{"from": ["12 epochs", "2000000 epochs"]}), "G505 nodes.swa.from"),
+    edited("more than the whole run", lambda g: g.overlay("swa").set("swa", **{"from": "1.5 run"}).set(
+        "validate", every=["2 run", "1 epochs"]), "G505 nodes.swa.from", "G505 nodes.validate.every"),
+    edited("an end by a share of the run that it ends", lambda g: g.set("finish", after="1 run"),
+           "G504 nodes.finish.after"),
     edited("an exit guard that nothing can change", lambda g: g.guard("finished", "clip.max_norm > 3"),
            "G502 edges.decide"),
     edited("an exit by a node outside", lambda g: tiny(
