@@ -283,6 +283,7 @@ def test_what_depends_on_a_kind_that_is_not_known_is_not_judged() -> None:
         lambda g: g.replace("zero_grad", "my_kind"),
         lambda g: g.replace("train_batch", "my_kind").guard("log_due", "log.due and my_loss > 0.5"),
         lambda g: g.replace("next_batch", "my_kind"),
+        lambda g: g.replace("exchange", "my_kind").guard("accumulation_reached", and_="accumulate.exchanged"),
         lambda g: g.insert("judge", "my_kind", after="validate").guard("log_due", "log.due and judge.whatever > 3"),
         lambda g: g.set("validate", graph=EVALUATE.replace("next_batch", "my_kind")),
     ):
