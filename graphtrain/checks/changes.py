@@ -195,7 +195,7 @@ class Changes:
                 return _all((self._moves_of(greater), self._moves_of(less).swapped))
             case Operation("==" | "!=" as name, (FieldOf() as count, Constant(0)) | (Constant(0), FieldOf() as count)):
                 moves = self._moves_of(count)
-                if self.counted(count) or not moves.down:  # it is never below 0
+                if bool(self.counted(count)) is bool(moves.down):  # never below 0; gradients never cleared are G405
                     return moves.swapped if name == "==" else moves
         operands = expression.operands if isinstance(expression, Operation) else ()
         return _all(map(self._moves_of, operands)).either_way
