@@ -103,7 +103,8 @@ class TrainBatch(CallsTrainingStep):
 
     Raises:
         UsageError: `training_step` did not return a loss, or it runs backward or steps an optimizer, which is checked
-            in the first two calls; the device does not support the precision, or there is no compiler.
+            in the first two calls; `turn` is the index of no optimizer; the device does not support the precision, or
+            there is no compiler.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("train_batch", precision="bf16-mixed")
@@ -346,6 +347,8 @@ class TrainBatch(CallsTrainingStep):
         resources = self._renewals.current if self._renewals is not None else {}
         optimizers = [value for value in resources.values() if isinstance(value, torch.optim.Optimizer)]
         named = optimizers_of(self._optimizer)
+        if self.turn is not None and not -len(named) <= self.turn < len(named):
+            raise UsageError(f"turn: expected an index below {len(named)}, the number of optimizers, got {self.turn}")
         trained = named[: self.unfrozen] if self.turn is None else (named[self.turn],)
         own = {id(parameter) for parameter in parameters_of(trained)}
         held = parameters_of([*named, *(optimizers if self.only_own else ())])
