@@ -138,12 +138,13 @@ class Changes:
             return values_of(self._scope, field.node, field.field)
         if kind.fields[field.field].counts == "backward":
             return Values(least=0, whole=True) if self.counted(field) & self.growing else Constant(0)
-        if any(field.field == counter.exchanged for counter in kind.fields.values()):
-            exchanging = (  # none in one process, where the nodes for several ranks are bypassed
-                point.is_unknown or self.gradients.acted_on("exchange", point) & {*plan_node.optimizers}
+        if field.field in [counter.exchanged for counter in kind.fields.values()]:
+            exchanging = [  # none in one process, where the nodes for several ranks are bypassed
+                point
                 for point in self._nodes.values()
-            )
-            return ANY if any(exchanging) else Constant(False)
+                if point.is_unknown or self.gradients.acted_on("exchange", point) & {*plan_node.optimizers}
+            ]
+            return ANY if exchanging else Constant(False)
         if field.field == "runs":
             return Values(least=0, whole=True)
         return Values(whole=kind.fields[field.field].type is int)

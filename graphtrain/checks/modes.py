@@ -88,7 +88,7 @@ def _after(at: _State, *, is_acting: bool) -> tuple[_Begun, bool]:
         return state[:-1], state[-1] is not None
     is_wrong = False
     for action in point.kind.actions if is_acting and point.kind is not None else ():
-        if action.effect == "backward" and any(begun is not None for begun in state):
+        if action.effect == "backward" and state.count(None) < len(state):
             state, is_wrong = (None,) * len(state), True
         elif action.effect == "eval" and point.node is not None:
             saved, written = state[-1] or frozenset(), frozenset(point.scope.written_by(point.node))
