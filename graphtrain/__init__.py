@@ -20,6 +20,7 @@ from graphtrain.kind import progress as progress
 from graphtrain.kind.declaration import END_EPOCH as END_EPOCH
 from graphtrain.kind.declaration import STOP as STOP
 from graphtrain.kind.parameter import Above as Above
+from graphtrain.kind.parameter import Below as Below
 from graphtrain.kind.parameter import Metric as Metric
 from graphtrain.kind.trigger import Trigger as Trigger
 from graphtrain.lazy import lazy_import as lazy_import

@@ -78,6 +78,14 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
     raise UsageError(f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {returned}", hint)
 
 
+def divided(loss: torch.Tensor, window: int) -> torch.Tensor:
+    """The share of a loss in a window of backward passes; UsageError if that is no window."""
+    if not window > 0:
+        hint = 'it is the size of the window: reads = { window = "accumulate.window" }'
+        raise UsageError(f"window: expected a number of backward passes > 0, got {window}", hint)
+    return loss / window
+
+
 def stand_in_is_missing(path: str) -> DataError:
     """The error of a rank that has to take part in the passes of a sharded model, and has no batch for it."""
     return DataError(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from graphtrain.errors import UsageError
 from graphtrain.kind import copy_of, node, progress
-from graphtrain.kind.parameter import Above
+from graphtrain.kind.parameter import Above, Below
 from graphtrain.nodes.copy_weights import move_towards
 
 if TYPE_CHECKING:
@@ -31,23 +30,16 @@ class Ema:
     Guard fields:
         updates: number of updates of the average.
 
-    Raises:
-        UsageError: the decay is 1 or more.
-
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("ema").set("ema", decay=0.99)
     >>> graph.check()
     []
     """
 
-    decay: Annotated[float, Above(0)] = 0.999
+    decay: Annotated[float, Above(0), Below(1)] = 0.999
     warmup: bool = False
 
     updates: int = progress(0, adds=1)
-
-    def setup(self) -> None:
-        if self.decay >= 1:
-            raise UsageError(f"ema.decay: expected a number below 1, got {self.decay}", "as in ema.decay=0.999")
 
     def __call__(self, model: torch.nn.Module, average: Any) -> None:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay

@@ -17,6 +17,7 @@ from graphtrain.nodes._precision import scaled
 from graphtrain.nodes._training_step import (
     CallsTrainingStep,
     count_and_metrics,
+    divided,
     looking_at_first_calls,
     loss_and_metrics,
     stand_in_is_missing,
@@ -103,7 +104,8 @@ class TrainBatch(CallsTrainingStep):
 
     Raises:
         UsageError: `training_step` did not return a loss, or it runs backward or steps an optimizer, which is checked
-            in the first two calls; the device does not support the precision, or there is no compiler.
+            in the first two calls; `turn` is the index of no optimizer; the device does not support the precision, or
+            there is no compiler.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("train_batch", precision="bf16-mixed")
@@ -201,7 +203,7 @@ class TrainBatch(CallsTrainingStep):
             return self._add_sum(loss, metrics, samples, loss_scale)
         if window != 1 and loss_scale is None and samples != self._size and self._notify is not None:
             self._compare_sizes(model, samples)
-        share = loss if window == 1 else loss / window  # a division costs 5 us with its backward
+        share = loss if window == 1 else divided(loss, window)  # a division costs 5 us with its backward
         try:
             self._backward(share if loss_scale is None else scaled(share, loss_scale))
         except RuntimeError as error:
@@ -325,7 +327,7 @@ class TrainBatch(CallsTrainingStep):
                 plain = self._objects.without_taken(plain)
             loss, metrics = loss_and_metrics(plain, "training_step")
             share = loss if size == whole else loss * (size / whole)
-            share = share if window == 1 else share / window
+            share = share if window == 1 else divided(share, window)
             (share if loss_scale is None else scaled(share, loss_scale)).backward()  # type: ignore[no-untyped-call]
             kept = {name: detached(value) for name, value in metrics.items()}  # a graph would hold what it was made of
             computed.append((loss.detach(), kept, size if samples == whole else samples * size / whole))
@@ -346,6 +348,8 @@ class TrainBatch(CallsTrainingStep):
         resources = self._renewals.current if self._renewals is not None else {}
         optimizers = [value for value in resources.values() if isinstance(value, torch.optim.Optimizer)]
         named = optimizers_of(self._optimizer)
+        if self.turn is not None and not -len(named) <= self.turn < len(named):
+            raise UsageError(f"turn: expected an index below {len(named)}, the number of optimizers, got {self.turn}")
         trained = named[: self.unfrozen] if self.turn is None else (named[self.turn],)
         own = {id(parameter) for parameter in parameters_of(trained)}
         held = parameters_of([*named, *(optimizers if self.only_own else ())])

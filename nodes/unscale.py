@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
-from graphtrain.kind.parameter import Above
+from graphtrain.kind.parameter import Above, Below
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
@@ -39,7 +40,7 @@ class Unscale:
         overflows: windows with an overflow since the start.
 
     Raises:
-        UsageError: an argument is out of range, gradients are in float16, or the scale has dropped to 0.
+        UsageError: gradients are in float16, or the scale has dropped to 0.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("fp16").set("unscale", init_scale=1024.0)
@@ -47,9 +48,9 @@ class Unscale:
     []
     """
 
-    init_scale: Annotated[float, Above(0)] = 65536.0
-    growth_factor: Annotated[float, Above(1)] = 2.0
-    backoff_factor: Annotated[float, Above(0)] = 0.5
+    init_scale: Annotated[float, Above(0), Below(math.inf)] = 65536.0
+    growth_factor: Annotated[float, Above(1), Below(math.inf)] = 2.0
+    backoff_factor: Annotated[float, Above(0), Below(1)] = 0.5
     growth_interval: Annotated[int, Above(0)] = 2000
 
     overflow: bool = progress(False)
@@ -62,8 +63,6 @@ class Unscale:
 
     def setup(self, optimizer: Any, device: Any) -> None:
         self._optimizers = optimizers_of(optimizer)
-        if self.backoff_factor >= 1:
-            raise UsageError(f"unscale.backoff_factor: expected a number below 1, got {self.backoff_factor}")
         self.scale = self.scale or self.init_scale
         self._scaler = torch.amp.GradScaler(
             device.type,

@@ -10,6 +10,7 @@ import graphtrain
 
 NAMES = (
     "Above",
+    "Below",
     "CallsTrainingStep",
     "CheckpointError",
     "DataError",

@@ -1,9 +1,10 @@
 """How the visits of the points of one graph may change the values of its guards, and in which direction.
 
-Counts that grow (`runs`, and what a clock counts) can make ``>=`` true and never false. A trigger becomes due when its
-clock advances, and stops being due when its node runs; whether its `from` is reached is a separate field, which only
-that clock changes. Bypassed nodes change nothing. Backward passes are counted: a guard on a full window is expanded to
-its comparison, and `Counting` knows the counts that are the same at every visit.
+Counts that grow (`runs`, and what a clock counts) can make ``>=`` true and never false; no count is below 0, so only
+clearing can make one of backward passes ``== 0`` again. A trigger becomes due when its clock advances, and stops being
+due when its node runs; whether its `from` is reached is a separate field, which only that clock changes. Bypassed nodes
+change nothing. Backward passes are counted: a guard on a full window is expanded to its comparison, and `Counting`
+knows the counts that are the same at every visit.
 """
 
 from __future__ import annotations
@@ -137,6 +138,13 @@ class Changes:
             return values_of(self._scope, field.node, field.field)
         if kind.fields[field.field].counts == "backward":
             return Values(least=0, whole=True) if self.counted(field) & self.growing else Constant(0)
+        if field.field in [counter.exchanged for counter in kind.fields.values()]:
+            exchanging = [  # none in one process, where the nodes for several ranks are bypassed
+                point
+                for point in self._nodes.values()
+                if point.is_unknown or self.gradients.acted_on("exchange", point) & {*plan_node.optimizers}
+            ]
+            return ANY if exchanging else Constant(False)
         if field.field == "runs":
             return Values(least=0, whole=True)
         return Values(whole=kind.fields[field.field].type is int)
@@ -186,6 +194,10 @@ class Changes:
                 return self._moves_of(operand)
             case Operation("-" | ">" | ">=", (greater, less)) | Operation("<" | "<=", (less, greater)):
                 return _all((self._moves_of(greater), self._moves_of(less).swapped))
+            case Operation("==" | "!=" as name, (FieldOf() as count, Constant(0)) | (Constant(0), FieldOf() as count)):
+                moves = self._moves_of(count)
+                if bool(self.counted(count)) is bool(moves.down):  # never below 0; gradients never cleared are G405
+                    return moves.swapped if name == "==" else moves
         operands = expression.operands if isinstance(expression, Operation) else ()
         return _all(map(self._moves_of, operands)).either_way
 

@@ -1,9 +1,9 @@
 """How a run, and an epoch, ends.
 
 G504: the end of a run can be reached, and no minimum is above a maximum; if `after` is "never" and nothing else ends
-the run, it is a warning: the user may want to stop it. G505: every amount has an effect. G506: an epoch with several
-sources of batches is closed by its own batches. Also what ``every = "end"`` requires: the guards that end the graph
-read fields, and none of them waits for the node.
+the run, it is a warning: the user may want to stop it. G505: every amount has an effect, and can be reached. G506: an
+epoch with several sources of batches is closed by its own batches. Also what ``every = "end"`` requires: the guards
+that end the graph read fields, and none of them waits for the node.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class _Endings:
             yield self._endless()
         else:
             yield from self._unread()
+        yield from self._shares()
         if not is_guarded:
             return
         yield from self._after_the_end()
@@ -130,6 +131,24 @@ class _Endings:
                     f'"{most[field][0]}": `{name}` never does anything',
                     "lower the first, or raise the second",
                 )
+
+    def _shares(self) -> Iterator[Problem]:
+        """The shares of the run that are more than all of it, or by which its length would depend on itself."""
+        ending = self._ending_nodes()
+        for plan_node in self._plan.nodes_in(self._scope):
+            for name in ("every", "after", FROM):
+                trigger = plan_node.parameters.get(name)
+                for owner, _, term in self._plan.terms(self._scope, trigger) if isinstance(trigger, Trigger) else ():
+                    text = f'{plan_node.node.name}.{name} = "{term}"'
+                    if term.unit == RUN and term.amount > 1:
+                        code, reason = "G505", f"{text} is more than the whole run: it is never reached"
+                        hint = 'a share of the run is at most 1, as in "0.5 run"'
+                    elif term.unit == RUN and plan_node in ending and owner.scope is self._scope:
+                        code, reason = "G504", f"{text} ends the run, so its length would depend on itself"
+                        hint = f'count epochs or steps, as in {plan_node.node.name}.{name} = "10 epochs"'
+                    else:
+                        continue
+                    yield self._scope.problem(code, f"nodes.{plan_node.node.name}.{name}", reason, hint)
 
     # ---- a minimum above the maximum
 

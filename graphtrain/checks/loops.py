@@ -5,7 +5,7 @@ no visit among them can cause. Every strongly connected set of points may be one
 set, and looks for a trap without the point it leaves; or in which a value closes it, without the points that could
 change that value. A guard that stays true closes the edges after it.
 
-In general the time is unbounded, so the search stops after `MOST_SETS` sets, with a warning; `fit` takes 5.
+In general the time is unbounded, so the search stops after `MOST_SETS` sets, with a warning; `fit` takes 6.
 Source: the traps (siphons) of Petri nets, Commoner, "Deadlocks in Petri nets", 1972; strongly connected components by
 Tarjan, "Depth-first search and linear graph algorithms", 1972.
 """

@@ -1,7 +1,8 @@
 """G415: models are trained in training mode, and a body restores the mode.
 
-An automaton as for gradients, for each model that some node sets to evaluation mode. Its state tells, for each graph
-around a point, whether an evaluation has begun there: one may run inside another, whose mode it restores.
+An automaton as for gradients, for each model that some node sets to evaluation mode. Its state holds, for each graph
+around a point, what the nodes wrote with which an evaluation began there, None if none has: one may run inside another,
+whose mode it restores. One that writes these slots again saves the evaluation mode as that of training.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import optimizers_of
 from graphtrain.plan.solve import Ways
 
-# Effect -> whether an evaluation has begun after it.
-_EVALUATES = {"eval": True, "train": False}
-_State = tuple[FlowPoint, tuple[bool, ...]]
+_Begun = tuple[frozenset[str] | None, ...]
+_State = tuple[FlowPoint, _Begun]
 
 
 def check_modes(flow: Flow) -> Iterator[Problem]:
@@ -49,7 +49,7 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
                 yield arrow.target, state
 
     wrong: list[_State] = []
-    start: _State = flow.start, (False,)
+    start: _State = flow.start, (None,)
     ways = Ways([start], following)
     for _ in ways:
         pass
@@ -63,6 +63,8 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
         if point.node is not None and point.node.body is not None:
             place = way[-2]
             message = f"`{point.path}` can end after `{place.path}` with `{model}` in evaluation mode"
+        elif point.kind is not None and not point.kind.has_effect("backward"):
+            message = f"`{point.path}` saves the evaluation mode of `{model}` as the mode of its training"
         if place.node is not None:
             yield place.problem(
                 "G415",
@@ -73,7 +75,7 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
             )
 
 
-def _after(at: _State, *, is_acting: bool) -> tuple[tuple[bool, ...], bool]:
+def _after(at: _State, *, is_acting: bool) -> tuple[_Begun, bool]:
     """The state after a visit, and True if its action is wrong in the state before.
 
     Arguments:
@@ -81,12 +83,16 @@ def _after(at: _State, *, is_acting: bool) -> tuple[tuple[bool, ...], bool]:
     """
     point, state = at
     if point.opens is not None:
-        return (*state, False), False
+        return (*state, None), False
     if point.acts and point.node is not None and point.node.body is not None:
-        return state[:-1], state[-1]
+        return state[:-1], state[-1] is not None
     is_wrong = False
     for action in point.kind.actions if is_acting and point.kind is not None else ():
-        if action.effect == "backward" and any(state):
-            state, is_wrong = (False,) * len(state), True
-        state = (*state[:-1], _EVALUATES.get(action.effect, state[-1]))
+        if action.effect == "backward" and state.count(None) < len(state):
+            state, is_wrong = (None,) * len(state), True
+        elif action.effect == "eval" and point.node is not None:
+            saved, written = state[-1] or frozenset(), frozenset(point.scope.written_by(point.node))
+            state, is_wrong = (*state[:-1], saved | written), is_wrong or not saved.isdisjoint(written)
+        elif action.effect == "train":
+            state = (*state[:-1], None)
     return state, is_wrong

@@ -28,13 +28,20 @@ REQUIRED: Final = _Required()
 
 @dataclass(frozen=True)
 class Above:
-    """A bound in the type of a parameter: ``Annotated[int, Above(0)]`` takes whole numbers > 0.
+    """A bound in the type of a parameter: ``Annotated[int, Above(0)]`` takes whole numbers > 0, of at most 64 bits.
 
     >>> Parameter("every", Annotated[int, Above(0)]).coerce(0)
     Traceback (most recent call last):
         ...
     ValueError: expected an integer > 0, got 0
     """
+
+    bound: float
+
+
+@dataclass(frozen=True)
+class Below:
+    """The other bound: ``Annotated[float, Above(0), Below(1)]`` takes numbers > 0 and < 1."""
 
     bound: float
 
@@ -76,7 +83,7 @@ class Parameter:
         """`value` as this parameter's type.
 
         Raises:
-            ValueError: it is of another type; the message says which was expected.
+            ValueError: it is of another type, or not a number; the message says which was expected.
 
         >>> Parameter("max_norm", float).coerce(1)
         1.0
@@ -85,6 +92,8 @@ class Parameter:
             ...
         ValueError: expected a number, got "fast"
         """
+        if isinstance(value, float) and math.isnan(value) and value is not self.default:
+            raise _mismatch(value, self.annotation)
         return coerce(value, self.annotation)
 
     def evaluated(self, value: Any) -> Any:
@@ -100,8 +109,6 @@ class Parameter:
             ...
         ValueError: expected a number, got nan
         """
-        if isinstance(value, float) and math.isnan(value):
-            raise ValueError("expected a number, got nan")
         return self.coerce(float(value) if isinstance(value, Fraction) else value)
 
 
@@ -118,8 +125,9 @@ def type_name(annotation: Any) -> str:
     """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        bounds = [f" > {bound.bound:g}" for bound in arguments[1:] if isinstance(bound, Above)]
-        return type_name(arguments[0]) + "".join(bounds)
+        signs = {Above: ">", Below: "<"}
+        bounds = [f"{signs[type(bound)]} {bound.bound:g}" for bound in arguments[1:] if type(bound) in signs]
+        return f"{type_name(arguments[0])} {' and '.join(bounds)}".rstrip()
     if origin is Literal:
         return ("one of " if len(arguments) > 1 else "") + ", ".join(map(show_value, arguments))
     if origin in (Union, types.UnionType):
@@ -160,8 +168,12 @@ def coerce(value: Any, annotation: Any) -> Any:
         return value
     if origin is Annotated:
         typed = coerce(value, arguments[0])
-        if any(isinstance(bound, Above) and not typed > bound.bound for bound in arguments[1:]):
-            raise _mismatch(value, annotation)
+        for bound in arguments[1:]:
+            is_above, is_below = isinstance(bound, Above), isinstance(bound, Below)
+            if (is_above and not typed > bound.bound) or (is_below and not typed < bound.bound):
+                raise _mismatch(value, annotation)
+        if isinstance(typed, int) and typed >= 2**63:  # tensors are divided by such amounts
+            raise ValueError(f"expected {type_name(annotation)} of at most 64 bits, got {show_value(value)}")
         return typed
     if annotation is Trigger:
         if isinstance(value, Trigger):

@@ -304,8 +304,9 @@ def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
         return changers(plan, scope, plan_node.expressions[target.field].expression)
     if kind is None or target.field in kind.parameters:
         return own if kind is None else set()
-    if kind.counter(target.field) is not None:  # the engine counts it, where the effects are
-        return _nodes_that(scope, lambda kind: kind.has_effect("backward") or kind.has_effect("zero_grad"))
+    if (counter := kind.counter(target.field)) is not None:  # the engine counts it, where the effects are
+        effects = {"backward"} if target.field == counter.window else {"backward", "zero_grad"}
+        return _nodes_that(scope, lambda kind: any(map(kind.has_effect, effects)))
     if target.field != "due":  # nodes with `on_metrics` depend on the rows of metrics
         return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has_on_metrics else set())
     reads = plan.due_by(plan_node)

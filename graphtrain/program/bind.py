@@ -391,7 +391,8 @@ class Program:
         try:
             return replace(term, whole=self.whole_run.total(owner, field_name))
         except UsageError as error:
-            raise UsageError(f'`{node.path}` is due by "{term}": {error.message}', error.hint) from None
+            due = f'`{node.path}` is due by "{term}": '  # which the message has if its own length depends on it
+            raise UsageError(due + error.message.removeprefix(due), error.hint) from None
 
     def begun_with(self, ranks: int) -> Iterator[str]:
         """Note the number of ranks with which the run began; a line for each share of the run counted with another."""

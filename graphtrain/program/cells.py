@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from graphtrain.errors import ExpressionError, UsageError
 from graphtrain.kind import Read
-from graphtrain.kind.parameter import Above
+from graphtrain.kind.parameter import Above, Below
 from graphtrain.language.closures import Cell, compile_guard, constant, never, stored
 from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target
@@ -263,22 +263,23 @@ def evaluated(target: ExpressionTarget, read: Get) -> Get:
         except (ValueError, OverflowError) as error:
             raise ExpressionError(name, text, str(error)) from None
 
-    number, least = _bounded(parameter.annotation)
+    number, least, most = _bounded(parameter.annotation)
 
     def typed() -> Any:
         try:
             value: Any = read()
         except Exception as error:
             raise raised(error) from None
-        return value if type(value) is number and least < value < math.inf else converted(value)
+        return value if type(value) is number and least < value < most else converted(value)
 
     return typed
 
 
-def _bounded(annotation: Any) -> tuple[Any, float]:
-    """The type of numbers that a parameter takes (None if it takes other values), and their lower bound."""
-    least = -math.inf
+def _bounded(annotation: Any) -> tuple[Any, float, float]:
+    """The type of numbers that a parameter takes (None if it takes other values), and their bounds."""
+    least, most = -math.inf, math.inf
     if get_origin(annotation) is Annotated:
         annotation, *bounds = get_args(annotation)
         least = max((bound.bound for bound in bounds if isinstance(bound, Above)), default=least)
-    return (annotation if annotation in (int, float) else None), least
+        most = min((bound.bound for bound in bounds if isinstance(bound, Below)), default=most)
+    return (annotation if annotation in (int, float) else None), least, most

@@ -85,7 +85,14 @@ def _written(run: LiveRun) -> None:
 
 def _ended(run: LiveRun) -> Answer:
     compiled = run.session.compiled
-    if trains(compiled.graph) and compiled.program.main.count("batches") == 0:
+    main = compiled.program.main
+    if trains(compiled.graph) and main.count("batches") == 0:
+        counting, _ = main.counter("batches")
+        if counting is not None and not counting.fields["runs"]:
+            raise DataError(
+                f"the run ended without a batch: nothing led to `{counting.path}`, which fetches them, before the end",
+                'look at the edges to "end" and their guards; nothing was saved as the end of the run',
+            )
         raise DataError(
             "the run ended without a batch: the data is empty, or was exhausted in `setup`",
             "supply data that starts over at each `__iter__`; nothing was saved as the end of the run",

@@ -347,7 +347,7 @@ DATA = [
            "G303 validate/nodes.read_score"),
     edited("a split that is not written yet", lambda g: replace(g, start="next_batch").redirect(
         "begin_evaluation", "next_batch", "eval_batch").redirect("next_batch", "eval_batch", "begin_evaluation"),
-           "G304 nodes.end_evaluation", of=EVALUATE),
+           "G304 nodes.end_evaluation", "G415 nodes.begin_evaluation", of=EVALUATE),
     edited("a slot written on one branch only",
            lambda g: use(use(g, "score", before="clip"), "read_score", before="end_epoch"),
            "G304 nodes.read_score"),
@@ -410,7 +410,7 @@ DATA = [
            "G307 quick/nodes.begin_evaluation"),
     edited("an evaluation that begins twice",
            lambda g: g.insert("again", "begin_evaluation", after="begin_evaluation"),
-           "G305 nodes.begin_evaluation", "G307 nodes.again", of=EVALUATE),
+           "G305 nodes.begin_evaluation", "G307 nodes.again", "G415 nodes.again", of=EVALUATE),
 ]  # fmt: skip
 
 
@@ -540,9 +540,11 @@ MODES = [
     edited("a validation without its end", lambda g: g.set("validate", graph=replace(
         EVALUATE, outputs=()).remove("end_evaluation")), "G415 validate/nodes.next_batch"),
     edited("an evaluation that begins in the training", lambda g: g.insert(
-        "begin_evaluation", after="validate", split="other"), "G415 nodes.train_batch"),
+        "begin_evaluation", after="validate", split="other"), "G415 nodes.train_batch", "G415 nodes.begin_evaluation"),
     edited("training in an evaluation", lambda g: g.insert("begin_evaluation", before="train_batch", split="other")
            .insert("end_evaluation", after="train_batch"), "G415 nodes.train_batch"),
+    edited("an evaluation that begins with each batch", lambda g: g.set("validate", graph=EVALUATE.redirect(
+        "eval_batch", "next_batch", "begin_evaluation")), "G415 validate/nodes.begin_evaluation"),
     edited("a training nested in an evaluation", lambda g: g.set("validate", graph=EVALUATE.insert(
         "more", graph=g.remove("validate"), after="begin_evaluation")), "G415 validate/more/nodes.train_batch"),
 ]  # fmt: skip
@@ -588,6 +590,17 @@ LOOPS = [
     edited("a trigger that only fires once", lambda g: tiny(
         {"c": "tick", "a": "tick_at_times", "b": "choice"}, {"c": ["a"], "a": ["b"], "b": ["end if again", "a"]},
         {"again": "a.due"}, units={"steps": "c.ticks"}), "G501 nodes.a"),
+    edited("a step for gradients of several ranks, in one process", lambda g: g.guard(
+        "accumulation_reached", and_="accumulate.exchanged"), "G502 edges.accumulate"),
+    edited("a window that is complete only after a step", lambda g: g.guard(
+        "accumulation_reached", and_="step.steps >= 1"), "G502 edges.accumulate"),
+    edited("an open window that no edge leads to the step from", lambda g: g.guard(
+        "open", "accumulate.count > 0").connect("exchange", "decide", when="open").guard(
+            "finished", "ending and 0 == accumulate.count"), "G502 edges.decide"),
+    edited("an end that comes before the first step or never", lambda g: g.guard(
+        "finished", "ending and step.steps == 0 and accumulate.count == 0"), "G502 edges.decide"),
+    edited("clearing until the window is smaller", lambda g: g.set("accumulate", every=3).guard(
+        "wide", "accumulate.window > 1").connect("zero_grad", "zero_grad", when="wide"), "G501 nodes.zero_grad"),
     edited("a count of passes as the only progress", lambda g: g.insert("accumulate", after="train_batch").guard(
         "done", "accumulate.count > 3"), "G501 nodes.next_batch", of=plain()),
     edited("a count that is cleared as often as it grows", lambda g: tiny(
@@ -608,6 +621,10 @@ LOOPS = [
            "G505 nodes.finish.after"),
     edited("an average that begins after the end", lambda g: g.overlay("swa").set(
         "swa", **{"from": ["12 epochs", "2000000 epochs"]}), "G505 nodes.swa.from"),
+    edited("more than the whole run", lambda g: g.overlay("swa").set("swa", **{"from": "1.5 run"}).set(
+        "validate", every=["2 run", "1 epochs"]), "G505 nodes.swa.from", "G505 nodes.validate.every"),
+    edited("an end by a share of the run that it ends", lambda g: g.set("finish", after="1 run"),
+           "G504 nodes.finish.after"),
     edited("an exit guard that nothing can change", lambda g: g.guard("finished", "clip.max_norm > 3"),
            "G502 edges.decide"),
     edited("an exit by a node outside", lambda g: tiny(

@@ -210,6 +210,7 @@ _KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "plateau": (_plateau, {}),
     "collect": (_collect, {}),
     "look_at_gradients": (_with_optimizer, {}),
+    "choose_modes": (_on_model, {"effects": "eval"}),
 }
 
 
@@ -490,6 +491,10 @@ SOUND = [
               {"test_data": lambda: [torch.ones(2, 2)] * 2})
         for where in ({"between": ("decide", "finish")}, {"before": "finish"}, {"after": "finish"}, {"before": "end"})
     ),
+    Sound("two evaluations of the same batches", lambda: SHORT.set("validate", graph=evaluated_twice()),
+          "validate/end_inner"),
+    Sound("layers that keep training in an evaluation", lambda: SHORT.set("validate", graph=add(
+        EVALUATE, "choose_modes", after="begin_evaluation")), "validate/choose_modes"),
     Sound("PPO", ppo, "rollout ppo_batch step"),
     Sound("distillation", lambda: SHORT.replace("train_batch", _kind("distill")), "train_batch",
           {"teacher": lambda: torch.nn.Linear(2, 2)}),
@@ -526,6 +531,12 @@ SOUND = [
     Sound("clearing before the pass", lambda: plain(zero_grad=["train_batch"], next_batch=["zero_grad"], step=[
             "end if done", "next_batch"]), "zero_grad"),
 ]  # fmt: skip
+
+
+def evaluated_twice() -> Graph:
+    inner = {"split": "inner_split", "training_state": "inner_state"}
+    graph = EVALUATE.insert("inner", "begin_evaluation", after="begin_evaluation", split="inner", writes=inner)
+    return graph.insert("end_inner", "end_evaluation", before="end_evaluation", reads=inner, writes={"metrics": "m"})
 
 
 def _listed(graph: Graph) -> Graph:

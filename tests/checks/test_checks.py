@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,6 +52,16 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     ("G104", lambda g: g.set("clip", max_norm=True), "nodes.clip.max_norm", "expected a number, got true", ""),
     ("G104", lambda g: g.set("clip", max_norm=10**400), "nodes.clip.max_norm", "expected a number, got 1000", ""),
     ("G104", lambda g: g.set("accumulate", every=2.0), "nodes.accumulate.every", "expected an integer, got 2.0", ""),
+    ("G104", lambda g: g.set("accumulate", every=10**19), "nodes.accumulate.every",
+     "expected an integer > 0 of at most 64 bits, got 10000000000000000000", ""),
+    ("G104", lambda g: g.overlay("ema").set("ema", decay=1.0), "nodes.ema.decay",
+     "expected a number > 0 and < 1, got 1.0", ""),
+    ("G104", lambda g: g.overlay("fp16").set("unscale", backoff_factor=1), "nodes.unscale.backoff_factor",
+     "expected a number > 0 and < 1, got 1", ""),
+    ("G104", lambda g: g.overlay("fp16").set("unscale", init_scale=math.inf), "nodes.unscale.init_scale",
+     "expected a number > 0 and < inf, got inf", ""),
+    ("G104", lambda g: g.overlay("early_stop").set("early_stop", min_delta=math.nan), "nodes.early_stop.min_delta",
+     "expected a number, got nan", ""),
     ("G104", lambda g: g.set("log", every=50), "nodes.log.every", 'a trigger such as "100 steps", got 50', ""),
     ("G104", lambda g: g.set("log", every="1e5 steps"), "nodes.log.every", "got '1e5 steps'", ""),
     ("G104", lambda g: g.set("log", every="1/00 steps"), "nodes.log.every", "must be greater than 0", ""),
@@ -283,6 +294,7 @@ def test_what_depends_on_a_kind_that_is_not_known_is_not_judged() -> None:
         lambda g: g.replace("zero_grad", "my_kind"),
         lambda g: g.replace("train_batch", "my_kind").guard("log_due", "log.due and my_loss > 0.5"),
         lambda g: g.replace("next_batch", "my_kind"),
+        lambda g: g.replace("exchange", "my_kind").guard("accumulation_reached", and_="accumulate.exchanged"),
         lambda g: g.insert("judge", "my_kind", after="validate").guard("log_due", "log.due and judge.whatever > 3"),
         lambda g: g.set("validate", graph=EVALUATE.replace("next_batch", "my_kind")),
     ):

@@ -12,7 +12,7 @@ import pytest
 from graphtrain import Graph, StepFunction, Trigger, derived_clock, node, progress
 from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import DECLARED, EFFECTS, copy_of, kind_of
-from graphtrain.kind.parameter import REQUIRED, Above, Parameter, coerce, plain_value, show_value, type_name
+from graphtrain.kind.parameter import REQUIRED, Above, Below, Parameter, coerce, plain_value, show_value, type_name
 from tests.shipped import KINDS
 
 
@@ -536,6 +536,8 @@ def test_what_a_parameter_takes(value: Any, annotation: Any, result: Any) -> Non
         ("x", int | bool, 'expected an integer or true or false, got "x"'),
         (3, dict[str, int], "expected a table, got 3"),
         ([1, 0], list[Annotated[int, Above(0)]], "expected an integer > 0, got 0"),
+        (1.0, Annotated[float, Above(0), Below(1)], "expected a number > 0 and < 1, got 1.0"),
+        (math.inf, Annotated[float, Below(math.inf)], "expected a number < inf, got inf"),
         ("x", complex, 'expected a value of type complex, got "x"'),
         ("x" * 500, int, 'expected an integer, got "' + "x" * 76 + "..."),
     ],

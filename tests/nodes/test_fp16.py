@@ -239,11 +239,6 @@ def test_a_model_in_float16_is_refused() -> None:
     assert "leave the model in float32" in error.value.hint
 
 
-def test_a_factor_that_does_not_back_off_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"unscale\.backoff_factor: expected a number below 1, got 1"):
-        trainer_of(graph_of().set("unscale", backoff_factor=1.0)).run()
-
-
 def test_a_scale_that_is_forgotten_at_a_cut_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the comparison of cut runs would not notice, if the digest did not have the scale."""
     trainer_of(graph_of(), tmp_path).run(until="1 epochs")

@@ -193,6 +193,11 @@ def test_a_node_without_an_optimizer_of_its_own_is_refused() -> None:
         trainer_of(graph).run()
 
 
+def test_the_turn_of_an_optimizer_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UsageError, match="turn: expected an index below 1, the number of optimizers, got 5"):
+        trainer_of(graph_of(turn=5)).run()
+
+
 def test_ranks_train_the_same() -> None:
     graph = graph_of().insert("d_sum", "exchange", between=("d_batch", "d_step"), reads={"optimizer": "d_optimizer"})
     graph = graph.insert("g_sum", "exchange", between=("g_batch", "g_step"), reads={"optimizer": "g_optimizer"})

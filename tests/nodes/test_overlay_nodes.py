@@ -186,11 +186,6 @@ def test_a_plateau_takes_no_other_scheduler() -> None:
         trainer.run()
 
 
-def test_a_decay_of_one_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"ema\.decay: expected a number below 1, got 1"):
-        trainer_of(FIT.overlay("ema").set("ema", decay=1.0), [1] * 8).run()
-
-
 def averages(steps: int, **parameters: Any) -> list[float]:
     """The average of a weight that every step raises by one, from zero on, after each step."""
     model = torch.nn.Linear(1, 1, bias=False)

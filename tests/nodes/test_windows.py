@@ -319,3 +319,10 @@ def test_windows_of_batches_of_one_size_are_not(sizes: Sequence[int], every: int
 
 def test_nor_are_they_where_tokens_are_weighed() -> None:
     assert reported((1, 2, 3, 4), 4, FIT.overlay("token_windows"), tokens_as_number) == []
+
+
+@pytest.mark.parametrize("window", ["0", "next_batch.last"])
+def test_what_is_no_window_divides_no_loss(window: str) -> None:
+    graph = FIT.set("train_batch", reads={"window": window})
+    with pytest.raises(UsageError, match=r"window: expected a number of backward passes > 0, got (0|False)"):
+        trainer_of(graph, losses).run()

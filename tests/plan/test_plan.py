@@ -35,7 +35,7 @@ _MAY_RECORD = {"end_epoch", "finish", "log", "odd", "train_batch", "validate"}
         ("next_batch.last", {"next_batch"}),
         ("next_batch.last and step.steps > 3", {"next_batch", "step"}),
         ("accumulate.count > 1", _MAY_ACT),
-        ("accumulate.window > 1", _MAY_ACT),
+        ("accumulate.window > 1", _MAY_ACT - {"zero_grad"}),
         ("accumulate.every > 1", {"step"}),
         ("clip.max_norm > 1", set()),
         ("validate.runs > 1", {"validate"}),

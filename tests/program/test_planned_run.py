@@ -302,8 +302,8 @@ _IN_SETUP = "compute the number in `setup`"
          "how often `checkpoint` runs is not known ahead: time or a metric makes it due (1 epochs or 10 minutes)",
          'count steps or epochs, as in checkpoint.every = "1 epochs"'),
         (FIT.set("finish", after="0.5 run"), batches(3), "step",
-         '`finish` is due by "0.5 run": `finish` is due by "0.5 run": `step.steps` at the end of the run depends on '
-         "when a part of the run is over, which depends on it",
+         '`finish` is due by "0.5 run": `step.steps` at the end of the run depends on when a part of the run is over, '
+         "which depends on it",
          "count what decides the length of the run by epochs or steps"),
         (FIT.set("accumulate", reads={"every": "1 + validate.runs"}).set("validate", every="1 minutes"), batches(3),
          "step", "`accumulate.every` depends on `validate.runs`, which is not known ahead", _IN_SETUP),
