@@ -175,7 +175,15 @@ class Gradients:
         for name in self.optimizers:
             effects = [(point, action.effect) for point, actions in self.acting(name) for action in actions]
             used = {effect for _, effect in effects}
-            if "backward" in used and not used & {"step", "use"} and not self.flow.scope.has_unknown:
+            is_known = not self.flow.scope.has_unknown
+            if "step" in used and "backward" not in used and is_known:
+                point = next(point for point, effect in effects if effect == "step")
+                yield point.problem(
+                    "G401",
+                    f"`{point.path}` steps `{name}`, for which no node computes gradients",
+                    'add a node that runs backward, as in insert("train_batch", after=...)',
+                )
+            elif "backward" in used and not used & {"step", "use"} and is_known:
                 point = next(point for point, effect in effects if effect == "backward")
                 yield point.problem(
                     "G408",

@@ -430,6 +430,7 @@ GRADIENTS = [
            "G401 nodes.early", "G405 nodes.train_batch"),
     edited("no backward pass at all", lambda g: g.remove("train_batch"), "G401 nodes.step"
            , of=plain()),
+    edited("no backward pass, and a window that never opens", lambda g: g.remove("train_batch"), "G401 nodes.step"),
     edited("a step of another optimizer", lambda g: two_optimizers(g).set("d_step", reads={"optimizer": "g"}),
            "G401 nodes.d_step", "G408 nodes.d_batch"),
     overlaid("two steps in a row", '[[edit]]\ninsert = "again"\nuse = "step"\nafter = "step"', "G403 nodes.again"),
