@@ -106,6 +106,10 @@ class Gradients:
             )
         return frozenset(name for action in doing if action.effect == effect for name in action.optimizers)
 
+    def states_at(self, point: FlowPoint, optimizer: str) -> set[State]:
+        """The states in which the gradients of an optimizer can be before a visit."""
+        return {state for met, state in self._automata[optimizer].met if met is point}
+
     def way_to_end(self, optimizer: str, last: FlowPoint) -> list[FlowPoint]:
         """A shortest path to a point from which the run can end with gradients of an optimizer; empty if there is none.
 
@@ -245,7 +249,7 @@ class _Automaton:
             late = len(self._entered_late)
             self._answers: dict[tuple[int, str, State], frozenset[bool]] = {}
             self._ways = Ways([(self._flow.start, "clean")], self._following)
-            self._met = list(self._ways)
+            self.met = list(self._ways)
 
     def _following(self, at: tuple[FlowPoint, State]) -> Iterator[tuple[FlowPoint, State]]:
         point, state = at
@@ -259,7 +263,7 @@ class _Automaton:
 
     def problems(self) -> Iterator[Problem]:
         faults_at: dict[tuple[str, str], tuple[Fault, FlowPoint, State]] = {}
-        for point, state in self._met:
+        for point, state in self.met:
             if point.is_unknown:
                 continue
             states, faults = self.acted(point, state)

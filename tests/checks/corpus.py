@@ -700,6 +700,10 @@ RANKS = [
         "tokens", "count.tokens").set("log", every="9 tokens"), "G701 nodes.log"),
     for_ranks("clipped by a loss", lambda g: replace(g.insert("of_loss", OF_LOSS, after="train_batch").set(
         "clip", reads={"max_norm": "1 + high"}), allow=("G304",)), "G701 nodes.clip.reads.max_norm"),
+    for_ranks("sums of all ranks divided by the samples of one", lambda g: g.insert(
+        "divide", after="exchange", reads={"by": "samples"}), "G701 nodes.divide.reads.by"),
+    for_ranks("sums of all ranks divided by the tokens of one", lambda g: g.overlay("token_windows").set(
+        "divide", over_ranks=False), "G701 nodes.divide.reads.by"),
     for_ranks("windows by a loss", lambda g: replace(g.insert("of_loss", OF_LOSS, after="train_batch").set(
         "accumulate", reads={"every": "2 if high > 1 else 3"}), allow=("G304",)), "G701 guards.window_complete"),
     for_ranks("no exchange", lambda g: g.remove("exchange"), "G702 nodes.step"),
