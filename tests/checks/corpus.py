@@ -197,6 +197,21 @@ def in_turn(graph: Graph = FIT) -> Graph:
     return graph.guard("own_turn", "next_batch.runs <= next_other.runs").connect("turn", "next_batch", when="own_turn")
 
 
+COUNTED = {"by": "train_batch.counted"}
+
+
+def past(graph: Graph) -> Graph:
+    """A graph of which every second step goes from `exchange` straight to `clip`."""
+    return graph.guard("odd", "step.steps % 2 == 1").connect("exchange", "clip", when="odd")
+
+
+def listed(graph: Graph) -> Graph:
+    """A graph of which two optimizers go together."""
+    for name in ("train_batch", "accumulate", "clip", "step", "zero_grad"):
+        graph = graph.set(name, reads={"optimizer": ["a", "b"]})
+    return graph
+
+
 def without_window(graph: Graph = FIT) -> Graph:
     """`fit` whose `train_batch` says nothing of a window."""
     return replace(graph, nodes={**graph.nodes, "train_batch": Node("train_batch", "train_batch")})
@@ -480,6 +495,17 @@ GRADIENTS = [
     edited("unscaled, where the loss was scaled by another node",
            lambda g: g.overlay("fp16").set("train_batch", reads={"loss_scale": "step.steps"})
            .rename("unscale", "divide_by_scale"), "G414 nodes.divide_by_scale"),
+    edited("a scaled loss, and a path past unscaling", lambda g: past(g.overlay("fp16")), "G414 nodes.step"),
+    edited("a second loss that is not scaled", lambda g: g.overlay("fp16").set("accumulate", every=2).insert(
+        "second", "train_batch", after="train_batch", writes={"loss": "other"}), "G414 nodes.unscale"),
+    edited("a scaled loss of two optimizers, of which one is unscaled", lambda g: bound("a unscale discard")(
+        listed(g.overlay("fp16"))), "G414 nodes.step"),
+    edited("sums that are not divided", lambda g: g.set("train_batch", per="tokens"), "G414 nodes.step"),
+    edited("sums, and a path past dividing", lambda g: past(g.overlay("token_windows")), "G414 nodes.step"),
+    edited("sums divided after every pass", lambda g: g.overlay("token_windows").remove("divide").insert(
+        "divide", after="train_batch", reads=COUNTED), "G414 nodes.train_batch"),
+    edited("sums divided twice", lambda g: g.overlay("token_windows").insert(
+        "again", "divide", after="divide", reads=COUNTED), "G414 nodes.again"),
     edited("a backward pass after the exchange",
            lambda g: use(use(g, "sum", "exchange", before="clip"), "more", "own_pass", after="sum"), "G413 nodes.more"),
     edited("cleared after the exchange", lambda g: use(g, "sum", "exchange", before="clip").insert(
