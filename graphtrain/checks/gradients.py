@@ -109,9 +109,15 @@ class Gradients:
             )
         return frozenset(name for action in doing if action.effect == effect for name in action.optimizers)
 
-    def states_at(self, point: FlowPoint, optimizer: str) -> set[State]:
-        """The states in which the gradients of an optimizer can be before a visit."""
-        return {state for met, state in self._automata[optimizer].met if met is point}
+    def dividing_exchanged(self) -> set[str]:
+        """The nodes that divide gradients which were exchanged."""
+        return {
+            point.path
+            for name, automaton in self._automata.items()
+            for point, state in automaton.met
+            for action in point.actions
+            if action.effect == "divide" and name in action.optimizers and state in ("exchanged", "scaled")
+        }
 
     def way_to_end(self, optimizer: str, last: FlowPoint) -> list[FlowPoint]:
         """A shortest path to a point from which the run can end with gradients of an optimizer; empty if there is none.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem
 from graphtrain.kind.fields import IDLE, ROUND, Field
 from graphtrain.language.syntax import FieldOf, walk
@@ -27,9 +27,6 @@ from graphtrain.plan.scope import (
     used_guards,
 )
 from graphtrain.plan.solve import Ways, circle, components, within
-
-if TYPE_CHECKING:
-    from graphtrain.checks.gradients import Gradients
 
 # Fields that the engine counts, equal on every rank.
 _OF_ENGINE = ("runs", "due", "fired")
@@ -122,7 +119,7 @@ class _Differing:
         return tuple(reversed(nodes))
 
     def problems(self, gradients: Gradients) -> Iterator[Problem]:
-        dividing = _dividing_sums(gradients)
+        dividing = gradients.dividing_exchanged()
         for scope in self._plan.scopes.values():
             for guard, expression in used_guards(scope).items():
                 if (name := self._first(scope.read_in(expression))) is not None and not name.endswith(".due"):
@@ -136,7 +133,8 @@ class _Differing:
         for plan_node in self._plan.nodes:
             is_alike = {action.effect for action in plan_node.actions} & {*_ALIKE}
             reads: dict[str, Target] = {**plan_node.expressions} if is_alike else {}
-            if plan_node.path in dividing:
+            synchronises = plan_node.kind is not None and plan_node.kind.synchronises
+            if plan_node.path in dividing and not plan_node.parameters.get(_OVER_RANKS, synchronises):
                 reads = {read.name: target for read, target in plan_node.visit_reads}
             for read, target in reads.items():
                 if (name := self._first([target])) is not None:
@@ -158,18 +156,6 @@ class _Differing:
             f'{hint}make one value of it: insert("agree", after="{writer}", reads={{"value": "{shown}"}}, {how}',
             path=way,
         )
-
-
-def _dividing_sums(gradients: Gradients) -> set[str]:
-    """The nodes that divide gradients which were exchanged, by what each rank reads."""
-    return {
-        point.path
-        for point, actions in gradients.actions.items()
-        for action in actions
-        if action.effect == "divide" and point.plan_node is not None and point.kind is not None
-        if not point.plan_node.parameters.get(_OVER_RANKS, point.kind.synchronises)
-        if any(gradients.states_at(point, name) & {"exchanged", "scaled"} for name in action.optimizers)
-    }
 
 
 def _named(leaf: Target) -> str:

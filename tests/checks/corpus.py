@@ -212,6 +212,13 @@ def listed(graph: Graph) -> Graph:
     return graph
 
 
+def three_losses(graph: Graph) -> Graph:
+    """A graph with three backward passes on each batch."""
+    for name, after in (("second", "train_batch"), ("third", "second")):
+        graph = graph.insert(name, "train_batch", after=after, writes={"loss": name})
+    return graph
+
+
 def without_window(graph: Graph = FIT) -> Graph:
     """`fit` whose `train_batch` says nothing of a window."""
     return replace(graph, nodes={**graph.nodes, "train_batch": Node("train_batch", "train_batch")})
@@ -439,6 +446,12 @@ GRADIENTS = [
         "loss": "other"}), "G409 nodes.train_batch"),
     edited("two losses in a window of three", lambda g: g.insert("second", "train_batch", before="train_batch", writes={
         "loss": "other"}).set("accumulate", every=3), "G409 nodes.second"),
+    edited("three losses in a window of two", lambda g: three_losses(g).set("accumulate", every=2),
+           "G409 nodes.train_batch"),
+    edited("three losses in a window of four", lambda g: three_losses(g).set("accumulate", every=4),
+           "G409 nodes.train_batch"),
+    edited("a loss after the window of one was checked", lambda g: g.insert(
+        "late", "train_batch", before="clip", writes={"loss": "other"}), "G409 nodes.late"),
     edited("the step straight after the data", lambda g: g.redirect("next_batch", "accumulate", "clip"),
            "G411 nodes.clip", "G401 nodes.step"),
     edited("a step before the backward pass", lambda g: g.insert("early", "step", before="train_batch"),
@@ -467,7 +480,7 @@ GRADIENTS = [
         "zero_grad", "decide", "step").redirect("step", "zero_grad", "decide"), "G404 nodes.zero_grad",
            "G401 nodes.step"),
     edited("a backward pass after clipping", lambda g: g.insert("more", "train_batch", after="clip"),
-           "G402 nodes.more"),
+           "G402 nodes.more", "G409 nodes.more"),
     edited("clipped with every pass of a window", lambda g: g.insert("each", "clip", after="train_batch"),
            "G402 nodes.train_batch"),
     edited("zero_grad removed", lambda g: g.remove("zero_grad"), "G405 nodes.train_batch"),

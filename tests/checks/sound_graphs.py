@@ -12,7 +12,18 @@ from typing import Any
 import torch
 
 from graphtrain import Graph, Node, Trigger, progress
-from tests.checks.corpus import COUNTED, EVALUATE, FIT, bound, listed, plain, tiny, two_time_scales, undeclared
+from tests.checks.corpus import (
+    COUNTED,
+    EVALUATE,
+    FIT,
+    bound,
+    listed,
+    plain,
+    three_losses,
+    tiny,
+    two_time_scales,
+    undeclared,
+)
 
 
 @dataclass(frozen=True)
@@ -370,6 +381,13 @@ def half_precision() -> Graph:
     return graph.replace("step", _kind("scaled_step")).clock("steps", "step.runs")
 
 
+def one_of_two() -> Graph:
+    graph = SHORT.set("accumulate", every=3).guard("odd", "next_batch.batches % 2 == 1")
+    graph = graph.insert("second", "train_batch", after="next_batch", writes={"loss": "other"})
+    graph = graph.redirect("second", "train_batch", "accumulate").insert("turn", "choice", before="second")
+    return graph.connect("turn", "train_batch", when="odd")
+
+
 SUMS = {"training_step": lambda: lambda model, batch: {"loss": model(batch).square().sum(), "tokens": 2}}
 
 
@@ -533,6 +551,9 @@ SOUND = [
     Sound("a pause now and then", lambda: periodic(SHORT, "pause", _kind("often")), "pause"),
     Sound("bad losses thrown away", without_bad_losses, "is_finite"),
     Sound("augmentation", lambda: add(SHORT, "augment", between=("next_batch", "train_batch")), "augment"),
+    Sound("three losses in a window of three", lambda: three_losses(SHORT).set("accumulate", every=3), "third step"),
+    Sound("three losses in a window of six", lambda: three_losses(SHORT).set("accumulate", every=6), "third step"),
+    Sound("one of two losses in a window of three", one_of_two, "second train_batch"),
     Sound("two losses in one step", lambda: add(SHORT, "second", "own_backward", after="train_batch"), "second"),
     Sound("a look at the gradients", lambda: add(SHORT, "look_at_gradients", after="clip"), "look_at_gradients"),
     Sound("a scheduler that reads metrics", lambda: add(SHORT, "plateau", after="validate"), "plateau"),
