@@ -1,8 +1,8 @@
-"""G409: a loss is divided by a window only if a guard checks whether the window is complete."""
+"""G409: a loss is divided by a window only if a guard checks whether the window is complete, and passes fill it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphtrain.checks.gradients import Gradients
 
 
-# A point, the passes added since a guard checked the window or it was cleared, and whether one has checked it.
+# A point, the passes since a guard checked the window or it was cleared, and whether one has checked some of them.
 _Added = tuple[FlowPoint, tuple[FlowPoint, ...], bool]
 
 
@@ -43,6 +43,11 @@ class _Division:
     parameter: str
     value: Any
 
+    def problem(self, message: str, hint: str, path: Sequence[FlowPoint] = ()) -> Problem:
+        """A problem of it; for a window of one, which leaves the sum, a warning."""
+        text = f"`{self.point.path}` divides the loss by `{self.window}`, and {message}"
+        return self.point.problem("G409", text, hint, path=path, severity="warning" if self.value == 1 else "error")
+
     @property
     def varies(self) -> bool:
         """True if the size is an expression."""
@@ -62,32 +67,23 @@ class _Division:
 
 def check_divisions(gradients: Gradients) -> Iterator[Problem]:
     """Every loss divided by a window that no guard checks in time for being full, or that other passes exceed."""
-    windows: dict[tuple[str, str], list[_Division]] = {}
+    windows: dict[tuple[str, str], dict[FlowPoint, _Division]] = {}
     for point in gradients.actions:
         division = _division(gradients, point)
         if division is None:
             continue
         if kept := division.kept_size:
-            yield point.problem(
-                "G409",
-                f"`{point.path}` divides the loss by `{division.window}`, an expression, whose value may change while "
-                "a window is open",
+            yield division.problem(
+                "that is an expression, whose value may change while a window is open",
                 f'read the size with which the window opened: window = "{division.owner}.{kept}"',
             )
             continue
         path = _unchecked(division) if division.counters else []
         # A default window of one divides nothing.
         if path and (division.value != 1 or (point.node is not None and "window" in point.node.reads)):
-            message, hint = _reason(division, path[-1])
-            yield point.problem(
-                "G409",
-                f"`{point.path}` divides the loss by `{division.window}`, and {message}",
-                hint,
-                path=path,
-                severity="warning" if division.value == 1 else "error",
-            )
+            yield division.problem(*_reason(division, path[-1]), path)
         elif isinstance(division.value, int):
-            windows.setdefault((point.scope.path, division.window), []).append(division)
+            windows.setdefault((point.scope.path, division.window), {})[point] = division
     for divisions in windows.values():
         if len(divisions) > 1:
             yield from _miscounted(gradients.flow.start, divisions)
@@ -158,36 +154,34 @@ def _unchecked(division: _Division) -> list[FlowPoint]:
     return []
 
 
-def _miscounted(start: FlowPoint, divisions: list[_Division]) -> Iterator[Problem]:
+def _miscounted(start: FlowPoint, divisions: dict[FlowPoint, _Division]) -> Iterator[Problem]:
     """A window that the passes between two guards that check it do not fill, or that one exceeds after the last."""
-    division, value, passes = divisions[0], divisions[0].value, {each.point for each in divisions}
+    division = next(iter(divisions.values()))
 
     def following(at: _Added) -> Iterator[_Added]:
         point, added, is_checked = at
         is_cleared = "zero_grad" in division.effects(point)
         if is_cleared or _checks_window(point, division):
-            added, is_checked = (), not is_cleared
+            added, is_checked = (), not is_cleared and (is_checked or added != ())
         for arrow in point.arrows if not point.is_unknown else ():
-            is_pass = arrow.target in passes and len(added) <= value
+            is_pass = arrow.target in divisions and len(added) <= division.value
             yield arrow.target, (*added, arrow.target) if is_pass else added, is_checked
 
-    ways = Ways([(start, (start,) if start in passes else (), False)], following)
+    ways = Ways[_Added]([(start, (start,) if start in divisions else (), False)], following)
     for at in ways:
         point, added, is_checked = at
         is_late = is_checked and "step" in division.effects(point)
-        if added and (is_late or (value % len(added) and _checks_window(point, division))):
+        if added and (is_late or (division.value % len(added) and _checks_window(point, division))):
             way = [each for each, *_ in ways.to(at)]
             when = "after a guard has checked" if is_late else "before any guard checks"
-            total = value + len(added) if is_late else -(-value // len(added)) * len(added)
-            yield added[0].problem(
-                "G409",
-                f"`{added[0].path}` divides the loss by `{division.window}`, and `{added[-1].path}` adds to the window "
-                f"{when} whether it is full: {total} backward passes would be divided by {value}",
+            total = division.value + (len(added) if is_late else -division.value % len(added))
+            yield divisions[added[0]].problem(
+                f"`{added[-1].path}` adds to the window {when} whether it is full: {total} backward passes would be "
+                f"divided by {division.value}",
                 f"{division.owner}.{division.parameter} counts backward passes: set a multiple of those between two "
                 'guards for a mean; for a sum return one loss from one step function; or allow = ["G409"] if that is '
                 "meant",
-                path=way[-1 - way[::-1].index(added[0]) :],
-                severity="warning" if value == 1 else "error",
+                way[-1 - way[::-1].index(added[0]) :],
             )
             return
 

@@ -126,10 +126,7 @@ _REASONS = {
     ("exchange", "clipped"): ("each process has clipped its own part", "exchange before clipping"),
     ("scale", "scaled"): ("they would be divided by the scale twice", "unscale once a window"),
     ("scale", "clipped"): ("they were clipped while scaled", "unscale before clipping"),
-    ("owe", "divided"): (
-        "adds gradients of {optimizer} to some that were divided by `{divisor}` already",
-        "divide once, after the last backward pass of a window and before the step",
-    ),
+    ("owe", "divided"): ("adds gradients of {optimizer} to some that `{divisor}` has divided", "divide once a window"),
     ("divide", "mixed"): (
         "divides gradients of {optimizer} by `{divisor}`, by which not every loss was multiplied",
         'let each node on the path that runs backward do so: reads = {{ loss_scale = "{divisor}" }}',
@@ -137,8 +134,7 @@ _REASONS = {
     ("divide", "divided"): ("divides gradients of {optimizer} by `{divisor}` a second time", "divide once a window"),
     ("step", "owing"): (
         "steps {optimizer} with gradients that were not divided by `{divisor}`",
-        "route every path to it through a node that divides by that, such as `unscale` by a scale, or `divide` by a "
-        "count",
+        "route every path to it through a node that divides, such as `unscale` by a scale, or `divide` by a count",
     ),
     ("divide", "clipped"): ("the step would not use the clipped gradients", "divide before clipping"),
 }

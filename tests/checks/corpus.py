@@ -511,8 +511,8 @@ GRADIENTS = [
     edited("a scaled loss, and a path past unscaling", lambda g: past(g.overlay("fp16")), "G414 nodes.step"),
     edited("a second loss that is not scaled", lambda g: g.overlay("fp16").set("accumulate", every=2).insert(
         "second", "train_batch", after="train_batch", writes={"loss": "other"}), "G414 nodes.unscale"),
-    edited("a scaled loss of two optimizers, of which one is unscaled", lambda g: bound("a unscale discard")(
-        listed(g.overlay("fp16"))), "G414 nodes.step"),
+    edited("a scaled loss of two optimizers, of which one is unscaled", lambda g: bound("a unscale")(
+        listed(g.overlay("fp16"))).set("discard", reads={"optimizer": ["a", "b"]}), "G414 nodes.step"),
     edited("sums that are not divided", lambda g: g.set("train_batch", per="tokens"), "G414 nodes.step"),
     edited("sums, and a path past dividing", lambda g: past(g.overlay("token_windows")), "G414 nodes.step"),
     edited("sums divided after every pass", lambda g: g.overlay("token_windows").remove("divide").insert(
