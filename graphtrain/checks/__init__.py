@@ -94,7 +94,7 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
     if ranks:
         from graphtrain.checks.ranks import check_ranks  # not needed for one process
 
-        problems += check_ranks(flow)
+        problems += check_ranks(flow, gradients)
     for problem in problems:
         path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
         yield path + slash, problem

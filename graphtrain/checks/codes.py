@@ -53,7 +53,7 @@ CODES: dict[str, str] = {
     "G411": "gradients are exchanged, unscaled, divided, clipped or used where there are none",
     "G412": "gradients are exchanged, unscaled or divided out of order, or twice",
     "G413": "gradients are added to exchanged or unscaled ones",
-    "G414": "gradients are unscaled, and no loss was scaled",
+    "G414": "gradients are not divided once by the scale or count of their loss",
     "G415": "a backward pass in evaluation mode, or a body that leaves it on",
     "G501": "the run can loop forever",
     "G502": "no node in a loop can change the guard that leaves it",

@@ -1,8 +1,8 @@
-"""G409: a loss is divided by a window only if a guard checks whether the window is complete."""
+"""G409: a loss is divided by a window only if a guard checks whether the window is complete, and passes fill it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from graphtrain.checks.gradients import Gradients
 
 
+# A point, the passes since a guard checked the window or it was cleared, and whether one has checked some of them.
+_Added = tuple[FlowPoint, tuple[FlowPoint, ...], bool]
+
+
 @dataclass(frozen=True)
 class _Division:
     """A backward pass whose loss is divided by a window.
@@ -28,7 +32,6 @@ class _Division:
         counters: the fields that count them.
         size, parameter: its field with the size of the window, and the parameter that sets it.
         value: that of the parameter; None for an expression.
-        others: further points with a backward pass in the same window.
     """
 
     point: FlowPoint
@@ -39,12 +42,20 @@ class _Division:
     size: str
     parameter: str
     value: Any
-    others: frozenset[FlowPoint]
+
+    def problem(self, message: str, hint: str, path: Sequence[FlowPoint] = ()) -> Problem:
+        """A problem of it; for a window of one, which leaves the sum, a warning."""
+        text = f"`{self.point.path}` divides the loss by `{self.window}`, and {message}"
+        return self.point.problem("G409", text, hint, path=path, severity="warning" if self.value == 1 else "error")
 
     @property
     def varies(self) -> bool:
         """True if the size is an expression."""
         return self.parameter in self.point.scope.graph.nodes[self.owner].reads
+
+    def effects(self, point: FlowPoint) -> set[str]:
+        """What a visit does to its gradients."""
+        return {action.effect for action in point.actions if self.optimizers & set(action.optimizers)}
 
     @property
     def kept_size(self) -> str | None:
@@ -55,31 +66,27 @@ class _Division:
 
 
 def check_divisions(gradients: Gradients) -> Iterator[Problem]:
-    """Every loss divided by a window that no guard checks for being full before the next backward pass or step."""
+    """Every loss divided by a window that no guard checks in time for being full, or that other passes exceed."""
+    windows: dict[tuple[str, str], dict[FlowPoint, _Division]] = {}
     for point in gradients.actions:
         division = _division(gradients, point)
         if division is None:
             continue
         if kept := division.kept_size:
-            yield point.problem(
-                "G409",
-                f"`{point.path}` divides the loss by `{division.window}`, an expression, whose value may change while "
-                "a window is open",
+            yield division.problem(
+                "that is an expression, whose value may change while a window is open",
                 f'read the size with which the window opened: window = "{division.owner}.{kept}"',
             )
             continue
         path = _unchecked(division) if division.counters else []
         # A default window of one divides nothing.
-        is_set = division.value != 1 or (path and path[-1] in division.others)
-        if path and (is_set or (point.node is not None and "window" in point.node.reads)):
-            message, hint = _reason(division, path[-1])
-            yield point.problem(
-                "G409",
-                f"`{point.path}` divides the loss by `{division.window}`, and {message}",
-                hint,
-                path=path,
-                severity="warning" if division.value == 1 else "error",
-            )
+        if path and (division.value != 1 or (point.node is not None and "window" in point.node.reads)):
+            yield division.problem(*_reason(division, path[-1]), path)
+        elif isinstance(division.value, int):
+            windows.setdefault((point.scope.path, division.window), {})[point] = division
+    for divisions in windows.values():
+        if len(divisions) > 1:
+            yield from _miscounted(gradients.flow.start, divisions)
 
 
 def _division(gradients: Gradients, point: FlowPoint) -> _Division | None:
@@ -96,10 +103,7 @@ def _division(gradients: Gradients, point: FlowPoint) -> _Division | None:
     declared = kind.parameters.get(parameter)
     known = declared is not None and parameter not in node.reads
     value = node.parameters.get(parameter, declared.default) if known and declared is not None else None
-    others = {other for other in gradients.actions if other.scope is point.scope and _window_of(other) == window}
-    if not isinstance(value, int) or value % 2 == 0:  # two passes at a time do not exceed it
-        others.clear()
-    return _Division(point, optimizers, window, owner, counters, size, parameter, value, frozenset(others - {point}))
+    return _Division(point, optimizers, window, owner, counters, size, parameter, value)
 
 
 def _window_of(point: FlowPoint) -> str | tuple[str, ...] | None:
@@ -111,14 +115,6 @@ def _window_of(point: FlowPoint) -> str | tuple[str, ...] | None:
 
 def _reason(division: _Division, last: FlowPoint) -> tuple[str, str]:
     """Why a division is wrong at the end of a path without such a guard, and a hint."""
-    owner, parameter, value = division.owner, division.parameter, division.value
-    if last in division.others:
-        return (
-            f"`{last.path}` adds to the window before any guard checks whether it is full: {value + 1} backward passes "
-            f"would be divided by {value}",
-            f"{owner}.{parameter} counts backward passes: set an even number of them for a mean; for a sum return "
-            'one loss from one step function; or allow = ["G409"] if that is meant',
-        )
     if last is not division.point and "step" not in last.effects:
         return (
             f"`{last.path}` clears the gradients before any guard checks their number",
@@ -127,7 +123,7 @@ def _reason(division: _Division, last: FlowPoint) -> tuple[str, str]:
         )
     return (
         f"on the way to `{last.path}` no guard checks the number of gradients",
-        f"route the path through `{owner}`, where `accumulation_reached` checks it; or do not divide: "
+        f"route the path through `{division.owner}`, where `accumulation_reached` checks it; or do not divide: "
         f'reads = {{ window = "1" }} of `{division.point.path}`',
     )
 
@@ -138,10 +134,7 @@ def _unchecked(division: _Division) -> list[FlowPoint]:
     A node that clears the gradients ends the path too, unless one pass is the whole window or the node is a `discard`,
     after which a new window begins. Effects do not tell: a node between two passes on one batch may use and clear too.
     """
-    start = division.point
-
-    def effects(point: FlowPoint) -> set[str]:
-        return {action.effect for action in point.actions if division.optimizers & set(action.optimizers)}
+    start, effects = division.point, division.effects
 
     def following(point: FlowPoint) -> list[FlowPoint]:
         is_cleared = point is not start and "zero_grad" in effects(point)
@@ -152,13 +145,45 @@ def _unchecked(division: _Division) -> list[FlowPoint]:
         is_thrown_away = division.value == 1 or (point.kind is not None and point.kind.name == "discard")
         done = effects(point)
         is_cleared = "zero_grad" in done and not is_thrown_away
-        return point is start or point in division.others or "step" in done or is_cleared
+        return point is start or "step" in done or is_cleared
 
     ways = Ways([start], following)
     for point in ways:
         for after in filter(ends, following(point)):
             return [*ways.to(point), after]
     return []
+
+
+def _miscounted(start: FlowPoint, divisions: dict[FlowPoint, _Division]) -> Iterator[Problem]:
+    """A window that the passes between two guards that check it do not fill, or that one exceeds after the last."""
+    division = next(iter(divisions.values()))
+
+    def following(at: _Added) -> Iterator[_Added]:
+        point, added, is_checked = at
+        is_cleared = "zero_grad" in division.effects(point)
+        if is_cleared or _checks_window(point, division):
+            added, is_checked = (), not is_cleared and (is_checked or added != ())
+        for arrow in point.arrows if not point.is_unknown else ():
+            is_pass = arrow.target in divisions and len(added) <= division.value
+            yield arrow.target, (*added, arrow.target) if is_pass else added, is_checked
+
+    ways = Ways[_Added]([(start, (start,) if start in divisions else (), False)], following)
+    for at in ways:
+        point, added, is_checked = at
+        is_late = is_checked and "step" in division.effects(point)
+        if added and (is_late or (division.value % len(added) and _checks_window(point, division))):
+            way = [each for each, *_ in ways.to(at)]
+            when = "after a guard has checked" if is_late else "before any guard checks"
+            total = division.value + (len(added) if is_late else -division.value % len(added))
+            yield divisions[added[0]].problem(
+                f"`{added[-1].path}` adds to the window {when} whether it is full: {total} backward passes would be "
+                f"divided by {division.value}",
+                f"{division.owner}.{division.parameter} counts backward passes: set a multiple of those between two "
+                'guards for a mean; for a sum return one loss from one step function; or allow = ["G409"] if that is '
+                "meant",
+                way[-1 - way[::-1].index(added[0]) :],
+            )
+            return
 
 
 def _checks_window(point: FlowPoint, division: _Division) -> bool:

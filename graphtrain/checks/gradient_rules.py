@@ -1,4 +1,4 @@
-"""What each effect does to gradients in each state: two tables, one of them for several ranks."""
+"""What each effect does to gradients in each state: a table, its changes for several ranks, and one of divisors."""
 
 from __future__ import annotations
 
@@ -47,6 +47,17 @@ use        used           used               used                used           
 step       used G702      used G702          used G702           used            used         used
 zero_grad  clean G404     clean G404         clean G404          clean G404      clean G404   clean G404
 """
+# Of the scale of a loss, or the count of a sum, by which gradients are divided once: `owe` is a pass after which they
+# have to be, `add` another pass, and `mix` another one whose gradients must not be.
+_TABLE_OF_DIVISORS = """
+           clean  plain  owing      mixed       divided
+owe        owing  owing  owing      mixed       owing G414
+add        plain  plain  owing      mixed       divided
+mix        mixed  mixed  mixed      mixed       mixed
+divide     clean  plain  divided    mixed G414  divided G414
+step       clean  plain  owing G414 mixed       divided
+zero_grad  clean  clean  clean      clean       clean
+"""
 # Effect -> what a node does; state -> what was done.
 _DOES = {"exchange": "exchanges", "scale": "unscales", "clip": "clips", "divide": "divides", "use": "uses"}
 _DONE = {"exchanged": "exchanged", "scaled": "unscaled", "clipped": "clipped"}
@@ -88,6 +99,7 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
         "`{node}` adds gradients of {optimizer} to some that were {done} already: {why}",
         "{advice} once, after the last backward pass of a window and before the step",
     ),
+    "G414": ("`{node}` {why}", "{advice}"),
     "G702": (
         "`{node}` steps {optimizer} with gradients that were not exchanged: weights would diverge between ranks",
         'sum them over ranks before: insert("exchange", before="clip")',
@@ -114,6 +126,16 @@ _REASONS = {
     ("exchange", "clipped"): ("each process has clipped its own part", "exchange before clipping"),
     ("scale", "scaled"): ("they would be divided by the scale twice", "unscale once a window"),
     ("scale", "clipped"): ("they were clipped while scaled", "unscale before clipping"),
+    ("owe", "divided"): ("adds gradients of {optimizer} to some that `{divisor}` has divided", "divide once a window"),
+    ("divide", "mixed"): (
+        "divides gradients of {optimizer} by `{divisor}`, by which not every loss was multiplied",
+        'let each node on the path that runs backward do so: reads = {{ loss_scale = "{divisor}" }}',
+    ),
+    ("divide", "divided"): ("divides gradients of {optimizer} by `{divisor}` a second time", "divide once a window"),
+    ("step", "owing"): (
+        "steps {optimizer} with gradients that were not divided by `{divisor}`",
+        "route every path to it through a node that divides, such as `unscale` by a scale, or `divide` by a count",
+    ),
     ("divide", "clipped"): ("the step would not use the clipped gradients", "divide before clipping"),
 }
 
@@ -141,6 +163,7 @@ def _fault(code: str, effect: str, state: str) -> Fault:
 
 RULES = _rules(_TABLE)
 RULES_OF_RANKS = RULES | _rules(_TABLE_OF_RANKS)
+RULES_OF_DIVISORS = _rules(_TABLE_OF_DIVISORS)
 
 NEVER_CLEARED = Fault(
     "G405",

@@ -9,7 +9,8 @@ condition may be true or false.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from graphtrain.checks.answers import ANY, Known, Table, Values, values_of
 from graphtrain.checks.divisions import check_divisions
@@ -17,6 +18,7 @@ from graphtrain.checks.gradient_rules import (
     NEVER_CLEARED,
     OPEN,
     RULES,
+    RULES_OF_DIVISORS,
     RULES_OF_RANKS,
     STEP_WITHIN,
     UNUSED,
@@ -30,11 +32,12 @@ from graphtrain.language.syntax import Constant, Expression, FieldOf, walk
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, changers, conjuncts
 from graphtrain.plan.plan import PlanAction
-from graphtrain.plan.scope import Scope, named_by
+from graphtrain.plan.scope import FieldTarget, Scope, leaves, named_by
 from graphtrain.plan.solve import Ways
 
-# The field with the scale of the loss, by which its kind divides the gradients.
-_SCALE = "scale"
+# The field with the scale of the loss, by which its kind divides gradients; the parameter that says what a loss sums.
+_SCALE, _PER = "scale", "per"
+_Actions = Mapping[FlowPoint, Sequence[PlanAction]]
 
 
 class Gradients:
@@ -86,11 +89,11 @@ class Gradients:
             self._in_any_state[key] = answers
         return self._in_any_state[key]
 
-    def acting(self, optimizer: str) -> list[tuple[FlowPoint, list[PlanAction]]]:
-        """The points that act on the gradients of an optimizer, with their actions."""
+    def acting(self, optimizer: str, actions: _Actions | None = None) -> list[tuple[FlowPoint, list[PlanAction]]]:
+        """The points that act on the gradients of an optimizer, with their actions; or with those given."""
         acting = [
-            (point, [action for action in actions if optimizer in action.optimizers])
-            for point, actions in self.actions.items()
+            (point, [action for action in acts if optimizer in action.optimizers])
+            for point, acts in (self.actions if actions is None else actions).items()
         ]
         return [(point, actions) for point, actions in acting if actions]
 
@@ -105,6 +108,16 @@ class Gradients:
                 a for other, actions in self.actions.items() if other.path.startswith(inside) for a in actions
             )
         return frozenset(name for action in doing if action.effect == effect for name in action.optimizers)
+
+    def dividing_exchanged(self) -> set[str]:
+        """The nodes that divide gradients which were exchanged."""
+        return {
+            point.path
+            for name, automaton in self._automata.items()
+            for point, state in automaton.met
+            for action in point.actions
+            if action.effect == "divide" and name in action.optimizers and state in ("exchanged", "scaled")
+        }
 
     def way_to_end(self, optimizer: str, last: FlowPoint) -> list[FlowPoint]:
         """A shortest path to a point from which the run can end with gradients of an optimizer; empty if there is none.
@@ -148,7 +161,10 @@ class Gradients:
     def problems(self) -> Iterator[Problem]:
         """Every problem of gradients, of all optimizers."""
         problems = list(self._problems())
-        yield from problems or _unscaled(self)
+        yield from problems
+        for divisor, actions in _divisors(self) if not problems else ():
+            for name in self.optimizers:
+                yield from _Automaton(self, name, divisor, actions).problems()
 
     def _problems(self) -> Iterator[Problem]:
         unbound = {point.path: point for point in {**self.actions, **self.counting} if _is_unbound(point)}
@@ -175,7 +191,15 @@ class Gradients:
         for name in self.optimizers:
             effects = [(point, action.effect) for point, actions in self.acting(name) for action in actions]
             used = {effect for _, effect in effects}
-            if "backward" in used and not used & {"step", "use"} and not self.flow.scope.has_unknown:
+            is_known = not self.flow.scope.has_unknown
+            if "step" in used and "backward" not in used and is_known:
+                point = next(point for point, effect in effects if effect == "step")
+                yield point.problem(
+                    "G401",
+                    f"`{point.path}` steps `{name}`, for which no node computes gradients",
+                    'add a node that runs backward, as in insert("train_batch", after=...)',
+                )
+            elif "backward" in used and not used & {"step", "use"} and is_known:
                 point = next(point for point, effect in effects if effect == "backward")
                 yield point.problem(
                     "G408",
@@ -219,11 +243,13 @@ def _is_of_overlay(point: FlowPoint) -> bool:
 class _Automaton:
     """The states that the gradients of one optimizer can be in at every point."""
 
-    def __init__(self, gradients: Gradients, optimizer: str) -> None:
+    def __init__(
+        self, gradients: Gradients, optimizer: str, divisor: str = "", actions: _Actions | None = None
+    ) -> None:
         self._gradients, self._flow = gradients, gradients.flow
         self._optimizer = optimizer
-        self._actions = dict(gradients.acting(optimizer))
-        self._rules = gradients.rules
+        self._actions = dict(gradients.acting(optimizer, actions))
+        self._rules, self._divisor = RULES_OF_DIVISORS if divisor else gradients.rules, divisor
         self._counters = {
             counter
             for point, names in gradients.counting.items()
@@ -237,7 +263,7 @@ class _Automaton:
             late = len(self._entered_late)
             self._answers: dict[tuple[int, str, State], frozenset[bool]] = {}
             self._ways = Ways([(self._flow.start, "clean")], self._following)
-            self._met = list(self._ways)
+            self.met = list(self._ways)
 
     def _following(self, at: tuple[FlowPoint, State]) -> Iterator[tuple[FlowPoint, State]]:
         point, state = at
@@ -251,7 +277,7 @@ class _Automaton:
 
     def problems(self) -> Iterator[Problem]:
         faults_at: dict[tuple[str, str], tuple[Fault, FlowPoint, State]] = {}
-        for point, state in self._met:
+        for point, state in self.met:
             if point.is_unknown:
                 continue
             states, faults = self.acted(point, state)
@@ -330,7 +356,8 @@ class _Automaton:
         if fault.code == "G702" and any(action.effect == "backward" for action in self._actions[point]):
             fault = STEP_WITHIN
         steps = (each.path for each, actions in self._actions.items() if any(act.effect == "step" for act in actions))
-        names = {"node": point.path, "optimizer": f"`{self._optimizer}`", "step": next(steps, "step")}
+        names = {"node": point.path, "optimizer": f"`{self._optimizer}`", "divisor": self._divisor}
+        names["step"] = next(steps, "step")
         return point.problem(
             fault.code,
             fault.message.format(**names),
@@ -375,16 +402,33 @@ def _sure_counters(
             yield point.scope.path, point.node.name, field
 
 
-def _unscaled(gradients: Gradients) -> Iterator[Problem]:
-    """A node that divides gradients by its scale, by which no node has multiplied the loss."""
-    for point, actions in gradients.actions.items():
-        assert point.node is not None
-        kind = point.scope.kinds.get(point.node.name)
-        has_scale = kind is not None and _SCALE in kind.fields and any(action.effect == "scale" for action in actions)
-        if has_scale and (point.path, _SCALE) not in gradients.flow.plan.fields_read:
-            yield point.problem(
-                "G414",
-                f"`{point.path}` divides the gradients by `{point.path}.{_SCALE}`, and no loss is multiplied by that",
-                f'let the node that runs backward do so: reads = {{ loss_scale = "{point.node.name}.{_SCALE}" }}, as '
-                "the overlay fp16 has it",
-            )
+def _divisors(gradients: Gradients) -> Iterator[tuple[str, _Actions]]:
+    """The scales of losses and the counts of sums by which gradients have to be divided, with what nodes do to them."""
+    divides = any("divide" in point.effects for point in gradients.actions)
+    for point in gradients.actions:
+        assert point.plan_node is not None and point.kind is not None
+        per = point.plan_node.parameters.get(_PER, "")
+        for name, declared in point.kind.fields.items():
+            is_scale = name == _SCALE and "scale" in point.effects
+            if not is_scale and (per is None or not declared.with_gradients or "backward" not in point.effects):
+                continue
+            reading = [other for other in gradients.actions if _reads(other, FieldTarget(point.path, name))]
+            if not any(("backward" if is_scale else "divide") in other.effects for other in reading):
+                is_read = (point.path, name) in gradients.flow.plan.fields_read
+                if is_read or not (is_scale or (per and not divides)):
+                    continue  # not known to be meant for the gradients, or passed on by way of another node
+            owing, other = (reading, "mix") if is_scale else ([point], "add")
+            acting = {}
+            for each, actions in gradients.actions.items():
+                names = {"backward": "owe" if each in owing else other, "step": "step", "zero_grad": "zero_grad"}
+                if each is point or each in reading:
+                    names |= {"scale": "divide", "divide": "divide"}
+                acting[each] = [replace(act, effect=names[act.effect]) for act in actions if act.effect in names]
+            yield f"{point.path}.{name}", acting
+
+
+def _reads(point: FlowPoint, field: FieldTarget) -> bool:
+    """True if a node reads a field."""
+    assert point.plan_node is not None
+    reads = (*point.plan_node.setup_reads, *point.plan_node.visit_reads)
+    return any(field in leaves(target) for _, target in reads)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem
 from graphtrain.kind.fields import IDLE, ROUND, Field
 from graphtrain.language.syntax import FieldOf, walk
@@ -31,11 +32,13 @@ from graphtrain.plan.solve import Ways, circle, components, within
 _OF_ENGINE = ("runs", "due", "fired")
 # Effects on gradients or weights that are equal on all ranks.
 _ALIKE = ("scale", "clip", "use", "step")
+# The parameter of a kind that divides gradients by what it reads: whether it sums that over ranks first.
+_OVER_RANKS = "over_ranks"
 
 
-def check_ranks(flow: Flow) -> Iterator[Problem]:
+def check_ranks(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
     """Problems by which ranks diverge, never synchronise, or take a part for the whole."""
-    yield from _Differing(flow.plan).problems()
+    yield from _Differing(flow.plan).problems(gradients)
     yield from _never_synchronising(flow)
     yield from _windows(flow.plan)
 
@@ -115,7 +118,8 @@ class _Differing:
             of = origin.of
         return tuple(reversed(nodes))
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self, gradients: Gradients) -> Iterator[Problem]:
+        dividing = gradients.dividing_exchanged()
         for scope in self._plan.scopes.values():
             for guard, expression in used_guards(scope).items():
                 if (name := self._first(scope.read_in(expression))) is not None and not name.endswith(".due"):
@@ -127,13 +131,18 @@ class _Differing:
             assert of is not None, "only batches come from nothing"
             yield self._problem(plan_node.scope, f"nodes.{plan_node.node.name}", f"`{plan_node.path}` is due by", of)
         for plan_node in self._plan.nodes:
-            if {action.effect for action in plan_node.actions} & {*_ALIKE}:
-                for parameter, computed in plan_node.expressions.items():
-                    if (name := self._first([computed])) is not None:
-                        where = f"nodes.{plan_node.node.name}.reads.{parameter}"
-                        yield self._problem(plan_node.scope, where, f"`{plan_node.path}.{parameter}` reads", name)
+            is_alike = {action.effect for action in plan_node.actions} & {*_ALIKE}
+            reads: dict[str, Target] = {**plan_node.expressions} if is_alike else {}
+            synchronises = plan_node.kind is not None and plan_node.kind.synchronises
+            if plan_node.path in dividing and not plan_node.parameters.get(_OVER_RANKS, synchronises):
+                reads = {read.name: target for read, target in plan_node.visit_reads}
+            for read, target in reads.items():
+                if (name := self._first([target])) is not None:
+                    where = f"nodes.{plan_node.node.name}.reads.{read}"
+                    first = f"set {_OVER_RANKS} = true; or " if _OVER_RANKS in plan_node.parameters else ""
+                    yield self._problem(plan_node.scope, where, f"`{plan_node.path}.{read}` reads", name, first)
 
-    def _problem(self, scope: Scope, where: str, does: str, name: str) -> Problem:
+    def _problem(self, scope: Scope, where: str, does: str, name: str, hint: str = "") -> Problem:
         way = self._way(name)
         shown = name.removeprefix(scope.path)
         writer = way[-1].removeprefix(scope.path)
@@ -144,7 +153,7 @@ class _Differing:
             "G701",
             where,
             f"{does} `{shown}`, which differs between ranks: it is computed from a batch, and each rank has its own",
-            f'make one value of it: insert("agree", after="{writer}", reads={{"value": "{shown}"}}, {how}',
+            f'{hint}make one value of it: insert("agree", after="{writer}", reads={{"value": "{shown}"}}, {how}',
             path=way,
         )
 

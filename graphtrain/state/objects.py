@@ -10,6 +10,7 @@ from typing import Any, final
 
 import torch
 
+from graphtrain.state.category import is_users
 from graphtrain.state.generators import with_generators
 from graphtrain.state.modules import (
     ModuleForm,
@@ -161,10 +162,11 @@ class SavedObjects:
         if path in self.optimizers:
             load_optimizer(value, state)
             return
-        names = held_by_state(value, state_of(value)) if path not in self.modules else ()
-        held = {name: getattr(value, name) for name in names}
+        # Others may hold what the state of an object of the user has; those of torch share parts among themselves.
+        is_own = path not in self.modules and is_users(type(value).__module__)
+        held = {name: getattr(value, name) for name in (held_by_state(value, state_of(value)) if is_own else ())}
         value.load_state_dict(state)
-        for name, part in held.items():  # which others may hold
+        for name, part in held.items():
             if (loaded := getattr(value, name, part)) is not part and poured(part, loaded) is part:
                 setattr(value, name, part)
 

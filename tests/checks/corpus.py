@@ -197,6 +197,28 @@ def in_turn(graph: Graph = FIT) -> Graph:
     return graph.guard("own_turn", "next_batch.runs <= next_other.runs").connect("turn", "next_batch", when="own_turn")
 
 
+COUNTED = {"by": "train_batch.counted"}
+
+
+def past(graph: Graph) -> Graph:
+    """A graph of which every second step goes from `exchange` straight to `clip`."""
+    return graph.guard("odd", "step.steps % 2 == 1").connect("exchange", "clip", when="odd")
+
+
+def listed(graph: Graph) -> Graph:
+    """A graph of which two optimizers go together."""
+    for name in ("train_batch", "accumulate", "clip", "step", "zero_grad"):
+        graph = graph.set(name, reads={"optimizer": ["a", "b"]})
+    return graph
+
+
+def three_losses(graph: Graph) -> Graph:
+    """A graph with three backward passes on each batch."""
+    for name, after in (("second", "train_batch"), ("third", "second")):
+        graph = graph.insert(name, "train_batch", after=after, writes={"loss": name})
+    return graph
+
+
 def without_window(graph: Graph = FIT) -> Graph:
     """`fit` whose `train_batch` says nothing of a window."""
     return replace(graph, nodes={**graph.nodes, "train_batch": Node("train_batch", "train_batch")})
@@ -424,12 +446,19 @@ GRADIENTS = [
         "loss": "other"}), "G409 nodes.train_batch"),
     edited("two losses in a window of three", lambda g: g.insert("second", "train_batch", before="train_batch", writes={
         "loss": "other"}).set("accumulate", every=3), "G409 nodes.second"),
+    edited("three losses in a window of two", lambda g: three_losses(g).set("accumulate", every=2),
+           "G409 nodes.train_batch"),
+    edited("three losses in a window of four", lambda g: three_losses(g).set("accumulate", every=4),
+           "G409 nodes.train_batch"),
+    edited("a loss after the window of one was checked", lambda g: g.insert(
+        "late", "train_batch", before="clip", writes={"loss": "other"}), "G409 nodes.late"),
     edited("the step straight after the data", lambda g: g.redirect("next_batch", "accumulate", "clip"),
            "G411 nodes.clip", "G401 nodes.step"),
     edited("a step before the backward pass", lambda g: g.insert("early", "step", before="train_batch"),
            "G401 nodes.early", "G405 nodes.train_batch"),
     edited("no backward pass at all", lambda g: g.remove("train_batch"), "G401 nodes.step"
            , of=plain()),
+    edited("no backward pass, and a window that never opens", lambda g: g.remove("train_batch"), "G401 nodes.step"),
     edited("a step of another optimizer", lambda g: two_optimizers(g).set("d_step", reads={"optimizer": "g"}),
            "G401 nodes.d_step", "G408 nodes.d_batch"),
     overlaid("two steps in a row", '[[edit]]\ninsert = "again"\nuse = "step"\nafter = "step"', "G403 nodes.again"),
@@ -451,7 +480,7 @@ GRADIENTS = [
         "zero_grad", "decide", "step").redirect("step", "zero_grad", "decide"), "G404 nodes.zero_grad",
            "G401 nodes.step"),
     edited("a backward pass after clipping", lambda g: g.insert("more", "train_batch", after="clip"),
-           "G402 nodes.more"),
+           "G402 nodes.more", "G409 nodes.more"),
     edited("clipped with every pass of a window", lambda g: g.insert("each", "clip", after="train_batch"),
            "G402 nodes.train_batch"),
     edited("zero_grad removed", lambda g: g.remove("zero_grad"), "G405 nodes.train_batch"),
@@ -479,6 +508,17 @@ GRADIENTS = [
     edited("unscaled, where the loss was scaled by another node",
            lambda g: g.overlay("fp16").set("train_batch", reads={"loss_scale": "step.steps"})
            .rename("unscale", "divide_by_scale"), "G414 nodes.divide_by_scale"),
+    edited("a scaled loss, and a path past unscaling", lambda g: past(g.overlay("fp16")), "G414 nodes.step"),
+    edited("a second loss that is not scaled", lambda g: g.overlay("fp16").set("accumulate", every=2).insert(
+        "second", "train_batch", after="train_batch", writes={"loss": "other"}), "G414 nodes.unscale"),
+    edited("a scaled loss of two optimizers, of which one is unscaled", lambda g: bound("a unscale")(
+        listed(g.overlay("fp16"))).set("discard", reads={"optimizer": ["a", "b"]}), "G414 nodes.step"),
+    edited("sums that are not divided", lambda g: g.set("train_batch", per="tokens"), "G414 nodes.step"),
+    edited("sums, and a path past dividing", lambda g: past(g.overlay("token_windows")), "G414 nodes.step"),
+    edited("sums divided after every pass", lambda g: g.overlay("token_windows").remove("divide").insert(
+        "divide", after="train_batch", reads=COUNTED), "G414 nodes.train_batch"),
+    edited("sums divided twice", lambda g: g.overlay("token_windows").insert(
+        "again", "divide", after="divide", reads=COUNTED), "G414 nodes.again"),
     edited("a backward pass after the exchange",
            lambda g: use(use(g, "sum", "exchange", before="clip"), "more", "own_pass", after="sum"), "G413 nodes.more"),
     edited("cleared after the exchange", lambda g: use(g, "sum", "exchange", before="clip").insert(
@@ -716,6 +756,10 @@ RANKS = [
         "tokens", "count.tokens").set("log", every="9 tokens"), "G701 nodes.log"),
     for_ranks("clipped by a loss", lambda g: replace(g.insert("of_loss", OF_LOSS, after="train_batch").set(
         "clip", reads={"max_norm": "1 + high"}), allow=("G304",)), "G701 nodes.clip.reads.max_norm"),
+    for_ranks("sums of all ranks divided by the samples of one", lambda g: g.insert(
+        "divide", after="exchange", reads={"by": "samples"}), "G701 nodes.divide.reads.by"),
+    for_ranks("sums of all ranks divided by the tokens of one", lambda g: g.overlay("token_windows").set(
+        "divide", over_ranks=False), "G701 nodes.divide.reads.by"),
     for_ranks("windows by a loss", lambda g: replace(g.insert("of_loss", OF_LOSS, after="train_batch").set(
         "accumulate", reads={"every": "2 if high > 1 else 3"}), allow=("G304",)), "G701 guards.window_complete"),
     for_ranks("no exchange", lambda g: g.remove("exchange"), "G702 nodes.step"),

@@ -12,7 +12,18 @@ from typing import Any
 import torch
 
 from graphtrain import Graph, Node, Trigger, progress
-from tests.checks.corpus import EVALUATE, FIT, bound, plain, tiny, two_time_scales, undeclared
+from tests.checks.corpus import (
+    COUNTED,
+    EVALUATE,
+    FIT,
+    bound,
+    listed,
+    plain,
+    three_losses,
+    tiny,
+    two_time_scales,
+    undeclared,
+)
 
 
 @dataclass(frozen=True)
@@ -371,6 +382,28 @@ def half_precision() -> Graph:
     return graph.replace("step", _kind("scaled_step")).clock("steps", "step.runs")
 
 
+def one_of_two() -> Graph:
+    graph = SHORT.set("accumulate", every=3).guard("odd", "next_batch.batches % 2 == 1")
+    graph = graph.insert("second", "train_batch", after="next_batch", writes={"loss": "other"})
+    graph = graph.redirect("second", "train_batch", "accumulate").insert("turn", "choice", before="second")
+    return graph.connect("turn", "train_batch", when="odd")
+
+
+SUMS = {"training_step": lambda: lambda model, batch: {"loss": model(batch).square().sum(), "tokens": 2}}
+
+
+def two_sums() -> Graph:
+    second = {"writes": {"loss": "other"}, "per": "tokens"}
+    graph = SHORT.set("accumulate", every=2).insert("second_batch", "train_batch", after="train_batch", **second)
+    both = {"by": "train_batch.counted + second_batch.counted"}
+    return graph.overlay("token_windows").set("divide", reads=both)
+
+
+def sum_and_mean() -> Graph:
+    graph = plain().set("train_batch", per="tokens").insert("divide", after="train_batch", reads=COUNTED)
+    return graph.insert("second_batch", "train_batch", after="divide", writes={"loss": "other"})
+
+
 def several_by_hand() -> Graph:
     nodes = {"next_batch": "next_batch", "lbfgs": of("lbfgs", ("a", "b"))}
     return tiny(nodes, {"next_batch": ["lbfgs"], "lbfgs": ["end if done", "next_batch"]}, DONE)
@@ -502,9 +535,14 @@ SOUND = [
     Sound("clipping by value and norm", lambda: add(SHORT.set("clip", max_norm=1.0), "clip_value", after="clip"),
           "clip_value clip"),
     Sound("half precision with a scaler", half_precision, "unscale step"),
+    Sound("sums of two nodes, divided by both counts", two_sums, "divide", SUMS),
+    Sound("sums divided by what ranks agree on", lambda: SHORT.overlay("token_windows").set("divide", reads={
+        "by": "agreed"}).insert("agree", before="divide", how="sum", reads={"value": "train_batch.counted"}),
+          "agree divide", SUMS),
+    Sound("a sum divided in its window, and a mean after it", sum_and_mean, "divide second_batch", SUMS),
     Sound("two optimizers by hand in one node", several_by_hand, "lbfgs", optimizers("a", "b")),
     Sound("two optimizers that go together",
-          lambda: _listed(SHORT), "step zero_grad", optimizers("a", "b")),
+          lambda: listed(SHORT), "step zero_grad", optimizers("a", "b")),
     Sound("two time scales, of which the slow one ends the run", lambda: two_time_scales("slow_due and "
           "next_batch.batches > 7"), "slow_step", optimizers("fast", "slow")),
     Sound("MAML", maml, "adapt/inner step", optimizers("fast", "slow")),
@@ -518,6 +556,9 @@ SOUND = [
     Sound("a pause now and then", lambda: periodic(SHORT, "pause", _kind("often")), "pause"),
     Sound("bad losses thrown away", without_bad_losses, "is_finite"),
     Sound("augmentation", lambda: add(SHORT, "augment", between=("next_batch", "train_batch")), "augment"),
+    Sound("three losses in a window of three", lambda: three_losses(SHORT).set("accumulate", every=3), "third step"),
+    Sound("three losses in a window of six", lambda: three_losses(SHORT).set("accumulate", every=6), "third step"),
+    Sound("one of two losses in a window of three", one_of_two, "second train_batch"),
     Sound("two losses in one step", lambda: add(SHORT, "second", "own_backward", after="train_batch"), "second"),
     Sound("a look at the gradients", lambda: add(SHORT, "look_at_gradients", after="clip"), "look_at_gradients"),
     Sound("a scheduler that reads metrics", lambda: add(SHORT, "plateau", after="validate"), "plateau"),
@@ -537,9 +578,3 @@ def evaluated_twice() -> Graph:
     inner = {"split": "inner_split", "training_state": "inner_state"}
     graph = EVALUATE.insert("inner", "begin_evaluation", after="begin_evaluation", split="inner", writes=inner)
     return graph.insert("end_inner", "end_evaluation", before="end_evaluation", reads=inner, writes={"metrics": "m"})
-
-
-def _listed(graph: Graph) -> Graph:
-    for name in ("train_batch", "accumulate", "clip", "step", "zero_grad"):
-        graph = graph.set(name, reads={"optimizer": ["a", "b"]})
-    return graph

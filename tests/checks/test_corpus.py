@@ -62,6 +62,8 @@ def test_what_ranks_have_agreed_on_may_be_asked() -> None:
     graph = skipping(Graph.load("fit"), "agreed > 3")
     for reads in ({"value": "loss"}, {"value": "look.high"}, {"value": "loss", "weight": "samples"}):
         assert graph.insert("agree", before="look", reads=reads).check(ranks=True) == []
+    graph = Graph.load("fit").insert("divide", before="exchange", reads={"by": "samples"})
+    assert graph.check(ranks=True) == []  # the gradients of one rank, by its own number
     graph = Graph.load("fit").insert("count", COUNT_TOKENS, after="train_batch")
     graph = graph.insert("agree", after="count", reads={"value": "count.tokens"}, how="sum")
     assert graph.clock("tokens", "agree.value").set("log", every="9 tokens").check(ranks=True) == []

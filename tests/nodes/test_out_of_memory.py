@@ -203,7 +203,7 @@ def test_other_errors_are_raised_and_leave_the_gradients_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda graph: graph.set("train_batch", per="samples"), "not for sums"),
+        (lambda graph: graph.overlay("token_windows").set("train_batch", per="samples"), "not for sums"),
         (lambda graph: graph.set("train_batch", writes={"largest": "largest"}), "the step function writes slots"),
     ],
 )
