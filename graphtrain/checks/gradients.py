@@ -404,16 +404,17 @@ def _sure_counters(
 
 def _divisors(gradients: Gradients) -> Iterator[tuple[str, _Actions]]:
     """The scales of losses and the counts of sums by which gradients have to be divided, with what nodes do to them."""
-    divides = any("divide" in point.effects for point in gradients.actions)
-    for point in gradients.actions:
+    done = {point: {action.effect for action in actions} for point, actions in gradients.actions.items()}
+    divides = "divide" in set[str]().union(*done.values())
+    for point, effects in done.items():
         assert point.plan_node is not None and point.kind is not None
         per = point.plan_node.parameters.get(_PER, "")
         for name, declared in point.kind.fields.items():
-            is_scale = name == _SCALE and "scale" in point.effects
-            if not is_scale and (per is None or not declared.with_gradients or "backward" not in point.effects):
+            is_scale = name == _SCALE and "scale" in effects
+            if not is_scale and (per is None or not declared.with_gradients or "backward" not in effects):
                 continue
             reading = [other for other in gradients.actions if _reads(other, FieldTarget(point.path, name))]
-            if not any(("backward" if is_scale else "divide") in other.effects for other in reading):
+            if not any(("backward" if is_scale else "divide") in done[other] for other in reading):
                 is_read = (point.path, name) in gradients.flow.plan.fields_read
                 if is_read or not (is_scale or (per and not divides)):
                     continue  # not known to be meant for the gradients, or passed on by way of another node
