@@ -24,6 +24,7 @@ from graphtrain.command.run import ScriptOrClass
 from graphtrain.command.script import load_graph
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.registry import trains
 from graphtrain.outcome import Outcome
 from graphtrain.plain import json_value
 from graphtrain.ranks import current_ranks, on_all_ranks
@@ -39,7 +40,6 @@ from graphtrain.storage.run_directory import (
     BEST_FILE,
     CHECKPOINTS_FOLDER,
     STATUS_FILE,
-    readable_failure,
 )
 from graphtrain.trainer.trainer import Trainer
 from graphtrain.trainer.watchers import display_for
@@ -106,10 +106,17 @@ def _validated_model(graph: Graph) -> str:
     return source if isinstance(source, str) and source.isidentifier() else "model"
 
 
+def _trainers(script: str, settings: Sequence[str], name: str, purpose: str) -> TrainerFactory:
+    graph = load_graph(name)
+    if trains(graph):
+        raise UsageError(f"graph `{name}` trains; {purpose} takes one that only evaluates", "leave --graph out")
+    return TrainerFactory(ScriptOrClass(script=script), settings, ignore, graph)
+
+
 def run_test(script: str, settings: Sequence[str], weights: Weights, graph: str, *, follow: bool) -> int:
     """Test the weights of one checkpoint of a run, or of each new one until the run is over; the exit code."""
     with on_all_ranks(f"in {script}"):
-        trainers = TrainerFactory(ScriptOrClass(script=script), settings, ignore, load_graph(graph))
+        trainers = _trainers(script, settings, graph, "a test")
         _recorded(weights.run_dir / TESTS_FILE)  # refused before it is tested
         if not follow:
             return _test_checkpoint(trainers, weights, weights.path)
@@ -136,17 +143,19 @@ def _test_checkpoint(trainers: TrainerFactory, weights: Weights, path: Path) -> 
     manifest = read_manifest(path)
     row = {"step": manifest.step, "epoch": manifest.epoch, "checkpoint": path.name, **values}
     if not current_ranks().rank:
-        _record(weights.run_dir / TESTS_FILE, row)
         shown = "  ".join(f"{name} {metric(value)}" for name, value in values.items())
-        click.echo(f"{path.name}  {shown}")
+        click.echo(f"{path.name}  {shown}")  # also where it cannot be recorded
+        _record(weights.run_dir / TESTS_FILE, row)
     return 0
 
 
 def _record(file: Path, row: dict[str, Any]) -> None:
     """Add a row, or replace that of the same checkpoint."""
     rows = [*(other for other in _recorded(file) if other["checkpoint"] != row["checkpoint"]), row]
-    with readable_failure(file):
+    try:
         replace_file(file, "".join(json.dumps(json_value(each)) + "\n" for each in rows).encode())
+    except OSError as error:
+        raise CheckpointError(f"cannot write {file}: {error.strerror}", "make room for it, then test again") from None
 
 
 def _recorded(file: Path) -> list[dict[str, Any]]:
@@ -192,15 +201,20 @@ def run_predict(script: str, settings: Sequence[str], weights: Weights, graph: s
     """Write what a model predicts, with the weights of a checkpoint of a run; the exit code."""
     with on_all_ranks(f"in {script}"):
         report = notify_once(quiet=weights.quiet)
-        trainers = TrainerFactory(ScriptOrClass(script=script), settings, ignore, load_graph(graph))
+        trainers = _trainers(script, settings, graph, "a prediction")
         path = weights.path
         run_dir = weights.run_dir / PREDICTIONS_FOLDER / path.name
         file = run_dir / _PREDICTIONS_FILE
         if output is not None:  # each file is a run of its own
             file = output.absolute()
-            run_dir = run_dir.with_name(f"{path.name}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}")
+            # Of a run that is read-only, beside that file.
+            parent = run_dir.parent if os.access(weights.run_dir, os.W_OK) else file.parent / PREDICTIONS_FOLDER
+            run_dir = parent / f"{path.name}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
         elif not current_ranks().rank:
-            run_dir.mkdir(parents=True, exist_ok=True)
+            try:
+                run_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"cannot write `{run_dir}`: {error.strerror}", "name a file with --output") from None
         trainer = weights.trainer(trainers, path, run_dir=run_dir, predictions_file=file)
         outcome = trainer.run()
         if outcome is Outcome.STOPPED:
