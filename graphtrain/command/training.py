@@ -17,7 +17,7 @@ from typing import Any, final
 from graphtrain.checks import checked_graph
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import notify_once
-from graphtrain.command.run import RunOptions, Script, resume_command
+from graphtrain.command.run import RunOptions, Script, is_set, resume_command
 from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
 from graphtrain.command.settings import (
@@ -44,7 +44,7 @@ from graphtrain.program.bind import USUAL, without_unread
 from graphtrain.program.factories import with_made
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import resolve_device
-from graphtrain.ranks import current_ranks, on_all_ranks
+from graphtrain.ranks import current_ranks, is_one_of_several, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint, holds_a_graph, newest_in, saved_graph
@@ -71,7 +71,7 @@ def train(program: Script | str, settings: Sequence[str], options: RunOptions, d
     read = Settings.of(settings, options.config)
     _check(options)
     name, words = (program, ["graphtrain"]) if isinstance(program, str) else (program.name, program.words)
-    with _failed_start(options, read, shlex.join([*words, *sys.argv[1:]])), on_all_ranks(f"in {name}"):
+    with _failed_start(options, read, shlex.join(_command_line(words))), on_all_ranks(f"in {name}"):
         if isinstance(program, str):
             program = Script.of_script(program)
         return _Training(program, options, drive).run(read)
@@ -293,6 +293,7 @@ class _Training:
             outcome = self._drive(trainer, options) if self._drive is not None else self._driven(trainer, resume)
         except Exception as error:
             if (where := trainer.replay_options()) and self._program.source:
+                where += ["--processes", str(self._ranks.world_size)] if self._ranks.world_size > 1 else []
                 words = ["graphtrain", "replay", *self._program.source, "--run-dir", str(run_dir), *where]
                 error.add_note(f"replay it: {shlex.join(words)}")
             raise
@@ -347,11 +348,12 @@ class _Training:
 
     @property
     def _words(self) -> list[str]:
-        """The command line as it was typed."""
-        return [*self._program.words, *sys.argv[1:]]
+        return _command_line(self._program.words)
 
     def _resume_with(self, run_dir: Path, *, is_reached: bool = False) -> str:
-        return f"resume with: {resume_command(self._words, run_dir, is_reached=is_reached)}"
+        count, words = self._ranks.world_size, self._words
+        how = f"  in {count} processes, by the same launcher" if count > 1 and not is_set("--processes", words) else ""
+        return f"resume with: {resume_command(words, run_dir, is_reached=is_reached)}{how}"
 
     def _code_of_a_stop(self, run_dir: Path) -> int:
         if self._ranks.world_size == 1 or not _restarts_left():
@@ -364,6 +366,13 @@ class _Training:
 
 
 # ---- several processes
+
+
+def _command_line(program: Sequence[str]) -> list[str]:
+    """The command line as it was typed, with the number of processes if torchrun has started all of them here."""
+    words, count = [*program, *sys.argv[1:]], os.environ.get("WORLD_SIZE", "")
+    is_here = is_one_of_several() and os.environ.get("LOCAL_WORLD_SIZE") == count
+    return [*words, "--processes", count] if is_here and not is_set("--processes", words) else words
 
 
 def refuse_idle_ranks(train_data: Any, world_size: int) -> None:
