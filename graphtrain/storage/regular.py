@@ -290,6 +290,18 @@ def replace_file(path: Path, content: bytes | Iterable[bytes | memoryview], *, f
         raise
 
 
+def write_output(path: Path, content: bytes) -> None:
+    """Write what a user has asked for: a file is replaced as a whole, through links; a pipe or device is written to.
+
+    Raises:
+        OSError: the disk refuses; an earlier file is left as it was.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+    else:
+        replace_file(path.resolve(), content)
+
+
 def remove_leftovers(run_dir: Path, checkpoints: Path) -> None:
     """Remove the temporary files of interrupted processes, and no others."""
     for path in _matching(run_dir, _TEMPORARY_FILE):

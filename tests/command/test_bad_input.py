@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -366,6 +367,32 @@ def test_the_other_commands(words: list[str], expected: tuple[str, ...], tiny: P
     before = files(tiny)
     assert_refused(command(*words), *expected)
     assert files(tiny) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["copy", "fit", "x.toml"], ["new", "x.py"], ["render", "fit", "-o", "x.dot"], ["report", "kept", "-o", "x.html"]],
+    ids=" ".join,
+)
+def test_a_full_disk_leaves_what_was_there(words: list[str], kept: Path, command: Command) -> None:
+    """A disk that takes 500 bytes of a file: what is new is not left there, what is replaced is not lost."""
+    output = kept.parent / words[-1]
+    is_replaced = words[0] in ("render", "report")
+    if is_replaced:
+        output.write_text("good")
+    before, limits = files(kept.parent), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        result = command(*words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert_refused(result, f"{output.name}", "File too large")
+    assert files(kept.parent) == before and (not is_replaced or output.read_text() == "good")
+    assert command(*words).code == 0, "as soon as there is room"
+    linked = kept.parent / f"linked{output.suffix}"
+    if is_replaced:
+        linked.symlink_to(output.name)
+        assert command(*words[:-1], linked.name).code == 0 and linked.is_symlink(), "the file is replaced, not the link"
 
 
 # --- A status that others wrote --------------------------------------------------------------------------------------
