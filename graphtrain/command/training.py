@@ -470,7 +470,7 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
                 f"--resume never: `{run_dir}` holds a run already", "choose another run directory, or resume the run"
             )
     elif resume != "auto":
-        known = "auto, never, best, newest, or the path of a checkpoint"
+        known = "auto, never, or the path of a checkpoint"
         existing_checkpoint(resume, run_dir / CHECKPOINTS_FOLDER if run_dir is not None else None, "--resume", known)
 
 

@@ -66,12 +66,15 @@ def read_status(path: str | Path) -> dict[str, Any]:
     file = Path(path) / STATUS_FILE
     try:
         status = parsed_json(read_regular(file, _MOST_BYTES_OF_A_STATUS))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"there is no run in `{path}`", f"a run directory holds a file {STATUS_FILE}") from None
     except NotAsAgreedError as error:
         raise UsageError(f"the status of `{path}` cannot be read: {STATUS_FILE} {error}") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise UsageError(f"the status of `{path}` cannot be read: {error}") from None
+    except ValueError as error:
+        hint = "remove the file; a resume writes it again"
+        raise UsageError(f"the status of `{path}` cannot be read: {STATUS_FILE} is damaged: {error}", hint) from None
     if not isinstance(status, dict):
         raise UsageError(f"the status of `{path}` cannot be read: it is not a table")
     return status
