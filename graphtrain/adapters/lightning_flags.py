@@ -76,13 +76,11 @@ def _limit(node: str, value: Any, batches: int | None = None) -> Edits:
     if value is None or (isinstance(value, float) and value == 1.0):
         return []
     # Lightning rounds a share down as it is in binary: 0.29 of 100 batches are 28.
-    is_share = isinstance(value, float) and value < 1.0
-    return _set(node, limit=int(value * batches) if is_share and batches else value)
+    return _set(node, limit=int(value * batches) if isinstance(value, float) and batches else value)
 
 
 def _validations(_: Any, given: Given) -> Edits:
     interval, epochs = given.get("val_check_interval", 1.0), given.get("check_val_every_n_epoch", 1)
-    interval = 1.0 if interval is None else interval
     if not isinstance(interval, int | float):
         every = _seconds("val_check_interval", interval)
     elif isinstance(interval, int):
@@ -238,12 +236,10 @@ FLAGS: Mapping[str, Meaning | str] = {
 """Every argument of Lightning's Trainer: what makes its edits, or where it is done instead."""
 
 
-# What a node would not refuse by itself, or not by the name of the argument; None is always taken.
+_INTEGERS = ("max_epochs", "max_steps", "min_epochs", "min_steps", "check_val_every_n_epoch", "log_every_n_steps")
+# What a node would not refuse by the name of the argument; None is always taken.
 _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(
-        ("max_epochs", "max_steps", "min_epochs", "min_steps", "check_val_every_n_epoch", "log_every_n_steps"),
-        ("an integer", lambda value: isinstance(value, Integral) and not isinstance(value, bool)),
-    ),
+    **dict.fromkeys(_INTEGERS, ("an integer", lambda each: isinstance(each, Integral) and not isinstance(each, bool))),
     "fast_dev_run": ("an integer, true or false", lambda value: isinstance(value, Integral)),
     "enable_checkpointing": ("true or false", lambda value: isinstance(value, bool)),
     "gradient_clip_algorithm": ('"norm" or "value"', lambda value: getattr(value, "value", value) in ("norm", "value")),

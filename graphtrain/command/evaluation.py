@@ -24,7 +24,6 @@ from graphtrain.command.run import ScriptOrClass
 from graphtrain.command.script import load_graph
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.registry import trains
 from graphtrain.outcome import Outcome
 from graphtrain.plain import json_value
 from graphtrain.ranks import current_ranks, on_all_ranks
@@ -40,6 +39,7 @@ from graphtrain.storage.run_directory import (
     BEST_FILE,
     CHECKPOINTS_FOLDER,
     STATUS_FILE,
+    readable_failure,
 )
 from graphtrain.trainer.trainer import Trainer
 from graphtrain.trainer.watchers import display_for
@@ -106,17 +106,10 @@ def _validated_model(graph: Graph) -> str:
     return source if isinstance(source, str) and source.isidentifier() else "model"
 
 
-def _trainers(script: str, settings: Sequence[str], name: str, purpose: str) -> TrainerFactory:
-    graph = load_graph(name)
-    if trains(graph):
-        raise UsageError(f"graph `{name}` trains; {purpose} takes one that only evaluates", "leave --graph out")
-    return TrainerFactory(ScriptOrClass(script=script), settings, ignore, graph)
-
-
 def run_test(script: str, settings: Sequence[str], weights: Weights, graph: str, *, follow: bool) -> int:
     """Test the weights of one checkpoint of a run, or of each new one until the run is over; the exit code."""
     with on_all_ranks(f"in {script}"):
-        trainers = _trainers(script, settings, graph, "a test")
+        trainers = TrainerFactory(ScriptOrClass(script=script), settings, ignore, load_graph(graph))
         _recorded(weights.run_dir / TESTS_FILE)  # refused before it is tested
         if not follow:
             return _test_checkpoint(trainers, weights, weights.path)
@@ -152,10 +145,8 @@ def _test_checkpoint(trainers: TrainerFactory, weights: Weights, path: Path) -> 
 def _record(file: Path, row: dict[str, Any]) -> None:
     """Add a row, or replace that of the same checkpoint."""
     rows = [*(other for other in _recorded(file) if other["checkpoint"] != row["checkpoint"]), row]
-    try:
+    with readable_failure(file):
         replace_file(file, "".join(json.dumps(json_value(each)) + "\n" for each in rows).encode())
-    except OSError as error:
-        raise CheckpointError(f"cannot write {file}: {error.strerror}", "make room for it, then test again") from None
 
 
 def _recorded(file: Path) -> list[dict[str, Any]]:
@@ -201,13 +192,12 @@ def run_predict(script: str, settings: Sequence[str], weights: Weights, graph: s
     """Write what a model predicts, with the weights of a checkpoint of a run; the exit code."""
     with on_all_ranks(f"in {script}"):
         report = notify_once(quiet=weights.quiet)
-        trainers = _trainers(script, settings, graph, "a prediction")
+        trainers = TrainerFactory(ScriptOrClass(script=script), settings, ignore, load_graph(graph))
         path = weights.path
         run_dir = weights.run_dir / PREDICTIONS_FOLDER / path.name
         file = run_dir / _PREDICTIONS_FILE
-        if output is not None:  # each file is a run of its own
+        if output is not None:  # each file is a run of its own, which is beside it where the run is read-only
             file = output.absolute()
-            # Of a run that is read-only, beside that file.
             parent = run_dir.parent if os.access(weights.run_dir, os.W_OK) else file.parent / PREDICTIONS_FOLDER
             run_dir = parent / f"{path.name}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
         elif not current_ranks().rank:

@@ -18,7 +18,7 @@ import click
 from graphtrain.command.cli import command
 from graphtrain.command.listing import ListedRun, age, run_directories
 from graphtrain.command.output import counted, error_lines, shown, shown_number
-from graphtrain.command.run import OF_THE_END, OF_THE_START, is_set, resume_command, without
+from graphtrain.command.run import OF_THE_END, OF_THE_START, resume_command, without
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph.elements import END
 from graphtrain.names import quoted
@@ -202,10 +202,6 @@ class _Past:
         except GraphtrainError:
             return None
 
-    @property
-    def _ranks(self) -> int:
-        return self._newest.ranks if self._newest is not None else 1
-
     @cached_property
     def _newest_finite(self) -> Path | None:
         """The newest checkpoint that a resume would not pass over for its weights."""
@@ -237,8 +233,6 @@ class _Past:
             has_checkpoint = bool(checkpoint_paths(self.path / CHECKPOINTS_FOLDER))
             what = "resumes it" if has_checkpoint else "starts it from the beginning: there is no checkpoint"
             yield shown(resume, 1000)
-            launched = self._ranks if command and not is_set("--processes", command) else 1
-            what += f", in {launched} processes, by the same launcher" if launched > 1 else ""
             yield f"    {what}{'; remove the cause of the error first' if state == 'failed' else ''}"
         if state not in ACTIVE:
             yield from self._after_divergence(command)
@@ -268,7 +262,7 @@ class _Past:
     def _replay(self, command: Sequence[str], options: Sequence[str]) -> list[str]:
         """The words of a replay of this run."""
         script = next((word for word in command if word.partition(":")[0].endswith(".py")), "SCRIPT")
-        processes = ["--processes", str(self._ranks)] if self._ranks > 1 else []
+        processes = ["--processes", str(self._newest.ranks)] if self._newest and self._newest.ranks > 1 else []
         return ["graphtrain", "replay", script, "--run-dir", str(self.path), *options, *processes]
 
     def _command(self) -> list[str]:

@@ -237,15 +237,6 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
     return kept
 
 
-def is_set(option: str, words: Sequence[str]) -> bool:
-    """True if the words of a command line have an option.
-
-    >>> is_set("--run-dir", ["a.py", "--run-dir=r"])
-    True
-    """
-    return any(word.partition("=")[0] == option for word in words)
-
-
 # Options for the start of a run, which a resume does not repeat; and limits that have been reached.
 OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
 OF_THE_END = ("--until=", "--before=")
@@ -261,7 +252,8 @@ def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> 
     'graphtrain run a.py --run-dir s'
     """
     kept = without(words, [*OF_THE_START, *(OF_THE_END if is_reached else ())])
-    return shlex.join([*kept, *([] if is_set("--run-dir", kept) else ["--run-dir", str(run_dir)])])
+    is_named = any(word.partition("=")[0] == "--run-dir" for word in kept)
+    return shlex.join([*kept, *([] if is_named else ["--run-dir", str(run_dir)])])
 
 
 class ScriptCommand(Command):

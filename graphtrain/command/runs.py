@@ -94,8 +94,7 @@ def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> 
     text = json.dumps(present, indent=2, allow_nan=False) if as_json else "\n".join(_lines(run_dir, present))
     encoding = sys.stdout.encoding or "utf-8"
     click.echo(text.encode(encoding, "replace").decode(encoding))
-    ended = "failed" if present.get("error") else str(present.get("state"))  # a last save may have failed
-    return _EXIT_CODES.get(ended, FAILED) if exit_code else 0
+    return (FAILED if present.get("error") else _EXIT_CODES.get(str(present.get("state")), FAILED)) if exit_code else 0
 
 
 def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import Any, final
 from graphtrain.checks import checked_graph
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import notify_once
-from graphtrain.command.run import RunOptions, Script, is_set, resume_command
+from graphtrain.command.run import RunOptions, Script, resume_command, without
 from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
 from graphtrain.command.settings import (
@@ -71,7 +71,7 @@ def train(program: Script | str, settings: Sequence[str], options: RunOptions, d
     read = Settings.of(settings, options.config)
     _check(options)
     name, words = (program, ["graphtrain"]) if isinstance(program, str) else (program.name, program.words)
-    with _failed_start(options, read, shlex.join(_command_line(words))), on_all_ranks(f"in {name}"):
+    with _failed_start(options, read, shlex.join([*words, *sys.argv[1:]])), on_all_ranks(f"in {name}"):
         if isinstance(program, str):
             program = Script.of_script(program)
         return _Training(program, options, drive).run(read)
@@ -348,11 +348,15 @@ class _Training:
 
     @property
     def _words(self) -> list[str]:
-        return _command_line(self._program.words)
+        """The command line as it was typed, with the number of processes if torchrun has started all of them here."""
+        words, count = [*self._program.words, *sys.argv[1:]], os.environ.get("WORLD_SIZE", "")
+        is_here = is_one_of_several() and os.environ.get("LOCAL_WORLD_SIZE") == count
+        return [*words, "--processes", count] if is_here and without(words, ["--processes="]) == words else words
 
     def _resume_with(self, run_dir: Path, *, is_reached: bool = False) -> str:
         count, words = self._ranks.world_size, self._words
-        how = f"  in {count} processes, by the same launcher" if count > 1 and not is_set("--processes", words) else ""
+        is_elsewhere = count > 1 and without(words, ["--processes="]) == words
+        how = f"  in {count} processes, by the same launcher" if is_elsewhere else ""
         return f"resume with: {resume_command(words, run_dir, is_reached=is_reached)}{how}"
 
     def _code_of_a_stop(self, run_dir: Path) -> int:
@@ -366,13 +370,6 @@ class _Training:
 
 
 # ---- several processes
-
-
-def _command_line(program: Sequence[str]) -> list[str]:
-    """The command line as it was typed, with the number of processes if torchrun has started all of them here."""
-    words, count = [*program, *sys.argv[1:]], os.environ.get("WORLD_SIZE", "")
-    is_here = is_one_of_several() and os.environ.get("LOCAL_WORLD_SIZE") == count
-    return [*words, "--processes", count] if is_here and not is_set("--processes", words) else words
 
 
 def refuse_idle_ranks(train_data: Any, world_size: int) -> None:

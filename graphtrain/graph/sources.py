@@ -136,11 +136,7 @@ class TextSource:
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file that must not exist; none is left behind if the disk refuses.
-
-    Raises:
-        UsageError: it exists, or cannot be written.
-    """
+    """Write a file, or raise a UsageError if it exists; none is left behind if the disk refuses."""
     is_new = False
     try:
         with path.open("xb") as file:

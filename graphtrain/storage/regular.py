@@ -291,15 +291,8 @@ def replace_file(path: Path, content: bytes | Iterable[bytes | memoryview], *, f
 
 
 def write_output(path: Path, content: bytes) -> None:
-    """Write what a user has asked for: a file is replaced as a whole, through links; a pipe or device is written to.
-
-    Raises:
-        OSError: the disk refuses; an earlier file is left as it was.
-    """
-    if path.exists() and not path.is_file():
-        path.write_bytes(content)
-    else:
-        replace_file(path.resolve(), content)
+    """Write what a user has asked for: a file as by `replace_file`, but through links; a device is written to."""
+    replace_file(path.resolve(), content) if path.is_file() or not path.exists() else path.write_bytes(content)
 
 
 def remove_leftovers(run_dir: Path, checkpoints: Path) -> None:

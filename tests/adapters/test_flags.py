@@ -67,7 +67,7 @@ def test_a_flag_of_another_type(flags: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("name", FLAGS)
 def test_no_flag_of_another_type_is_an_error_of_python(name: str) -> None:
-    for value in ("two", 1.5, -3, True, [1], {"a": 1}, None, 0, "1", float("nan")):
+    for value in ("two", 1.5, -3, True, [1], {"a": 1}, None, 0, "1"):
         with suppress(UsageError):
             check_flags({name: value})
             edits_of({name: value} if name != "callbacks" else {}, batches=10)

@@ -177,7 +177,7 @@ def test_a_run_that_may_only_be_read(trained: Path, command: Command, monkeypatc
 
     monkeypatch.setattr(evaluation, "replace_file", refuse)
     result = command("test", "script.py", "--run-dir", "r")
-    assert result.code == 1 and "cannot write r/test.jsonl: Read-only file system\n  hint: make" in result.err
+    assert result.code == 1 and "cannot write r/test.jsonl: Read-only file system\n  hint: make it" in result.err
     assert "resume" not in result.err and "  test/mean " in result.out, "the numbers are not lost"
     assert files(trained) == before
 
@@ -276,8 +276,8 @@ def test_bad_input(trained: Path, command: Command) -> None:
         (("test", "script.py", "--run-dir", "r", "width=4"), "weight: float32 (3, 2) in the file, float32 (4, 2)"),
         (("test", "script.py", "--run-dir", "r", "next_batch.limt=4"), "limit"),
         (("test", "script.py", "--follow", "r", "--weights", "newest"), "--follow tests every checkpoint"),
-        (("test", "script.py", "--run-dir", "r", "--graph", "fit"), "graph `fit` trains; a test takes one that only"),
-        (("predict", "script.py", "--run-dir", "r", "--graph", "fit"), "graph `fit` trains; a prediction takes one"),
+        (("test", "script.py", "--run-dir", "r", "--graph", "fit"), "graph `fit` trains; use one that only evaluates"),
+        (("predict", "script.py", "--run-dir", "r", "--graph", "fit"), "graph `fit` trains; use one"),
         (("predict", "script.py", "--run-dir", "r", "-o", "p.csv"), "the name must end in .safetensors or .jsonl"),
         (("predict", "script.py", "--run-dir", "r", "-o", "script.jsonl"), "exists; a file is never overwritten"),
     ):

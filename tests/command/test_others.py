@@ -304,6 +304,7 @@ def test_status_of_a_process_that_is_gone(folder: Path, command: Command) -> Non
     assert {**plain, "state": ""} == {**status_file(folder), "state": ""}
     for name in ("000007-step-40", "000008-step-45"):  # the second was saved after the status was written
         (folder / "r" / "checkpoints" / name).mkdir(parents=True)
+        (folder / "r" / "checkpoints" / name / "manifest.msgpack").touch()
         assert f"  newest checkpoint {name}\n" in (out := command("status", "r").out)
         assert ("  digest d1935\n" in out) == (name == "000007-step-40")
     write_status(folder, process=process, state="finished")
