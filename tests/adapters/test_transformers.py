@@ -490,7 +490,6 @@ def test_what_has_no_meaning_is_an_error(given: dict[str, Any], message: str, tm
         ({"args": {}}, "transformers.setup takes a TrainingArguments; got a dict"),
         ({"callbacks": [object()]}, "callbacks: expected a TrainerCallback, got an object"),
     ],
-    ids=str,
 )
 def test_an_argument_of_another_type_is_an_error(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     given = {"model": classifier(), "args": arguments(tmp_path), "train_dataset": labelled(4), **change}
