@@ -226,6 +226,10 @@ def test_a_run_of_several_ranks_is_resumed_with_as_many(
     assert f"resume with: {resume}{in_text.replace(',', ' ', 1)}\n" in capfd.readouterr().err
     told = sections(command("explain", "r").out)
     assert told["next"] == [resume, "resumes it"]
+    status = json.loads(Path("r/status.json").read_text())
+    Path("r/status.json").write_text(json.dumps({**status, "state": "failed", "replay": ["--to", "3 steps"]}))
+    told = sections(command("explain", "r").out)
+    assert told["next"][0] == "graphtrain replay tiny.py --run-dir r --to '3 steps' --processes 2"
 
 
 def _full_disk(*_: object, **__: object) -> None:
