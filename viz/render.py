@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.graph import PICTURE_SUFFIXES
+from graphtrain.storage.regular import write_output
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.mermaid import to_mermaid
 from graphtrain.viz.picture import Picture, picture
@@ -67,7 +68,7 @@ def render(
     shown = {"counts": counts, "position": position, "seconds": seconds, "bypassed": bypassed, "guards": guards}
     content = drawing(graph, path.suffix.lower().removeprefix("."), **shown)
     try:
-        path.write_bytes(content)
+        write_output(path, content)
     except OSError as error:
         raise UsageError(f"{path}: the picture cannot be written: {error.strerror or error}") from error
     return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from graphtrain import END_EPOCH, STOP, Graph, UsageError, lazy_import, node, progress
+from graphtrain import END_EPOCH, STOP, Graph, UsageError, described, lazy_import, node, progress
 from graphtrain.adapters._training_arguments import best_metric, plain
 
 transformers = lazy_import("transformers")
@@ -66,6 +66,9 @@ class Callbacks:
         self, callbacks: Iterable[Any], args: Any, steps: int, epochs: int, made: Mapping[str, Any], tokenizer: Any
     ) -> None:
         each_made = [each() if isinstance(each, type) else each for each in callbacks]
+        for each in each_made:
+            if not isinstance(each, transformers.TrainerCallback):
+                raise UsageError(f"callbacks: expected a TrainerCallback, got {described(each)}")
         self.callbacks = [each for each in each_made if type(each).__name__ not in _DISPLAYS]
         names = {"model": "model", "optimizer": "optimizer", "lr_scheduler": "scheduler"}
         self.given = {name: made.get(resource) for name, resource in names.items()}

@@ -364,6 +364,8 @@ def _schedules(graph: Graph, trainer: ModuleTrainer, resources: dict[str, Any]) 
         chain.insert(0, (name, nodes.ModuleHook, {"hook": name}))
     schedulers = _numbered("scheduler", [config.scheduler for config in trainer.lr_scheduler_configs])
     resources |= schedulers
+    if schedulers and not trainer.model.automatic_optimization:  # the module steps them
+        graph = graph.set("log", reads={"schedulers": [*schedulers]})
     configs = trainer.lr_scheduler_configs if trainer.model.automatic_optimization else []
     for number, (scheduler, config) in enumerate(zip(schedulers, configs, strict=False)):
         of_batches = config.interval == "step" and config.frequency > 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from graphtrain import Graph, UsageError, suggestion
@@ -53,18 +54,21 @@ def _any_of(triggers: list[str]) -> Any:
     return triggers if len(triggers) > 1 else triggers[0]
 
 
-def _seconds(time: Any) -> str:
+def _seconds(name: str, time: Any) -> str:
     """The trigger of a `max_time`: ``"DD:HH:MM:SS"``, a mapping of units, or a timedelta."""
-    if isinstance(time, str):
-        time = dict(zip(("days", "hours", "minutes", "seconds"), map(int, time.split(":")), strict=True))
-    span = timedelta(**time) if isinstance(time, Mapping) else time
-    return f"{int(span.total_seconds())} seconds"
+    try:
+        if isinstance(time, str):
+            time = dict(zip(("days", "hours", "minutes", "seconds"), map(int, time.split(":")), strict=True))
+        span = timedelta(**time) if isinstance(time, Mapping) else time
+        return f"{int(span.total_seconds())} seconds"
+    except (AttributeError, TypeError, ValueError):
+        raise UsageError(f'{name}: expected a time as "DD:HH:MM:SS" or a timedelta, got {_text(time)}') from None
 
 
 def _ending(_: Any, given: Given) -> Edits:
     amounts = {unit: given.get(f"max_{unit}") for unit in ("epochs", "steps")}
     after = [f"{amount} {unit}" for unit, amount in amounts.items() if amount not in (None, -1)]
-    after += [_seconds(given["max_time"])] if given.get("max_time") is not None else []
+    after += [_seconds("max_time", given["max_time"])] if given.get("max_time") is not None else []
     return _set("finish", after=_any_of(after or ["never" if -1 in amounts.values() else "1000 epochs"]))
 
 
@@ -78,7 +82,7 @@ def _limit(node: str, value: Any, batches: int | None = None) -> Edits:
 def _validations(_: Any, given: Given) -> Edits:
     interval, epochs = given.get("val_check_interval", 1.0), given.get("check_val_every_n_epoch", 1)
     if not isinstance(interval, int | float):
-        every = _seconds(interval)
+        every = _seconds("val_check_interval", interval)
     elif isinstance(interval, int):
         every = f"{interval} {'batches' if epochs is None else 'epoch_batches'}"
     elif interval < 1.0 and given.get("batches"):
@@ -108,7 +112,7 @@ def _precision(value: Any, _: Given) -> Edits:
 
 
 def _dry(value: Any, _: Given) -> Edits:
-    number = int(value)
+    number = int(value or 0)
     edits = _set("next_batch", limit=number) + _set("validate/next_batch", limit=number)
     return edits + _set("validate", every="1 epochs") + _set("finish", after="1 epochs") if number else []
 
@@ -117,7 +121,7 @@ def _model_checkpoint(arguments: Given, _: Given) -> Edits:
     steps, epochs = arguments.get("every_n_train_steps"), arguments.get("every_n_epochs")
     time = arguments.get("train_time_interval")
     every = [f"{steps} steps"] if steps else []
-    every += [_seconds(time)] if time is not None else []
+    every += [_seconds("train_time_interval", time)] if time is not None else []
     every += [f"{epochs or 1} epochs"] if epochs or not every else []
     monitor, most = arguments.get("monitor"), arguments.get("save_top_k", 1)
     more: dict[str, Any] = {"keep": 1_000_000} if most == -1 else {}
@@ -232,6 +236,17 @@ FLAGS: Mapping[str, Meaning | str] = {
 """Every argument of Lightning's Trainer: what makes its edits, or where it is done instead."""
 
 
+_INTEGERS = ("max_epochs", "max_steps", "min_epochs", "min_steps", "check_val_every_n_epoch", "log_every_n_steps")
+# What a node would not refuse by the name of the argument; None is always taken.
+_EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(_INTEGERS, ("an integer", lambda each: isinstance(each, Integral) and not isinstance(each, bool))),
+    "fast_dev_run": ("an integer, true or false", lambda value: isinstance(value, Integral)),
+    "enable_checkpointing": ("true or false", lambda value: isinstance(value, bool)),
+    "gradient_clip_algorithm": ('"norm" or "value"', lambda value: getattr(value, "value", value) in ("norm", "value")),
+    "callbacks": ("callbacks, from a script", lambda value: not isinstance(value, bool | float | int | str)),
+}
+
+
 def check_flags(flags: Given) -> None:
     """Refuse what is no argument of Lightning's Trainer, and a value that would change the run and is no edit.
 
@@ -242,6 +257,9 @@ def check_flags(flags: Given) -> None:
         if name not in FLAGS:
             rows = "docs/coming-from-lightning.md has a row for each argument of Lightning 2.6"
             raise UsageError(f"Lightning's Trainer has no argument `{name}`", suggestion(name, FLAGS) or rows)
+        expected, is_expected = _EXPECTED.get(name, ("", lambda value: True))
+        if value is not None and not is_expected(value):
+            raise UsageError(f"{name}: expected {expected}, got {_text(value)}")
         if name in _DONE and value not in _DONE[name]:
             raise UsageError(f"{name}={value!r} is nothing that the graph does", ELSEWHERE[name])
 

@@ -105,7 +105,8 @@ class BatchStart(ModuleHook):
 
 @node(name="lightning_log", observer=True, synchronises=True)
 def log_module(
-    model: Any, recorder: Any, checkpoint_hooks: Any = None, *, every: Trigger = Trigger("50 steps")  # noqa: B008
+    model: Any, recorder: Any, checkpoint_hooks: Any = None, schedulers: Any = None, *,
+    every: Trigger = Trigger("50 steps"),  # noqa: B008
 ) -> None:  # fmt: skip
     """Record what the module has logged `on_step`, the means of other metrics since the last row, and learning rates.
 

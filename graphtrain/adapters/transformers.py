@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from graphtrain import Graph, Loader, UsageError, lazy_import, node
+from graphtrain import Graph, Loader, UsageError, described, lazy_import, node
 from graphtrain.adapters._trainer_callbacks import Callbacks, with_callbacks
 from graphtrain.adapters._training_arguments import best_metric, meanings, plain, refuse
 from graphtrain.adapters._training_arguments import explain_arguments as explain_arguments
@@ -284,6 +284,11 @@ def evaluate_predictions(
                 labels.add(expected)
         arrays = transformers.EvalPrediction(predictions=predictions.get_arrays(), label_ids=labels.get_arrays())
         metrics = trainer_utils.denumpify_detensorize(compute_metrics(arrays))
+        if not isinstance(metrics, Mapping):
+            raise UsageError(f"compute_metrics returned {described(metrics)}", "return a mapping of metrics")
+        for name, value in metrics.items():
+            if not isinstance(value, int | float):
+                raise UsageError(f"compute_metrics: `{name}` is no number: {value!r}")
         start = f"{loader}/" if loader else ""
         recorder.means(split).add({start + name.removeprefix("eval_"): value for name, value in metrics.items()}, 1)
 
@@ -394,6 +399,9 @@ def setup(
     Raises:
         UsageError: an argument that has no meaning here is set, or something is missing.
     """
+    for value, expected in ((model, torch.nn.Module), (args, transformers.TrainingArguments)):
+        if not isinstance(value, expected):
+            raise UsageError(f"transformers.setup takes a {expected.__name__}; got {described(value)}")
     refuse(args)
     _refuse_missing(args, train_dataset, eval_dataset)
     collator = data_collator or _collator(processing_class)

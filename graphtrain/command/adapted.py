@@ -12,6 +12,7 @@ from typing import Any
 
 from graphtrain.command.run import Script
 from graphtrain.command.script import import_script, split_script
+from graphtrain.command.settings import setup_arguments
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.names import nearest
@@ -59,7 +60,9 @@ def adapted(adapter: str, named: str, data: str | None, values: Callable[[], Map
         key: value for each in (made_data, made) if each is not None for key, value in _hints(each)
     }
     name = named.rpartition(":")[2]
-    return Script(setup, name, file, ["graphtrain"], [], lambda: graph_and_resources(values())[0])
+    return Script(
+        setup, name, file, ["graphtrain"], [], lambda: graph_and_resources(setup_arguments(setup, values(), name))[0]
+    )
 
 
 def _takes(made: Callable[..., Any]) -> set[str]:

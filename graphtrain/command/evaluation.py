@@ -136,9 +136,9 @@ def _test_checkpoint(trainers: TrainerFactory, weights: Weights, path: Path) -> 
     manifest = read_manifest(path)
     row = {"step": manifest.step, "epoch": manifest.epoch, "checkpoint": path.name, **values}
     if not current_ranks().rank:
-        _record(weights.run_dir / TESTS_FILE, row)
         shown = "  ".join(f"{name} {metric(value)}" for name, value in values.items())
-        click.echo(f"{path.name}  {shown}")
+        click.echo(f"{path.name}  {shown}")  # also where it cannot be recorded
+        _record(weights.run_dir / TESTS_FILE, row)
     return 0
 
 
@@ -196,11 +196,15 @@ def run_predict(script: str, settings: Sequence[str], weights: Weights, graph: s
         path = weights.path
         run_dir = weights.run_dir / PREDICTIONS_FOLDER / path.name
         file = run_dir / _PREDICTIONS_FILE
-        if output is not None:  # each file is a run of its own
+        if output is not None:  # each file is a run of its own, which is beside it where the run is read-only
             file = output.absolute()
-            run_dir = run_dir.with_name(f"{path.name}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}")
+            parent = run_dir.parent if os.access(weights.run_dir, os.W_OK) else file.parent / PREDICTIONS_FOLDER
+            run_dir = parent / f"{path.name}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
         elif not current_ranks().rank:
-            run_dir.mkdir(parents=True, exist_ok=True)
+            try:
+                run_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"cannot write `{run_dir}`: {error.strerror}", "name a file with --output") from None
         trainer = weights.trainer(trainers, path, run_dir=run_dir, predictions_file=file)
         outcome = trainer.run()
         if outcome is Outcome.STOPPED:

@@ -262,7 +262,8 @@ class _Past:
     def _replay(self, command: Sequence[str], options: Sequence[str]) -> list[str]:
         """The words of a replay of this run."""
         script = next((word for word in command if word.partition(":")[0].endswith(".py")), "SCRIPT")
-        return ["graphtrain", "replay", script, "--run-dir", str(self.path), *options]
+        processes = ["--processes", str(self._newest.ranks)] if self._newest and self._newest.ranks > 1 else []
+        return ["graphtrain", "replay", script, "--run-dir", str(self.path), *options, *processes]
 
     def _command(self) -> list[str]:
         """The words by which the run was last started; empty if they are not known."""

@@ -30,6 +30,7 @@ from graphtrain.graph.registry import (
     known_overlays,
     summary,
 )
+from graphtrain.graph.sources import write_new
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.trigger import Trigger
@@ -325,13 +326,7 @@ def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
         # A graph without a file, from a script or a run, is written as TOML.
         is_text = not overlay and not isinstance(named, Graph) and file.is_file()
         text = file.read_bytes() if is_text else loaded.to_toml().encode()
-    try:
-        with path.open("xb") as copied:
-            copied.write(text)
-    except FileExistsError:
-        raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None
-    except OSError as error:
-        raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
+    write_new(path, text)
     use = "--overlay" if overlay_file is not None else "--graph"
     click.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {path}")
 
@@ -420,11 +415,5 @@ def new(path: Path = Path("train.py")) -> None:
     """
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise UsageError(f"`{path}` is not the name of a script", "letters, digits and underscores, and .py")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(files(__package__).joinpath("new_script.txt").read_text(encoding="utf-8"))
-    except FileExistsError:
-        raise UsageError(f"`{path}` exists", "name another file") from None
-    except OSError as error:
-        raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
+    write_new(path, files(__package__).joinpath("new_script.txt").read_bytes())
     click.echo(f"wrote {path}; train with: python {path}")

@@ -19,6 +19,7 @@ from graphtrain.command.settings import (
 )
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.registry import trains
 from graphtrain.program.bind import without_unread
 from graphtrain.program.factories import with_made
 from graphtrain.program.resources import resolve_device
@@ -39,7 +40,7 @@ class TrainerFactory:
         source: the script, or the class.
         settings: ``NAME=VALUE``, instead of the arguments that the run had; ``NODE.PARAM=VALUE`` for a graph.
         notify: called once, with what changed since the run.
-        graph: another graph. Default: that of the run, with its parameters.
+        graph: another graph, which only evaluates. Default: that of the run, with its parameters.
 
     Attributes:
         changes: that line; empty if nothing changed, None before the first trainer.
@@ -52,6 +53,8 @@ class TrainerFactory:
         self, source: ScriptOrClass, settings: Sequence[str], notify: Callable[[str], None], graph: Graph | None = None
     ) -> None:
         self._source, self._notify = source, notify
+        if graph is not None and trains(graph):
+            raise UsageError(f"graph `{graph.title}` trains; use one that only evaluates", "leave --graph out")
         self._given, parameters = split_settings(settings)
         self._graph = checked_graph(with_parameters(graph, parameters)) if graph is not None else None
         if parameters and graph is None:

@@ -20,7 +20,8 @@ from graphtrain.lazy import PARTS, installed
 from graphtrain.printable import one_line
 from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.run_directory import ACTIVE, NOT_BEGUN, STARTING, STATUS_FILE
+from graphtrain.storage.manifest import own_checkpoint_paths
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE
 
 _EXIT_CODES = {"finished": 0, "stopped": STOPPED}
 _WIDTH_OF_A_PIPE = 120
@@ -87,10 +88,13 @@ def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> 
         print_runs(inner, run_dir, as_json=as_json)
         return 0
     present = Run(run_dir).status
+    paths = own_checkpoint_paths(run_dir / CHECKPOINTS_FOLDER) if present.get("state") == "interrupted" else []
+    if paths and paths[-1].name != present.get("checkpoint"):  # saved after the status was written
+        present |= {"checkpoint": paths[-1].name, "digest": None}
     text = json.dumps(present, indent=2, allow_nan=False) if as_json else "\n".join(_lines(run_dir, present))
     encoding = sys.stdout.encoding or "utf-8"
     click.echo(text.encode(encoding, "replace").decode(encoding))
-    return _EXIT_CODES.get(str(present.get("state")), FAILED) if exit_code else 0
+    return (FAILED if present.get("error") else _EXIT_CODES.get(str(present.get("state")), FAILED)) if exit_code else 0
 
 
 def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:

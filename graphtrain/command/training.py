@@ -17,7 +17,7 @@ from typing import Any, final
 from graphtrain.checks import checked_graph
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import notify_once
-from graphtrain.command.run import RunOptions, Script, resume_command
+from graphtrain.command.run import RunOptions, Script, resume_command, without
 from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
 from graphtrain.command.settings import (
@@ -44,7 +44,7 @@ from graphtrain.program.bind import USUAL, without_unread
 from graphtrain.program.factories import with_made
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import resolve_device
-from graphtrain.ranks import current_ranks, on_all_ranks
+from graphtrain.ranks import current_ranks, is_one_of_several, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint, holds_a_graph, newest_in, saved_graph
@@ -293,6 +293,7 @@ class _Training:
             outcome = self._drive(trainer, options) if self._drive is not None else self._driven(trainer, resume)
         except Exception as error:
             if (where := trainer.replay_options()) and self._program.source:
+                where += ["--processes", str(self._ranks.world_size)] if self._ranks.world_size > 1 else []
                 words = ["graphtrain", "replay", *self._program.source, "--run-dir", str(run_dir), *where]
                 error.add_note(f"replay it: {shlex.join(words)}")
             raise
@@ -347,11 +348,16 @@ class _Training:
 
     @property
     def _words(self) -> list[str]:
-        """The command line as it was typed."""
-        return [*self._program.words, *sys.argv[1:]]
+        """The command line as it was typed, with the number of processes if torchrun has started all of them here."""
+        words, count = [*self._program.words, *sys.argv[1:]], os.environ.get("WORLD_SIZE", "")
+        is_here = is_one_of_several() and os.environ.get("LOCAL_WORLD_SIZE") == count
+        return [*words, "--processes", count] if is_here and without(words, ["--processes="]) == words else words
 
     def _resume_with(self, run_dir: Path, *, is_reached: bool = False) -> str:
-        return f"resume with: {resume_command(self._words, run_dir, is_reached=is_reached)}"
+        count, words = self._ranks.world_size, self._words
+        is_elsewhere = count > 1 and without(words, ["--processes="]) == words
+        how = f"  in {count} processes, by the same launcher" if is_elsewhere else ""
+        return f"resume with: {resume_command(words, run_dir, is_reached=is_reached)}{how}"
 
     def _code_of_a_stop(self, run_dir: Path) -> int:
         if self._ranks.world_size == 1 or not _restarts_left():
@@ -461,7 +467,7 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
                 f"--resume never: `{run_dir}` holds a run already", "choose another run directory, or resume the run"
             )
     elif resume != "auto":
-        known = "auto, never, best, newest, or the path of a checkpoint"
+        known = "auto, never, or the path of a checkpoint"
         existing_checkpoint(resume, run_dir / CHECKPOINTS_FOLDER if run_dir is not None else None, "--resume", known)
 
 

@@ -19,6 +19,7 @@ from graphtrain.graph.elements import Drawable, Edge, Node, Place, frozen, kind_
 from graphtrain.graph.layers import Layers, overlays_text
 from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.registry import find_graph, kind_of_node
+from graphtrain.graph.sources import write_new
 from graphtrain.kind.declaration import FROM
 from graphtrain.names import quoted
 from graphtrain.printable import one_line
@@ -154,14 +155,7 @@ class Graph(Editable, Drawable):
                 f"`{path}` is the name of a picture, and `save` writes a graph as TOML",
                 f'use graph.render("{path}"), or a name that ends in .toml',
             )
-        text = self.to_toml()
-        try:
-            with Path(path).open("x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:
-            raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None
-        except OSError as error:
-            raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
+        write_new(Path(path), self.to_toml().encode())
 
     def to_toml(self) -> str:
         """The text that `save` writes.

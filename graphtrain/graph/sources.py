@@ -1,4 +1,4 @@
-"""Sources of the text of a graph or an overlay: names and paths, and the limits of one reading."""
+"""Files of graphs and overlays: names and paths, the limits of one reading, and how a new one is written."""
 
 from __future__ import annotations
 
@@ -133,6 +133,21 @@ class TextSource:
                 hint = f"`{source}` is a graph, which comes before the overlays"
             raise UsageError(f"there is no {sort.word} `{source}`", hint)
         return path, str(target)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file, or raise a UsageError if it exists; none is left behind if the disk refuses."""
+    is_new = False
+    try:
+        with path.open("xb") as file:
+            is_new = True
+            file.write(content)
+    except FileExistsError:
+        raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None
+    except OSError as error:
+        if is_new:
+            path.unlink(missing_ok=True)
+        raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
 
 
 def _file_text(file: Path | Traversable) -> str:

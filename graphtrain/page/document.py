@@ -14,6 +14,7 @@ from graphtrain.errors import UsageError
 from graphtrain.page.content import content_of_runs
 from graphtrain.page.pictures import style
 from graphtrain.printable import printable
+from graphtrain.storage.regular import write_output
 
 STYLES = ("uPlot.css", "page.css", "pictures.css")
 SCRIPTS = {
@@ -33,7 +34,7 @@ def report(paths: list[Path], output: Path) -> Path:
     """
     text = self_contained({"kind": "runs", **content_of_runs(paths)})
     try:
-        output.write_text(text, encoding="utf-8")
+        write_output(output, text.encode())
     except OSError as error:
         raise UsageError(f"{output}: the report cannot be written: {error.strerror or error}") from error
     return output

@@ -290,6 +290,11 @@ def replace_file(path: Path, content: bytes | Iterable[bytes | memoryview], *, f
         raise
 
 
+def write_output(path: Path, content: bytes) -> None:
+    """Write what a user has asked for: a file as by `replace_file`, but through links; a device is written to."""
+    replace_file(path.resolve(), content) if path.is_file() or not path.exists() else path.write_bytes(content)
+
+
 def remove_leftovers(run_dir: Path, checkpoints: Path) -> None:
     """Remove the temporary files of interrupted processes, and no others."""
     for path in _matching(run_dir, _TEMPORARY_FILE):

@@ -66,12 +66,13 @@ def read_status(path: str | Path) -> dict[str, Any]:
     file = Path(path) / STATUS_FILE
     try:
         status = parsed_json(read_regular(file, _MOST_BYTES_OF_A_STATUS))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"there is no run in `{path}`", f"a run directory holds a file {STATUS_FILE}") from None
     except NotAsAgreedError as error:
         raise UsageError(f"the status of `{path}` cannot be read: {STATUS_FILE} {error}") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"the status of `{path}` cannot be read: {error}") from None
+        hint = "" if isinstance(error, OSError) else f"{STATUS_FILE} is damaged: remove it; a resume writes it again"
+        raise UsageError(f"the status of `{path}` cannot be read: {error}", hint) from None
     if not isinstance(status, dict):
         raise UsageError(f"the status of `{path}` cannot be read: it is not a table")
     return status
@@ -292,7 +293,7 @@ def readable_failure(path: Path) -> Iterator[None]:
     except NotAsAgreedError as error:
         raise CheckpointError(f"cannot write {path}: it {error}", "remove it, then resume") from None
     except OSError as error:
-        hint = "make it writable, then resume" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else ""
+        hint = "make it writable, then try again" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else ""
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}", hint) from error
 
 

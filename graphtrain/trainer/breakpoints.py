@@ -86,15 +86,16 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
     ('500 steps', '2 validate.runs')
     """
     number, _, unit = text.strip().rpartition(" ")
-    is_field = field_of(unit) is not None
+    is_field, expected = field_of(unit) is not None, f'{option}: expected an amount, got "{text}"'
     try:
         trigger = Trigger(f"{number} units" if is_field else text)
     except ValueError as error:
-        raise UsageError(f"{option}: {error}".replace(f"{number} units", text), f"as in {example}") from None
+        line = f"{option}: {error}".replace(f"{number} units", text) if "greater" in str(error) else expected
+        raise UsageError(line, f"as in {example}") from None
     if is_field:
         trigger.terms = tuple(replace(term, unit=unit) for term in trigger.terms)
-    if trigger.once or trigger.at_end or any(term.per for term in trigger.terms):
-        raise UsageError(f'{option}: expected an amount, got "{text}"', f"as in {example}")
+    if trigger.is_never or trigger.once or trigger.at_end or any(term.per for term in trigger.terms):
+        raise UsageError(expected, f"as in {example}")
     scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
     units = dict.fromkeys(unit for scope in scopes for unit in scope.graph.units)
     known = [unit for unit in known_units(units) if unit != RUN]

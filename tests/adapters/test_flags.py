@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from graphtrain import Graph, UsageError
 from graphtrain.adapters import adapter
-from graphtrain.adapters.lightning_flags import FLAGS, GraphEdit, edits_of, with_flags
+from graphtrain.adapters.lightning_flags import FLAGS, GraphEdit, check_flags, edits_of, with_flags
 from tests.command.conftest import Command, command, folder  # noqa: F401
 from tests.docs.test_lightning import ANSWERS
 
@@ -39,6 +40,37 @@ def test_a_flag_is_an_edit(flags: dict[str, Any], text: str) -> None:
     assert edits == [text]
     endless = flags.get("max_epochs") == -1
     assert [problem.code for problem in with_flags(Graph.load("fit"), flags).check()] == ["G504"] * endless
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"max_epochs": "two"}, 'max_epochs: expected an integer, got "two"'),
+        ({"max_steps": True}, "max_steps: expected an integer, got True"),
+        ({"check_val_every_n_epoch": [1]}, "check_val_every_n_epoch: expected an integer, got [1]"),
+        ({"fast_dev_run": "two"}, 'fast_dev_run: expected an integer, true or false, got "two"'),
+        ({"enable_checkpointing": "no"}, 'enable_checkpointing: expected true or false, got "no"'),
+        ({"gradient_clip_algorithm": "two"}, 'gradient_clip_algorithm: expected "norm" or "value", got "two"'),
+        ({"callbacks": "two"}, 'callbacks: expected callbacks, from a script, got "two"'),
+        ({"max_time": "1:2"}, 'max_time: expected a time as "DD:HH:MM:SS" or a timedelta, got "1:2"'),
+        ({"max_time": 60}, 'max_time: expected a time as "DD:HH:MM:SS" or a timedelta, got 60'),
+        ({"val_check_interval": {"day": 1}}, "val_check_interval: expected a time as"),
+    ],
+    ids=str,
+)
+def test_a_flag_of_another_type(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_flags(flags)
+        edits_of(flags)
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_no_flag_of_another_type_is_an_error_of_python(name: str) -> None:
+    for value in ("two", 1.5, -3, True, [1], {"a": 1}, None, 0, "1"):
+        with suppress(UsageError):
+            check_flags({name: value})
+            edits_of({name: value} if name != "callbacks" else {}, batches=10)
 
 
 def test_the_page_has_the_same_answers() -> None:

@@ -172,6 +172,13 @@ def run(module: Any, **given: Any) -> Trainer:
     return trainer
 
 
+def test_schedulers_that_the_module_steps_are_read() -> None:
+    graph, resources = setup(modules.GAN(), train_dataloaders=data(), max_epochs=1)
+    lines: list[str] = []
+    Trainer(graph, device="cpu", display=None, notify=lines.append, **resources)
+    assert "scheduler_1" in resources and not [line for line in lines if "nothing in the graph reads" in line]
+
+
 class HookOfAClosure(modules.LBFGS):
     def on_after_backward(self) -> None: ...
 

@@ -481,6 +481,39 @@ def test_what_has_no_meaning_is_an_error(given: dict[str, Any], message: str, tm
     assert message.lower() in str(caught.value).lower()
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": None}, "transformers.setup takes a Module; got nothing"),
+        ({"model": "gpt2"}, "transformers.setup takes a Module; got a str"),
+        ({"args": None}, "transformers.setup takes a TrainingArguments; got nothing"),
+        ({"args": {}}, "transformers.setup takes a TrainingArguments; got a dict"),
+        ({"callbacks": [object()]}, "callbacks: expected a TrainerCallback, got an object"),
+    ],
+)
+def test_an_argument_of_another_type_is_an_error(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    given = {"model": classifier(), "args": arguments(tmp_path), "train_dataset": labelled(4), **change}
+    with pytest.raises(UsageError, match=message):
+        setup(**given)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "compute_metrics returned nothing"),
+        ({"acc": [1, 2]}, "compute_metrics: `acc` is no number: [1, 2]"),
+        ({"acc": "x"}, "compute_metrics: `acc` is no number: 'x'"),
+    ],
+    ids=str,
+)
+def test_metrics_that_are_no_numbers_are_an_error(returned: Any, message: str, tmp_path: Path) -> None:
+    given = {"eval_strategy": "steps", "eval_steps": 1}
+    run = here(classifier, tmp_path, given=given, compute_metrics=lambda _: returned)
+    with pytest.raises(UsageError) as caught:
+        run.run()
+    assert message in str(caught.value)
+
+
 def test_data_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no train_dataset"):
         setup(classifier(), arguments(tmp_path))

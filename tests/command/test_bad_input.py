@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,6 +291,10 @@ WORDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "unknown device": (["--device", "gpu"], ('no device "gpu"',)),
     "a device that is not here": (["--device", "cuda:99"], ('no device "cuda:99"',)),
     "until nonsense": (["--until", "nonsense"], ("until", "nonsense", "500 steps")),
+    "until a number": (["--until", "5"], ("until: expected an amount, got \"5\"\n  hint: as in '500 steps'\n",)),
+    "until never": (["--until", "never"], ('until: expected an amount, got "never"',)),
+    "until nothing": (["--until", "0 steps"], ("until: the amount of a trigger must be greater than 0",)),
+    "resume the best of nothing": (["--resume", "best"], ("`best`\n  hint: auto, never, or the path of a checkpoint",)),
     "until an unknown unit": (["--until", "5 stpes"], ("until", "`stpes`", "did you mean `steps`?")),
     "resume what is not there": (["--resume", "nowhere"], ("--resume", "`nowhere`")),
     "seed too large": (["--seed", str(2**64)], ("--seed", str(2**64))),
@@ -350,7 +355,7 @@ def test_a_run_that_is_not_to_be_touched(resume: str, expected: tuple[str, ...],
     ("words", "expected"),
     [
         (["status", "nowhere"], ("no run in `nowhere`",)),
-        (["status", "tiny.py"], ("`tiny.py`",)),
+        (["status", "tiny.py"], ("there is no run in `tiny.py`\n  hint: a run directory holds",)),
         (["nodes", "clp"], ("no kind `clp`", "did you mean `clip`?")),
         (["copy", "fit", "tiny.toml/x.toml"], ("`tiny.toml/x.toml`",)),
         (["copy", "fit", "my_fit"], ("`my_fit`", ".toml")),
@@ -366,6 +371,32 @@ def test_the_other_commands(words: list[str], expected: tuple[str, ...], tiny: P
     before = files(tiny)
     assert_refused(command(*words), *expected)
     assert files(tiny) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["copy", "fit", "x.toml"], ["new", "x.py"], ["render", "fit", "-o", "x.dot"], ["report", "kept", "-o", "x.html"]],
+    ids=" ".join,
+)
+def test_a_full_disk_leaves_what_was_there(words: list[str], kept: Path, command: Command) -> None:
+    """A disk that takes 500 bytes of a file: what is new is not left there, what is replaced is not lost."""
+    output = kept.parent / words[-1]
+    is_replaced = words[0] in ("render", "report")
+    if is_replaced:
+        output.write_text("good")
+    before, limits = files(kept.parent), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
+    try:
+        result = command(*words)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert_refused(result, f"{output.name}", "File too large")
+    assert files(kept.parent) == before and (not is_replaced or output.read_text() == "good")
+    assert command(*words).code == 0, "as soon as there is room"
+    linked = kept.parent / f"linked{output.suffix}"
+    if is_replaced:
+        linked.symlink_to(output.name)
+        assert command(*words[:-1], linked.name).code == 0 and linked.is_symlink(), "the file is replaced, not the link"
 
 
 # --- A status that others wrote --------------------------------------------------------------------------------------
@@ -397,7 +428,7 @@ ODD: dict[str, str] = {
 def test_a_status_that_cannot_be_read(content: bytes, folder: Path, command: Command) -> None:
     (folder / "status.json").write_bytes(content)
     for words in (["status", "."], ["status", ".", "--json"]):
-        assert_refused(command(*words), "the status of `.` cannot be read")
+        assert_refused(command(*words), "the status of `.` cannot be read", "status.json" if content != b"[]" else "")
 
 
 @pytest.mark.parametrize("content", ODD.values(), ids=ODD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import threading
@@ -164,6 +165,23 @@ def test_several_ranks_write_the_same(trained: Path) -> None:
     assert Path("p1.safetensors").read_bytes() == Path("p2.safetensors").read_bytes()
 
 
+@pytest.mark.full
+def test_a_run_that_may_only_be_read(trained: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = files(trained)
+    monkeypatch.setattr(evaluation.os, "access", lambda path, mode: False)
+    assert command("predict", "script.py", "--run-dir", "r", "-o", "mine/p.jsonl", "--quiet").code == 0
+    assert sorted(path.name for path in Path("mine").iterdir()) == ["p.jsonl", "predict"]
+
+    def refuse(file: Path, content: bytes) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(evaluation, "replace_file", refuse)
+    result = command("test", "script.py", "--run-dir", "r")
+    assert result.code == 1 and "cannot write r/test.jsonl: Read-only file system\n  hint: make it" in result.err
+    assert "resume" not in result.err and "  test/mean " in result.out, "the numbers are not lost"
+    assert files(trained) == before
+
+
 # ---- beside training
 
 
@@ -258,6 +276,8 @@ def test_bad_input(trained: Path, command: Command) -> None:
         (("test", "script.py", "--run-dir", "r", "width=4"), "weight: float32 (3, 2) in the file, float32 (4, 2)"),
         (("test", "script.py", "--run-dir", "r", "next_batch.limt=4"), "limit"),
         (("test", "script.py", "--follow", "r", "--weights", "newest"), "--follow tests every checkpoint"),
+        (("test", "script.py", "--run-dir", "r", "--graph", "fit"), "graph `fit` trains; use one that only evaluates"),
+        (("predict", "script.py", "--run-dir", "r", "--graph", "fit"), "graph `fit` trains; use one"),
         (("predict", "script.py", "--run-dir", "r", "-o", "p.csv"), "the name must end in .safetensors or .jsonl"),
         (("predict", "script.py", "--run-dir", "r", "-o", "script.jsonl"), "exists; a file is never overwritten"),
     ):
@@ -268,6 +288,10 @@ def test_bad_input(trained: Path, command: Command) -> None:
     Path("without.py").write_text(without)
     missing = command("test", "without.py", "--run-dir", "r")
     assert "`test_data` is read by" in missing.err and "did you mean" not in missing.err
+    shutil.rmtree(trained / "predict")
+    (trained / "predict").touch()  # refuses a folder, as a run that may only be read does
+    result = command("predict", "script.py", "--run-dir", "r")
+    assert (result.code, "cannot write `r/predict/" in result.err, "--output" in result.err) == (2, True, True)
     (trained / "test.jsonl").write_text("mine\n")
     result = command("test", "script.py", "--run-dir", "r")
     assert (result.code, "does not hold the rows of tests" in result.err) == (2, True)

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from graphtrain.command.run import RunOptions
+from graphtrain.command.training import train
+from graphtrain.ranks import Ranks
 from tests.command.conftest import Command
 from tests.command.running import TINY, forget
 from tests.command.test_others import gone, write_status
+from tests.ranks.fake_ranks import run_ranks
 
 RUN = ["run", "tiny.py", "lr=0.2", "checkpoint.every=2 steps", "log.every=1 steps", "--quiet", "--run-dir", "r"]
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
@@ -190,6 +194,42 @@ def test_a_failed_checkpoint_is_the_reason_of_a_stop(
     assert command(*RUN).code == 1
     told = sections(command("explain", "r").out)
     assert told[""][1].startswith("  it was stopped by SaveFailedError: ") and "the disk is full" in told[""][1]
+    assert command("status", "r", "--exit-code").code == 1, "as the run did"
+
+
+@pytest.mark.parametrize(
+    ("in_words", "of_ranks_here", "in_text"),
+    [(" --processes 2", "2", ""), ("", "1", ", in 2 processes, by the same launcher")],
+)
+def test_a_run_of_several_ranks_is_resumed_with_as_many(
+    in_words: str,
+    of_ranks_here: str,
+    in_text: str,
+    folder: Path,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As torchrun starts them: all on this host, or not."""
+    (folder / "tiny.py").write_text(TINY)
+    words = ["run", "tiny.py", "checkpoint.every=2 steps", "--run-dir", "r"]
+    monkeypatch.setattr("sys.argv", ["graphtrain", *words])
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", of_ranks_here)):
+        monkeypatch.setenv(name, value)
+
+    def program(ranks: Ranks) -> int:
+        options = RunOptions(run_dir=Path("r"), until="3 steps", device="cpu")
+        return train("tiny.py", ["checkpoint.every=2 steps"], options)
+
+    assert run_ranks(2, program) == [0, 0]
+    resume = shlex.join(["graphtrain", *words]) + in_words
+    assert f"resume with: {resume}{in_text.replace(',', ' ', 1)}\n" in capfd.readouterr().err
+    told = sections(command("explain", "r").out)
+    assert told["next"] == [resume, "resumes it"]
+    status = json.loads(Path("r/status.json").read_text())
+    Path("r/status.json").write_text(json.dumps({**status, "state": "failed", "replay": ["--to", "3 steps"]}))
+    told = sections(command("explain", "r").out)
+    assert told["next"][0] == "graphtrain replay tiny.py --run-dir r --to '3 steps' --processes 2"
 
 
 def _full_disk(*_: object, **__: object) -> None:

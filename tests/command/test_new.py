@@ -22,7 +22,7 @@ def test_the_script_trains_and_its_figures_make_sense(folder: Path, command: Com
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("mine.py", "`mine.py` exists\n  hint: name another file\n"),
+        ("mine.py", "`mine.py` exists; a file is never overwritten\n  hint: choose another name\n"),
         ("notes.txt", "`notes.txt` is not the name of a script\n  hint: letters, digits and underscores, and .py\n"),
         ("1st.py", "`1st.py` is not the name of a script\n  hint: letters, digits and underscores, and .py\n"),
         ("nowhere/a.py", "cannot write `nowhere/a.py`: No such file or directory\n"),

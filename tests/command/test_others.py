@@ -302,6 +302,11 @@ def test_status_of_a_process_that_is_gone(folder: Path, command: Command) -> Non
     plain = json.loads(command("status", "r", "--json").out)
     assert plain["state"] == "interrupted"
     assert {**plain, "state": ""} == {**status_file(folder), "state": ""}
+    for name in ("000007-step-40", "000008-step-45"):  # the second was saved after the status was written
+        (folder / "r" / "checkpoints" / name).mkdir(parents=True)
+        (folder / "r" / "checkpoints" / name / "manifest.msgpack").touch()
+        assert f"  newest checkpoint {name}\n" in (out := command("status", "r").out)
+        assert ("  digest d1935\n" in out) == (name == "000007-step-40")
     write_status(folder, process=process, state="finished")
     assert command("status", "r").out.startswith("r: finished, graph fit\n"), "as it said itself"
 

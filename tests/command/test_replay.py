@@ -268,8 +268,8 @@ def test_a_run_that_was_killed_goes_beyond_its_last_checkpoint(noted: Path, comm
         (["--to", "nan"], '--to: "nan" is not an amount', "--overlay check_finite"),
         (["--to", "9999 samples"], "the run does not reach 9999 samples: it ends at step 9", "an earlier moment"),
         (["--to", "5 stops"], "--to: unknown unit `stops`", "did you mean `steps`?"),
-        (["--to", "often"], '--to: expected "<number> <unit>"', "as in --to '48211 steps'"),
-        (["--to", "never"], '--to: "never" is not an amount', "as in --to"),
+        (["--to", "often"], '--to: expected an amount, got "often"', "as in --to '48211 steps'"),
+        (["--to", "never"], '--to: expected an amount, got "never"', "as in --to"),
         (["--to", "3 minutes"], "--to: `minutes` are wall-clock time, which no replay repeats", "use batches"),
         (
             ["--to", "3 epoch_batches"],

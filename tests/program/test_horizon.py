@@ -58,6 +58,7 @@ def sequence(optimizer: Any) -> Any:
          "`scheduler` is made for 8 steps (CosineAnnealingLR.T_max), and the run takes 2 with it;"),
         (sequence, FIT, "`scheduler` is made for 9 steps (SequentialLR: 2 and CosineAnnealingLR.T_max of 7), and the"),
         (one_cycle, FIT.set("finish", after="9 steps"), None),
+        (one_cycle, FIT.dry_run(), None),
         (one_cycle, FIT.set("finish", after="2 hours"), None),  # nobody can tell
         (lambda optimizer: lr_scheduler.StepLR(optimizer, 3), FIT.set("schedule", every="1 epochs"), None),
     ],

@@ -71,7 +71,13 @@ def run_command(world_size: int, *words: str, cwd: Path) -> list[Result]:
         nursery().start(
             ["-m", "graphtrain", *words],
             cwd,
-            {**environment(), **address, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            {
+                **environment(),
+                **address,
+                "LOCAL_WORLD_SIZE": str(world_size),
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+            },
         )
         for rank in range(world_size)
     ]

@@ -208,8 +208,8 @@ def test_rows_that_a_full_disk_refuses_are_written_when_there_is_room(
 @pytest.mark.parametrize(
     ("number", "hint"),
     [
-        (errno.EROFS, "make it writable, then resume"), (errno.EACCES, "make it writable, then resume"),
-        (errno.EPERM, "make it writable, then resume"), (errno.EIO, ""),
+        (errno.EROFS, "make it writable, then try again"), (errno.EACCES, "make it writable, then try again"),
+        (errno.EPERM, "make it writable, then try again"), (errno.EIO, ""),
     ],
 )  # fmt: skip
 def test_an_error_of_the_disk_is_readable(number: int, hint: str, tmp_path: Path) -> None:

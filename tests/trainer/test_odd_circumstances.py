@@ -277,7 +277,7 @@ def test_a_file_that_cannot_be_written_at_a_resume_is_named(
         patch.setattr(os, "open", opened)
         with pytest.raises(CheckpointError, match=f"cannot write .*{file}: Read-only file system") as error:
             trainer.run(resume=older.name)
-    assert error.value.hint == "make it writable, then resume"
+    assert error.value.hint == "make it writable, then try again"
     assert trainer.state == "stopped"
     assert trainer.run() is Outcome.FINISHED
 
