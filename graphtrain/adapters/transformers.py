@@ -287,8 +287,10 @@ def evaluate_predictions(
         if not isinstance(metrics, Mapping):
             raise UsageError(f"compute_metrics returned {described(metrics)}", "return a mapping of metrics")
         for name, value in metrics.items():
-            if not isinstance(value, int | float):
-                raise UsageError(f"compute_metrics: `{name}` is no number: {value!r}")
+            try:
+                float(value)
+            except (TypeError, ValueError):
+                raise UsageError(f"compute_metrics: `{name}` is no number: {value!r}") from None
         start = f"{loader}/" if loader else ""
         recorder.means(split).add({start + name.removeprefix("eval_"): value for name, value in metrics.items()}, 1)
 
