@@ -253,8 +253,8 @@ def test_until_names_the_training_that_runs_or_a_field_by_its_path(until: str, e
         ("3 train/step.stps", "`train/step` has no field `stps`"),
         ("3 report/step.steps", "`report/step.steps` leads into `report`, which has no graph inside"),
         ("3 train/clip.max_norm", "is not a number that the node changes"),
-        ("3 train/steps", 'expected "<number> <unit>"'),
-        ("x train.runs", "got 'x train.runs'"),
+        ("3 train/steps", 'expected an amount, got "3 train/steps"'),
+        ("x train.runs", 'expected an amount, got "x train.runs"'),
     ],
 )
 def test_an_amount_that_nothing_counts_is_named(until: str, message: str) -> None:
