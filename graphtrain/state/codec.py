@@ -230,16 +230,18 @@ class StateWriter:
 
     def _shared_states(self, path: str, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str]]:
         """The paths of the state of an optimizer that training has made in the memory of something else."""
-        parts: dict[int, tuple[str, torch.Tensor]] = {}
+        made, by_id = self._reachable.made_states, self._reachable.by_id
+        parts: dict[int, tuple[tuple[Any, ...], torch.Tensor]] = {}
+        has_views = False
         for number, state in enumerate(optimizer.state.values()):
             for name, part in state.items():
-                if isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states:
-                    parts[id(part)] = shown_place((path, "state", number, name)), part
-                    for other in (part, part._base):
-                        if (reached := self._reachable.by_id.get(id(other))) is not None:
-                            yield parts[id(part)][0], reached.path
-        if any(part._base is not None for _, part in parts.values()):
-            lies = {place: lie for place, part in parts.values() if (lie := lie_of(part)) is not None}
+                if isinstance(part, torch.Tensor) and id(part) not in made:
+                    parts[id(part)] = (path, "state", number, name), part
+                    has_views |= (base := part._base) is not None
+                    if (reached := by_id.get(id(part)) or by_id.get(id(base))) is not None:
+                        yield shown_place((path, "state", number, name)), reached.path
+        if has_views:
+            lies = {shown_place(place): lie for place, part in parts.values() if (lie := lie_of(part)) is not None}
             yield from ((other, first) for first, *others in overlapping(lies) for other in others)
 
     # ---- possible sharing of values in transit
