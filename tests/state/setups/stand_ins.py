@@ -237,13 +237,13 @@ def descent(prepare: Any, **options: Any) -> dict[str, Any]:
     return seeded(perceptron, optimizer=lambda parameters: Descent(parameters, prepare, **options))
 
 
-@row(needs="optimizer")
+@row(needs=("reachable", "optimizer"))
 def state_of_an_optimizer_in_one_buffer_from_the_beginning() -> dict[str, Any]:
     flat = torch.zeros(4, 2)
     return descent(lambda own, parameter, number: {"first": flat[number, :1], "second": flat[number]}, at_once=True)
 
 
-@row("optimizer.state[0].first shares memory with optimizer.total")
+@row("optimizer.state[0].first shares memory with optimizer.total", bound="its steps read only one of the two")
 def tensor_of_an_optimizer_in_its_state() -> dict[str, Any]:
     return descent(lambda own, parameter, number: {"first": own.total, "second": own.total})
 
