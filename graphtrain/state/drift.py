@@ -150,7 +150,7 @@ class DriftFinder:
                 others = [what for what in before if before[what] != now[what]]
                 self._unknown += [f"{path} has other {what} than it was set up with" for what in others]
         code = value.__code__ if reached.category == "function" else type(value)
-        is_lazy = isinstance(reached.code, type) and issubclass(reached.code, LazyModuleMixin)  # till the first batch
+        is_lazy = reached.category == "module" and issubclass(reached.code, LazyModuleMixin)  # until its first batch
         if code is not reached.code and not is_lazy:
             self._unknown.append(f"{shown_path(path)} was given another class or other code, which is not saved")
         form = FORMS.get(reached.category)
@@ -203,10 +203,11 @@ class DriftFinder:
             pairs = zip(keys, parts, strict=True)
             kept = [pair for pair in pairs if not (reached.is_data and is_reopened(pair[1], seeks=self._seeks))]
         elif reached.category == "set":
-            kept, trial = set(parts), set(reached.parts)
-            form.put(trial, parts, ())
-            if all(type(part) is int for part in parts) and tuple(trial) != parts:
-                self._unknown.append(f"{shown_path(path)} is a set in an order that is not saved: use a list")
+            kept = set(parts)
+            if all(type(part) is int for part in parts):  # put back as a resume does: do they come in this order?
+                form.put(trial := set(reached.parts), parts, ())
+                if tuple(trial) != parts:
+                    self._unknown.append(f"{shown_path(path)} is a set in an order that is not saved: use a list")
         return {"items": self._writer.pack(kept, path, f"{path}[:]")}
 
     @functools.cached_property

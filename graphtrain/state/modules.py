@@ -365,6 +365,7 @@ def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     for number, parameter in zip(numbers, parameters, strict=True):
         if number in state["state"]:
+            # Made by `setup`, their tensors may be parts of others; made by the first step, there are none yet.
             loaded_state, held_state = optimizer.state[parameter], held.states.get(parameter, {})
             for key, saved in state["state"][number].items():
                 loaded_state[key] = _as_saved(saved, loaded_state.get(key), held_state.get(key), as_saved)
@@ -397,15 +398,13 @@ class _HeldGroups:
     """The present groups and states of an optimizer, into which values are loaded.
 
     Attributes:
-        states: parameter -> its present state.
+        states: parameter -> its state before loading.
     """
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
-        self._groups, self._states = optimizer.param_groups, optimizer.state
+        self._groups, self.states = optimizer.param_groups, optimizer.state
         self._before = [dict(group) for group in self._groups]
-        # Made by `setup`, their tensors may be parts of others; made by the first step, there are none yet.
-        self.states = {parameter: {**state} for parameter, state in self._states.items() if isinstance(state, dict)}
 
     def loaded(self) -> tuple[list[dict[str, Any]], dict[Any, Any]]:
         """What the optimizer has now, by itself."""
@@ -419,10 +418,10 @@ class _HeldGroups:
             group.clear()
             group.update(now)
         optimizer.param_groups = self._groups
-        if type(self._states) is type(optimizer.state) and self._states is not optimizer.state:
-            self._states.clear()
-            self._states.update(states)
-            optimizer.state = self._states
+        if type(self.states) is type(optimizer.state) and self.states is not optimizer.state:
+            self.states.clear()
+            self.states.update(states)
+            optimizer.state = self.states
 
 
 def poured(held: Any, loaded: Any) -> Any:
