@@ -27,7 +27,7 @@ from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE, best_in
 
 _MOST_STARTS = 6
 _MOST_ROWS = 3
@@ -191,8 +191,9 @@ class _Past:
                 yield f"the run went back to a checkpoint {manifest.returns} times (to those of {savers})"
         elif paths:
             yield f"newest {paths[-1].name}, which cannot be read"
-        if isinstance(best := self.status.get("best"), Mapping):
-            yield f"best {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {shown_number(best.get('value'))}"
+        for name, best in best_in(self.status).items():
+            number = shown_number(best.get("value"))
+            yield f"{shown(name)} {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {number}"
 
     @cached_property
     def _newest(self) -> Manifest | None:

@@ -28,6 +28,7 @@ from graphtrain.storage.run_directory import (
     STATUS_FILE,
     TEXTS_FILE,
     MetricsFile,
+    best_in,
     noted,
     read_starts,
     read_status,
@@ -177,13 +178,12 @@ class Run(Recorded):
     @property
     def checkpoints(self) -> list[dict[str, Any]]:
         """The checkpoints that are there, oldest first: ``name``, ``step``, ``epoch``, ``rows`` of metrics before it,
-        ``metrics`` at that time, and whether it is the ``best``.
+        ``metrics`` at that time, and the names under which it is the ``best``, such as "best"; empty for any other.
 
         Raises:
             CheckpointError: one of them cannot be read.
         """
-        best, listed, rows = self.status.get("best"), [], self._metrics_text()
-        name_of_best = best.get("checkpoint") if isinstance(best, dict) else None
+        best, listed, rows = best_in(self.status), [], self._metrics_text()
         for path in own_checkpoint_paths(self.path / CHECKPOINTS_FOLDER):
             manifest = read_manifest(path)
             listed.append(
@@ -193,7 +193,7 @@ class Run(Recorded):
                     "epoch": manifest.epoch,
                     "rows": rows.count(b"\n", 0, manifest.metrics_bytes),
                     "metrics": dict(manifest.metrics),
-                    "best": path.name == name_of_best,
+                    "best": ", ".join(name for name in best if best[name].get("checkpoint") == path.name),
                 }
             )
         return listed
