@@ -20,7 +20,7 @@ from graphtrain.names import in_natural_order, nearest
 from graphtrain.plain import json_value
 from graphtrain.printable import shorten
 from graphtrain.report.numbers import duration, metric
-from graphtrain.report.run import Run
+from graphtrain.report.run import Run, state_in_words
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE, best_in
@@ -154,15 +154,9 @@ def _resumable(run: ListedRun) -> str:
     return "yes" if checkpoint_paths(run.path / CHECKPOINTS_FOLDER) else "no checkpoint"
 
 
-def _state(run: ListedRun) -> str:
-    """Its state; a run that is finished may still have diverged."""
-    has_diverged = run.snapshot.state == "finished" and run.status.get("not_finite")
-    return f"{run.snapshot.state}, not finite" if has_diverged else run.snapshot.state
-
-
 _COLUMNS: Mapping[str, Callable[[ListedRun], Any]] = {
     "run": lambda run: str(run.path),
-    "state": _state,
+    "state": lambda run: state_in_words(run.status),
     "place": lambda run: run.status.get("place"),
     "graph": lambda run: run.snapshot.graph if run.status.get("graph") else None,
     "last metrics": _last_metrics,
