@@ -32,13 +32,15 @@ from graphtrain.report.run import Run
 from graphtrain.report.values import ROW_POSITION
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
-from graphtrain.storage.named import BEST, NEWEST, checkpoint_folder, existing_checkpoint, graph_of
+from graphtrain.storage.named import NEWEST, checkpoint_folder, existing_checkpoint, graph_of
 from graphtrain.storage.regular import NotAsAgreedError, parsed_json, read_regular, replace_file
 from graphtrain.storage.run_directory import (
     ACTIVE,
+    BEST,
     BEST_FILE,
     CHECKPOINTS_FOLDER,
     STATUS_FILE,
+    read_rankings,
     readable_failure,
 )
 from graphtrain.trainer.trainer import Trainer
@@ -81,7 +83,8 @@ class Weights:
         if not folder.is_dir():
             raise UsageError(f"there is no run in `{self.run_dir}`", "name the directory of a run with --run-dir")
         if self.name is None:
-            return checkpoint_folder(BEST if (self.run_dir / BEST_FILE).exists() else NEWEST, folder)
+            first = next(iter(read_rankings(self.run_dir / BEST_FILE).values()), None)
+            return checkpoint_folder(BEST if first is not None and first.values else NEWEST, folder)
         return existing_checkpoint(self.name, folder, "--weights", "best or newest")
 
     def trainer(self, trainers: TrainerFactory, path: Path, **options: Any) -> Trainer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -171,7 +172,7 @@ def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], s
         notify(
             f"`{source}` is not the graph of the run in `{run_dir}` ({counted(len(difference.changes), 'difference')}):"
             " counts are drawn at the nodes of the same name; "
-            f"graphtrain render {run_dir} draws the graph of the run"
+            f"graphtrain render {shlex.quote(str(run_dir))} -o run.svg draws the graph of the run"
         )
     counts = {path: int(fields.get("runs", 0)) for path, fields in checkpoint.sections["progress"].items()}
     return counts, None if checkpoint.manifest.ended else checkpoint.manifest.position
@@ -328,7 +329,7 @@ def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
         text = file.read_bytes() if is_text else loaded.to_toml().encode()
     write_new(path, text)
     use = "--overlay" if overlay_file is not None else "--graph"
-    click.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {path}")
+    click.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {shlex.quote(str(path))}")
 
 
 # ---- graphs and nodes
@@ -416,4 +417,4 @@ def new(path: Path = Path("train.py")) -> None:
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise UsageError(f"`{path}` is not the name of a script", "letters, digits and underscores, and .py")
     write_new(path, files(__package__).joinpath("new_script.txt").read_bytes())
-    click.echo(f"wrote {path}; train with: python {path}")
+    click.echo(f"wrote {path}; train with: python {shlex.quote(str(path))}")

@@ -20,10 +20,10 @@ from graphtrain.names import in_natural_order, nearest
 from graphtrain.plain import json_value
 from graphtrain.printable import shorten
 from graphtrain.report.numbers import duration, metric
-from graphtrain.report.run import Run
+from graphtrain.report.run import Run, state_in_words
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import checkpoint_paths
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE, best_in
 
 _DEPTH = 4
 _MOST_METRICS = 3
@@ -126,6 +126,8 @@ class ListedRun:
         """The value in a column; None if it has none."""
         if column in _COLUMNS:
             return _COLUMNS[column](self)
+        if (best := best_in(self.status).get(column)) is not None:
+            return best.get("value")
         return next((entries[column] for entries in self.tables if column in entries), None)
 
     def key(self, column: str) -> tuple[int, float, list[tuple[float, str]]] | None:
@@ -152,24 +154,13 @@ def _resumable(run: ListedRun) -> str:
     return "yes" if checkpoint_paths(run.path / CHECKPOINTS_FOLDER) else "no checkpoint"
 
 
-def _state(run: ListedRun) -> str:
-    """Its state; a run that is finished may still have diverged."""
-    has_diverged = run.snapshot.state == "finished" and run.status.get("not_finite")
-    return f"{run.snapshot.state}, not finite" if has_diverged else run.snapshot.state
-
-
-def _best(run: ListedRun) -> Any:
-    best = run.status.get("best")
-    return best.get("value") if isinstance(best, Mapping) else None
-
-
 _COLUMNS: Mapping[str, Callable[[ListedRun], Any]] = {
     "run": lambda run: str(run.path),
-    "state": _state,
+    "state": lambda run: state_in_words(run.status),
     "place": lambda run: run.status.get("place"),
     "graph": lambda run: run.snapshot.graph if run.status.get("graph") else None,
     "last metrics": _last_metrics,
-    "best": _best,
+    "best": lambda run: best_in(run.status).get("best", {}).get("value"),
     "age": lambda run: age(run.status) if run.snapshot.state not in _UNBEGUN else None,
     "resumable": _resumable,
     "error": lambda run: shorten(run.status.get("error") or "", _MOST_OF_AN_ERROR),

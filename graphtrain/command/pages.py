@@ -96,6 +96,9 @@ def _run(path: Path) -> Path:
 
 
 def _announce(port: int) -> None:
-    user = getpass.getuser()
+    try:
+        user = f"{getpass.getuser()}@"
+    except (KeyError, ImportError, OSError):  # a container without an entry for the user
+        user = ""
     click.echo(f"http://127.0.0.1:{port}/  (an interrupt ends it)")
-    click.echo(printable(f"from another machine: ssh -L {port}:127.0.0.1:{port} {user}@{socket.gethostname()}"))
+    click.echo(printable(f"from another machine: ssh -L {port}:127.0.0.1:{port} {user}{socket.gethostname()}"))

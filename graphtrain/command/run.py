@@ -336,7 +336,7 @@ def program_command(program: Script) -> Command:
     """The command of a script that calls `graphtrain.main`."""
 
     @command(
-        f"{' '.join(program.words)} accumulate.every=4 --run-dir runs/first",
+        f"{shlex.join(program.words)} accumulate.every=4 --run-dir runs/first",
         cls=ScriptCommand,
         shared=_SHARED,
         params=[each for each in parameters_of(RunOptions) if each.name not in ADAPTER_OPTIONS],

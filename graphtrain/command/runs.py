@@ -21,7 +21,7 @@ from graphtrain.printable import one_line
 from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import own_checkpoint_paths
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE, best_in
 
 _EXIT_CODES = {"finished": 0, "stopped": STOPPED}
 _WIDTH_OF_A_PIPE = 120
@@ -109,9 +109,9 @@ def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
     if status.get("not_finite"):
         yield f"  {shown(status['not_finite'])}"
     yield f"  newest checkpoint {shown(status.get('checkpoint') or 'none yet')}"
-    if isinstance(best := status.get("best"), dict):
+    for name, best in best_in(status).items():
         number = shown_number(best.get("value"))
-        yield f"  best checkpoint {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {number}"
+        yield f"  {shown(name)} checkpoint {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {number}"
     if status.get("digest"):
         yield f"  digest {shown(status['digest'])}"
     yield f"  written {age(status)} by process {shown(status.get('process'))}{_process(status)}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -284,7 +285,8 @@ def _graph_in_the_source(path: Path, module: ModuleType) -> Any:
                 raise LookupError(NAME)
         except (LookupError, AttributeError):
             raise UsageError(
-                f"`{path}` makes its graph where it calls main, in line {call.lineno}: only `python {path}` knows it",
+                f"`{path}` makes its graph where it calls main, in line {call.lineno}, so only "
+                f"`python {shlex.quote(str(path))}` knows it",
                 _HINT,
             ) from None
     if any(graph is not graphs[0] and graph != graphs[0] for graph in graphs):

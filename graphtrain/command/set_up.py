@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -126,7 +127,7 @@ def named_weights(text: str) -> tuple[str, Path]:
             "save it with safetensors: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')",
         )
     if not path.exists() or (path / CHECKPOINTS_FOLDER).is_dir():
-        hint = f"graphtrain export {path} weights.safetensors writes the weights of a run to a file"
+        hint = f"graphtrain export {shlex.quote(str(path))} weights.safetensors writes the weights of a run to a file"
         raise UsageError(f"--init: there is no file `{file}`", hint if path.is_dir() else "")
     return name, path
 

@@ -306,7 +306,8 @@ class _Training:
             kinds = {name: kind_of_node(node) for name, node in trainer.graph.nodes.items()}
             endings = ", ".join(f"{name}.after" for name, kind in kinds.items() if kind and kind.trigger == "after")
         if outcome is Outcome.ALREADY_FINISHED and trainer.changes:
-            further = f"; or train this one further, with a later {endings} (in a new directory: --fork {run_dir})"
+            fork = f"--fork {shlex.quote(str(run_dir))}"
+            further = f"; or train this one further, with a later {endings} (in a new directory: {fork})"
             raise UsageError(  # nothing that was requested would be done
                 f"the run in `{run_dir}` is finished, so nothing was run; changed since: {', '.join(trainer.changes)}",
                 f"start another run in a new directory, with --run-dir{further if endings else ''}",
@@ -503,7 +504,7 @@ def expect_overlays(overlays: Sequence[str], run_dir: Path | None, resume: str, 
             raise UsageError(
                 f"--overlay {overlay}: the run in `{run_dir}` was made {before}, and cannot be resumed with `{name}`",
                 f"leave --overlay {overlay} out; or begin another run with it, in a new directory: from this one with "
-                f"--fork {run_dir}",
+                f"--fork {shlex.quote(str(run_dir))}",
             )
 
 

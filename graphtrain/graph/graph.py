@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import os
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -109,7 +110,7 @@ class Graph(Editable, Drawable):
         >>> Graph.load("fit").start
         'decide'
         """
-        may_be_saved = os.path.isdir(source) or os.path.basename(source) in ("best", "newest")
+        may_be_saved = os.path.isdir(source) or re.search(r"(^|[/\\])(best(:.+)?|newest)$", str(source))
         if may_be_saved and find_graph(str(source)) is None:
             from graphtrain.storage.named import holds_a_graph, saved_graph
 

@@ -141,7 +141,7 @@ class CompiledGraph:
             renews a resource that is not a `Factory`.
 
     Attributes:
-        retention: which checkpoints stay; None if no node says so.
+        retentions: which checkpoints stay, by the nodes that say so.
         renewing: resource -> the path of a node that makes it again.
         kept: the nodes that kept their object from the former graph.
         returning, saving: the paths of the nodes that may request a return to a checkpoint, and a checkpoint.
@@ -196,10 +196,9 @@ class CompiledGraph:
             for slot in ("history", "checkpoints")
         )
         self.returning, self.saving = list(returning), list(saving)
-        retentions = {
+        self.retentions: dict[str, Retention] = {
             path: node.retention() for path, node in saving.items() if callable(getattr(node, "retention", None))
         }
-        self.retention = Retention.merged(retentions) if retentions else None
 
     @functools.cached_property
     def saved_graph(self) -> tuple[str, str]:

@@ -130,7 +130,7 @@ class Session(RunOfRank):
             "seed": self.seed,
         }
         self.compiled = self._compile(graph, self.resources, self._prepared, made=self._made)
-        self.requests.retention, self.requests.running = self.compiled.retention, lambda: self.path
+        self.requests.retentions, self.requests.running = self.compiled.retentions, lambda: self.path
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), SetupHashes()
 
@@ -368,7 +368,7 @@ class Session(RunOfRank):
             older = former if moves else None
             compiled = self._compile(graph, all_resources, prepared, older, renaming, given=resources, made=made)
             compiled.program.window_ranks = former.program.window_ranks
-            if compiled.retention is None:  # that of a removed node no longer applies
+            if not compiled.retentions:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()
             position = compiled.start
             if moves:
@@ -385,7 +385,7 @@ class Session(RunOfRank):
         finally:
             former.state.restore_after_setup(state, ("random",))
         self.recorder.keep_followers([node.instance for node in compiled.program.by_path.values()])
-        self.requests.retention = compiled.retention
+        self.requests.retentions = compiled.retentions
         self.resources, self._prepared, self.environment = all_resources, prepared, environment
         self._renewals, self._made = renewals, dict(made)
         renewals.current = all_resources

@@ -115,14 +115,13 @@ def _save_or_stop(run: LiveRun) -> Answer:
     requests = run.requests
     is_early = run.writer.comes_later()  # several ranks save between two batches if they can
     if "save" in requests and not is_early and _save(run):
-        requests.take("save")
-        requests.take_askers()
+        requests.saved()
     if "stop" not in requests:
         return None
     if run.life.state == "running":
         run.life.go("ask_to_stop")
     # What could not be saved for the other request cannot be saved for this one.
-    if is_early or "save" in requests or not run.save(requests.policy):
+    if is_early or "save" in requests or not run.save(requests.stop_policy):
         return None
     requests.clear()
     return Outcome.STOPPED
@@ -130,7 +129,7 @@ def _save_or_stop(run: LiveRun) -> Answer:
 
 def _save(run: LiveRun) -> bool:
     if run.files is not None:
-        return run.save(run.requests.policy, run.requests.value, run.requests.askers)
+        return run.save(run.requests.policy, run.requests.values, run.requests.askers)
     run.notices.once("there is no run directory, so no checkpoint is written")
     if run.is_replay:  # the run that it replays has saved
         run.writer.lineage = run.writer.lineage.with_saved(OWN, run.requests.askers)
@@ -139,13 +138,13 @@ def _save(run: LiveRun) -> bool:
 
 def _reached(run: LiveRun) -> Answer:
     run.requests.clear()
-    run.save(run.requests.policy)
+    run.save(run.requests.stop_policy)
     return Outcome.REACHED
 
 
 def _breakpoint(run: LiveRun) -> Answer:
     run.requests.clear()
-    if not run.save(run.requests.policy):
+    if not run.save(run.requests.stop_policy):
         run.notices(f"`{run.position}` is not a save point ({run.writer.refusal}); nothing is saved here")
     return Outcome.BREAKPOINT
 

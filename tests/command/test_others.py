@@ -155,7 +155,7 @@ def test_render_with_a_run_of_another_graph_says_so(tiny: Path, command: Command
     assert (result.code, result.out) == (0, "wrote hot.dot\n")
     assert result.err == (
         "`fit` is not the graph of the run in `r` (1 difference): counts are drawn at the nodes of the same name; "
-        "graphtrain render r draws the graph of the run\n"
+        "graphtrain render r -o run.svg draws the graph of the run\n"
     )
 
 
@@ -434,3 +434,22 @@ def test_a_reader_that_leaves(tmp_path: Path) -> None:
 def test_the_module_is_the_command(tmp_path: Path) -> None:
     result = in_a_new_process("--version", cwd=tmp_path)
     assert (result.code, result.out, result.err) == (0, f"graphtrain {graphtrain.__version__}\n", "")
+
+
+@pytest.mark.full
+def test_commands_that_are_shown_can_be_pasted(tiny: Path, command: Command) -> None:
+    """Names with spaces are quoted."""
+    (tiny / "a b").mkdir()
+    run = ("run", "tiny.py", "finish.after=1 epochs", "--quiet", "--run-dir", "a b/r")
+    assert command(*run).code == 0
+    for words, shown in (
+        (["new", "a b/train.py"], "train with: python 'a b/train.py'"),
+        (["copy", "fit", "a b/mine.toml"], "--graph 'a b/mine.toml'"),
+        ([*run, "accumulate.every=2"], "in a new directory: --fork 'a b/r')"),
+        ([*run, "--overlay", "ema"], "--fork 'a b/r'"),
+        ([*run[:-1], "c", "--init", "model=a b/r"], "graphtrain export 'a b/r' weights.safetensors"),
+        (["render", "evaluate", "-o", "x.mmd", "--run-dir", "a b/r"], "graphtrain render 'a b/r' -o run.svg draws"),
+        (["explain", "a b"], "graphtrain ls 'a b'"),
+    ):
+        result = command(*words)
+        assert shown in result.out + result.err, (words, result)
