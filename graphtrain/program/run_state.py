@@ -19,7 +19,7 @@ from graphtrain.program.bind import ProgramNode
 from graphtrain.state.drift import OTHER_SUBMODULES
 from graphtrain.state.generators import generator_of, without_generators
 from graphtrain.state.objects import MISFITS
-from graphtrain.state.random import capture_random, restore_random
+from graphtrain.state.random import capture_random, not_captured, restore_random
 
 if TYPE_CHECKING:
     from graphtrain.program.stateful_objects import StatefulObjects
@@ -245,6 +245,7 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
         # Parts that a module lost or gained are reported once, by its parameters.
         *(line for line in drift.unknown if not (lost and OTHER_SUBMODULES in line)),
         *run.data_state.unsaved,
+        *not_captured(run.program.resources.get("device", torch.device("cpu"))),
     ]
     return drift.section
 
