@@ -87,12 +87,6 @@ def restore_random(captured: dict[str, Any]) -> None:
             generator.set_state(state)
 
 
-def not_captured(device: torch.device) -> list[str]:
-    """A line for a device whose generator is not captured, because torch does not expose it."""
-    line = f"the random generator of the device {device.type} is not saved: draw random numbers on the CPU"
-    return [] if device.type in ("cpu", *DEVICES) else [line]
-
-
 def fitted_random(captured: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     """What was captured, with as many devices of each type as are in use now; and what that changes, in words.
 
