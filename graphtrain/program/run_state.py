@@ -20,11 +20,14 @@ from graphtrain.state.drift import OTHER_SUBMODULES
 from graphtrain.state.generators import generator_of, without_generators
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.random import capture_random, restore_random
+from graphtrain.storage.strides import DEVICES
 
 if TYPE_CHECKING:
     from graphtrain.program.stateful_objects import StatefulObjects
 
 Section = Mapping[str, Any]
+
+_OF_ANOTHER_DEVICE = "the random generator of the device {} is not saved: draw random numbers on the CPU"
 
 
 @dataclass(frozen=True)
@@ -233,7 +236,7 @@ def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     drift, run.states = run.drift(run.states), {}
     run.writer, run.changed = drift.writer, frozenset(drift.section)
-    lost = run.objects.lost(run.path_of)
+    lost, device = run.objects.lost(run.path_of), torch.device(run.program.resources.get("device", "cpu")).type
     run.unknown = [
         *lost,
         *(
@@ -245,6 +248,7 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
         # Parts that a module lost or gained are reported once, by its parameters.
         *(line for line in drift.unknown if not (lost and OTHER_SUBMODULES in line)),
         *run.data_state.unsaved,
+        *([] if device in ("cpu", *DEVICES) else [_OF_ANOTHER_DEVICE.format(device)]),
     ]
     return drift.section
 

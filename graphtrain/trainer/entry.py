@@ -213,7 +213,7 @@ def _report(
     lost, others = [*manifest.unknown, *restored.lost], [*restored.changes]
     if environment is not None:
         by_a_person = environment.changes(manifest)
-        if by_a_person:
+        if by_a_person or restored.decided:  # so somebody has changed `setup`
             others += [f"{path} as set up" for path in different]
         else:
             lost += unexplained(different)
