@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -25,9 +25,6 @@ from graphtrain.state.weights import dtype_and_shape, misfits
 from graphtrain.storage.manifest import holds_a_checkpoint
 from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
-
-if TYPE_CHECKING:
-    from graphtrain.storage.weight_files import StoredTensor
 
 SUFFIX = ".safetensors"  # of files of weights
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
@@ -136,7 +133,7 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
     modules = {key: module for key, module in resources.items() if isinstance(module, torch.nn.Module)}
     if name not in modules:
         raise UsageError(f"--init: there is no module `{name}`", suggestion(name, modules))
-    from graphtrain.storage.weight_files import METADATA, open_weights  # which few runs need
+    from graphtrain.storage.weight_files import open_weights  # which few runs need
 
     module = modules[name]
     try:
@@ -146,8 +143,6 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
             stored = model_in_place(path, name)
         else:
             stored = open_weights(path)
-        if (path / METADATA).exists():
-            stored = _of_module(stored, name, module)
         if problems := misfits(module, {key: tensor.like() for key, tensor in stored.items()}):
             raise UsageError(f"--init: `{path}` does not match `{name}`:\n{problems}")
         if hasattr(type(module), SHARDED):
@@ -163,17 +158,6 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
         raise UsageError(f"--init: `{path}` {reason}") from None
     module.load_state_dict(saved, strict=False)  # strict except for the other names of tied parameters
     return f"--init: `{name}` has the weights of {path}, unless the run continues from a checkpoint"
-
-
-def _of_module(stored: Mapping[str, StoredTensor], name: str, module: torch.nn.Module) -> dict[str, StoredTensor]:
-    """Those tensors of a checkpoint of everything that are of a module, whose name may be before theirs.
-
-    Optimizers and the like are left out: what begins with no name of a part of the module.
-    """
-    parts = {key.partition(".")[0] for key in module.state_dict()}
-    prefixed = {key.removeprefix(f"{name}."): tensor for key, tensor in stored.items() if key.startswith(f"{name}.")}
-    named = [{key: each[key] for key in each if key.partition(".")[0] in parts} for each in (stored, prefixed)]
-    return named[0] or named[1]
 
 
 def fingerprints(resources: Mapping[str, Any]) -> dict[str, str]:
