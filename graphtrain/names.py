@@ -282,3 +282,17 @@ def quoted(names: Iterable[str], most: int = 6) -> str:
     """
     texts = [f"`{name}`" for name in names]
     return ", ".join(texts) if len(texts) <= most else f"{', '.join(texts[:most])} and {len(texts) - most} more"
+
+
+def plain_name(name: str) -> str:
+    """The name that a module or a weight has without `torch.compile`, which puts a module into another one.
+
+    >>> plain_name("_orig_mod.body.0._orig_mod.weight")
+    'body.0.weight'
+    """
+    return ".".join([part for part in name.split(".") if part != "_orig_mod"])
+
+
+def plainly_named(named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """What a method such as `named_parameters` returns, with these names."""
+    return [(plain_name(name) if "_orig_mod" in name else name, value) for name, value in named]

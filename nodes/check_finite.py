@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from graphtrain.errors import NotFiniteError, UsageError
 from graphtrain.kind import node, progress
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import names_of, optimizers_of, parameters_of
-from graphtrain.nodes.gradient_norm import norms_of
+from graphtrain.nodes._optimizers import names_of, norms_of, optimizers_of, parameters_of
 from graphtrain.report.values import as_numbers
 
 if TYPE_CHECKING:

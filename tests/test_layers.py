@@ -103,7 +103,6 @@ TAKES = {
     "copy_weights": {"ema", "swa", "update_bn"},
     "discard": {"check_finite", "drop", "fp16", "split_batch", "tbptt", "unfreeze"},
     "divide": {"scaled", "token_windows", "unfreeze"},
-    "gradient_norm": {"check_finite"},
     "renew": {"active_learning", "kfold"},
     "split_batch": {"tbptt"},
     "swa": {"update_bn"},

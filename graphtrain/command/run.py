@@ -74,6 +74,7 @@ class RunOptions:
         resume (WHAT): auto, never, best, newest, or a path.
         fork (RUN): Begin a new run from a checkpoint of another.
         init (NAME=FILE): Load weights, as in model=w.safetensors. Repeatable.
+        init_only (NAMES): Load only names that match 'body.*'. Repeatable.
         rename (OLD=NEW): The node OLD of the saved graph is NEW now. Repeatable.
         from_setup (NAMES): When resuming, take these from setup: optimizer.lr,...
         from_saved: When resuming, keep what was saved.
@@ -109,6 +110,7 @@ class RunOptions:
     resume: str = "auto"
     fork: Path | None = None
     init: Sequence[str] = ()
+    init_only: Sequence[str] = ()
     rename: Sequence[str] = ()
     from_setup: str = ""
     from_saved: bool = False

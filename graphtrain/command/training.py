@@ -130,6 +130,8 @@ def _check(options: RunOptions) -> None:
     check_resume(options.resume, options.run_dir)
     for text in options.init:
         named_weights(text)
+    if options.init_only and not options.init:
+        raise UsageError("--init-only: there is no --init", "as in --init model=RUN/best --init-only 'body.*'")
     renamings(options.rename)
 
 
@@ -163,7 +165,7 @@ class _Training:
             for line in unread:
                 report(line)
         ready = with_made(made.resources)
-        loaded = warm_start(ready, options.init)
+        loaded = warm_start(ready, options.init, options.init_only)
         trainer: Callable[..., Trainer] = functools.partial(
             Trainer,
             device=options.device,
@@ -274,6 +276,7 @@ class _Training:
             "seed": self._options.seed,
             "script": str(self._program.file or ""),
             "init": [f"{name}={path}" for name, path in init],
+            "init_only": list(self._options.init_only),
             "weights": weights,
         }
 

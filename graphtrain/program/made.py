@@ -12,10 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.parameter import MODEL_DTYPES
+from graphtrain.names import plainly_named
 from graphtrain.plan.scope import ResourceTarget, Scope, resources_of
 
 
@@ -29,22 +31,47 @@ def made_resources(graph: Graph, resources: Mapping[str, Any]) -> dict[str, str]
     """
     made: dict[str, str] = {}
     makers: dict[str, str] = {}
-    for scope in Scope(graph).with_inner():
-        declared = [(node, kind) for node in scope.graph.nodes.values() if (kind := scope.kinds[node.name]) is not None]
-        for node, slot, copied in ((node, *pair) for node, kind in declared for pair in kind.makes.items()):
-            target, of = scope.read_by(node, slot), scope.read_by(node, copied.source)
-            if not (isinstance(target, ResourceTarget) and isinstance(of, ResourceTarget)):
-                continue
-            name, source, path = target.name, of.name, f"{scope.path}{node.name}"
-            if resources.get(name) is not None or resources.get(source) is None:
-                continue
-            if made.setdefault(name, source) != source:
-                raise UsageError(
-                    f"`{makers[name]}` makes `{name}` as a copy of `{made[name]}`, and `{path}` as one of `{source}`",
-                    "give one of them another name, in `reads` of its node",
-                )
-            makers.setdefault(name, path)
+    for name, source, path in _copies(graph):
+        if resources.get(name) is not None or resources.get(source) is None:
+            continue
+        if made.setdefault(name, source) != source:
+            raise UsageError(
+                f"`{makers[name]}` makes `{name}` as a copy of `{made[name]}`, and `{path}` as one of `{source}`",
+                "give one of them another name, in `reads` of its node",
+            )
+        makers.setdefault(name, path)
     return made
+
+
+def _copies(graph: Graph) -> Iterator[tuple[str, str, str]]:
+    """The copies that the nodes of a graph declare: the name, that of the source, and the path of the node."""
+    for scope in Scope(graph).with_inner():
+        for node in scope.graph.nodes.values():
+            kind = scope.kinds[node.name]
+            for slot, copied in kind.makes.items() if kind is not None else ():
+                target, of = scope.read_by(node, slot), scope.read_by(node, copied.source)
+                if isinstance(target, ResourceTarget) and isinstance(of, ResourceTarget):
+                    yield target.name, of.name, f"{scope.path}{node.name}"
+
+
+def unlike_sources(graph: Graph, resources: Mapping[str, Any], supplied: Collection[str]) -> list[str]:
+    """A line for each module that was supplied in place of a copy, and has other weights than its source.
+
+    Arguments:
+        supplied: the names of resources that are not copies.
+    """
+    lines = []
+    for name, source, path in _copies(graph):
+        copied, model = resources.get(name), resources.get(source)
+        if name not in supplied or not (isinstance(copied, torch.nn.Module) and isinstance(model, torch.nn.Module)):
+            continue
+        pairs = zip(copied.parameters(), model.parameters(), strict=False)
+        if not all(is_lazy(mine) or is_lazy(its) or torch.equal(mine, its.to(mine.dtype)) for mine, its in pairs):
+            lines.append(
+                f"`{name}` begins with other weights than `{source}`, which it follows in `{path}`; for the same ones, "
+                f"let `setup` call {name}.load_state_dict({source}.state_dict()), and give --init for both"
+            )
+    return lines
 
 
 def with_copies(
@@ -82,7 +109,8 @@ def _copy(name: str, source: str, value: Any) -> Any:
     except (RuntimeError, TypeError, NotImplementedError, AssertionError) as error:
         raise UsageError(
             f"`{name}` is made as a copy of `{source}`, a {type(value).__name__} that cannot be copied: {error}",
-            f"let `setup` return a `{name}`, made as `{source}` is",
+            f"let `setup` return a `{name}`, made as `{source}` is, and with its weights: "
+            f"{name}.load_state_dict({source}.state_dict())",
         ) from None
     for parameter in copied.parameters() if isinstance(copied, torch.nn.Module) else ():
         parameter.requires_grad = False  # the attribute: the method refuses a parameter without a shape
@@ -120,7 +148,7 @@ def refuse_other_types(
     for name, request in {**before, **now}.items():
         if (name in before) == (name in now) and before[name].dtype == now[name].dtype:
             continue
-        weights = dict(resources[name].named_parameters())
+        weights = dict(plainly_named(resources[name].named_parameters()))
         if any(
             isinstance(value, torch.Tensor) and key in weights and weights[key].dtype != value.dtype
             for key, value in saved.get(name, {}).items()
@@ -191,5 +219,5 @@ def _is_bypassed(scope: Scope, resources: Mapping[str, Any]) -> bool:
     outer, node = scope.outer, scope.outer_node
     if outer is None or node is None:
         return False
-    needed = resources_of(outer.read_by(node, slot) for slot in scope.graph.optional)
+    needed = resources_of([outer.read_by(node, slot) for slot in scope.graph.optional])
     return any(resources.get(name) is None for name in needed) or _is_bypassed(outer, resources)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
-from graphtrain.names import quoted
+from graphtrain.names import plainly_named, quoted
 from graphtrain.printable import Notices
 from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
@@ -305,7 +305,11 @@ class CheckpointWriter(Saves):
         slim: Slim | None = None
         if self._policy.slim:
             frozen = {  # by the names that they have in the file of their module
-                name: [path for path, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad]
+                name: [
+                    path
+                    for path, each in plainly_named(module.named_parameters("", True, False))
+                    if not each.requires_grad
+                ]
                 for name, module in compiled.state.objects.modules.items()
             }
             slim = Slim(frozen, newest.path.name if newest is not None else "")

@@ -18,7 +18,7 @@ from graphtrain.program.agreement import Agreement, RunOfRank
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.loop import Loop
-from graphtrain.program.made import made_resources, with_copies
+from graphtrain.program.made import made_resources, unlike_sources, with_copies
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, prepare, prepare_further, resolve_device
 from graphtrain.program.rounds import refuse_own_backward
@@ -279,6 +279,8 @@ class Session(RunOfRank):
         newly_made = made_resources(graph, all_resources)
         kept = self.resources.keys() - resources.keys()
         all_resources = with_copies(graph, all_resources, newly_made, kept, self._made)
+        for line in unlike_sources(graph, all_resources, resources):
+            self.notices.once(line)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
         renewed = {name: value for name, value in self.compiled.state.renewed.items() if name not in resources}
         made = self._made | newly_made

@@ -24,6 +24,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from graphtrain.errors import CheckpointError
+from graphtrain.names import plainly_named
 from graphtrain.state.category import category_of, is_constant, is_users
 from graphtrain.state.contents import CONSTANTS, FORMS, replaced
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
@@ -495,11 +496,11 @@ def places(stateful: Mapping[str, Any]) -> Iterable[tuple[tuple[Any, ...], Any]]
     """What a `state_dict` saves, and gradients, with the place of each: tensors, of other objects also containers."""
     for path, value in stateful.items():
         if isinstance(value, torch.nn.Module):
-            for name, parameter in value.named_parameters():
+            for name, parameter in plainly_named(value.named_parameters()):
                 yield (path, "tensor", name), parameter
                 if parameter.grad is not None:
                     yield (path, "grad", name), parameter.grad
-            for name, tensor in value.named_buffers():
+            for name, tensor in plainly_named(value.named_buffers()):
                 yield (path, "tensor", name), tensor
         elif isinstance(value, torch.optim.Optimizer):
             for number, state in enumerate(value.state.values()):

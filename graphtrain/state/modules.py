@@ -11,11 +11,12 @@ import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
-from graphtrain.names import quoted
+from graphtrain.names import plainly_named, quoted
 from graphtrain.state.category import category_of
 from graphtrain.state.content import is_identical
 from graphtrain.state.contents import FORMS
 from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
+from graphtrain.state.weights import weights_of
 from graphtrain.storage.background import uncollected
 from graphtrain.storage.strides import without_repeats
 
@@ -115,7 +116,7 @@ def _graphs_of(held: Mapping[str, torch.Tensor | None]) -> list[Any]:
 
 def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
     """Every place of a parameter or buffer, also an empty one."""
-    for prefix, owner in module.named_modules():
+    for prefix, owner in plainly_named(module.named_modules()):
         for held in (owner._parameters, owner._buffers):
             for key, tensor in held.items():
                 yield (f"{prefix}.{key}" if prefix else key), tensor
@@ -137,7 +138,7 @@ def reshape_module(module: torch.nn.Module, forms: Mapping[str, Any], persistent
     Raises:
         CheckpointError: the module no longer has such a parameter or submodule.
     """
-    tensors = dict(_tensors(module))
+    tensors, owners = dict(_tensors(module)), dict(plainly_named(module.named_modules()))
     for name, form in forms.items():
         tensor = tensors.get(name)
         if form is not None and tensor is not None and not torch.nn.parameter.is_lazy(tensor):
@@ -145,10 +146,9 @@ def reshape_module(module: torch.nn.Module, forms: Mapping[str, Any], persistent
                 tensor.data = torch.empty_strided(form[0], form[2], dtype=form[1], device=tensor.device)
             continue
         prefix, _, key = name.rpartition(".")
-        try:
-            owner = module.get_submodule(prefix)
-        except AttributeError:
-            raise CheckpointError(f"the model no longer has a module `{prefix}`") from None
+        owner = owners.get(prefix)
+        if owner is None:
+            raise CheckpointError(f"the model no longer has a module `{prefix}`")
         if key in owner._parameters:
             continue  # lazy: loading makes it
         device = next((other.device for other in tensors.values() if other is not None), None)
@@ -195,12 +195,12 @@ def capture_module(module: torch.nn.Module, made: ModuleForm | None = None) -> d
     Arguments:
         made: its form at set-up. Default: the present form.
     """
-    saved = module.state_dict(keep_vars=True)
+    saved = weights_of(module, keep_vars=True)
     identities = {id(value) for value in saved.values()}
-    parameters = dict(module.named_parameters())
+    parameters = dict(plainly_named(module.named_parameters()))
     forms = made.changed(module) if made is not None else {}
     return {
-        "training": {name: inner.training for name, inner in module.named_modules()},
+        "training": {name: inner.training for name, inner in plainly_named(module.named_modules())},
         "requires_grad": {name: parameter.requires_grad for name, parameter in parameters.items()},
         # None among them: a buffer may be filled, or emptied, during training.
         "buffers": {name: owner._buffers[key] for name, owner, key in _buffers(module) if name not in saved},
@@ -225,9 +225,9 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: the module no longer has such a buffer or parameter.
     """
-    for name, inner in module.named_modules():
+    for name, inner in plainly_named(module.named_modules()):
         inner.training = state["training"].get(name, inner.training)
-    parameters = dict(module.named_parameters())
+    parameters = dict(plainly_named(module.named_parameters()))
     for name, parameter in parameters.items():
         parameter.requires_grad_(state["requires_grad"].get(name, parameter.requires_grad))
     buffers = {name: (owner, key) for name, owner, key in _buffers(module)}
@@ -244,7 +244,7 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
 
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
     """Every place of a buffer, also an empty one: its name, the module it is in, and its name there."""
-    for prefix, owner in module.named_modules():
+    for prefix, owner in plainly_named(module.named_modules()):
         for key in owner._buffers.keys():  # noqa: SIM118 - that of a scripted module is no mapping
             yield (f"{prefix}.{key}" if prefix else key), owner, key
 

@@ -34,6 +34,7 @@ from graphtrain.state.category import (
 )
 from graphtrain.state.content import content_hash
 from graphtrain.state.contents import CONTAINERS, FORMS, MOST_COMPARED, sample_of
+from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import LEAST_ADDRESS
 
 MOST_OBJECTS = 200_000
@@ -191,6 +192,9 @@ class Reachable:
         while type(value) in STANDS_FOR:
             name = STANDS_FOR[type(value)]
             path, value = f"{path}.{name}", getattr(value, name)
+        if (module := uncompiled(value)) is not value:  # named as it is without `torch.compile`
+            self._add(path, module, is_covered, is_data, depth, is_kept)
+            path, is_covered = f"{path}<compiled>", True
         category = category_of(type(value))
         if category == "value" and isinstance(value, enum.Enum):  # whose members may have attributes
             value, category, is_covered = type(value), "class", False

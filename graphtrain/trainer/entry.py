@@ -12,13 +12,14 @@ import torch
 from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
 from graphtrain.names import quoted, suggestion
 from graphtrain.program.horizon import lines_about_steps, other_horizons
+from graphtrain.program.made import unlike_sources
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated
 from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.random import capture_random
-from graphtrain.state.weights import misfits
+from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Lineage, read_manifest
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
@@ -54,8 +55,11 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     run.notices.last.clear()
     run.notices.last.extend(noted(status))  # those of the process before
     session.set_up(checkpoint, holder)
-    program = session.compiled.program
-    for line in [*(lines_about_steps(program) if checkpoint is None else ()), *other_horizons(program)]:
+    program, lines = session.compiled.program, list[str]()
+    if checkpoint is None:
+        supplied = session.resources.keys() - session.compiled.state.copies.keys()
+        lines = [*lines_about_steps(program), *unlike_sources(session.graph, session.resources, supplied)]
+    for line in [*lines, *other_horizons(program)]:
         run.notices.once(line)
     if checkpoint is None:
         session.begin(random)
@@ -293,18 +297,19 @@ def way_back(run: LiveRun) -> str:
 # ---- weights alone
 
 
-def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) -> Path:
+def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], only: Sequence[str]) -> Path:
     """Load the weights of a checkpoint into the models; if one of them does not fit, nothing is changed.
 
     Arguments:
         named: as for `Trainer.load`. It must have all models that were supplied.
         sources: model -> the model in the checkpoint that it takes its weights from, if that is another one.
+        only: as for `Trainer.load`; empty for all.
 
     Returns:
         The path of the checkpoint.
 
     Raises:
-        UsageError: a model is not in the checkpoint, or has other tensors.
+        UsageError: a model is not in the checkpoint, or has other tensors; or no name matches a pattern.
         CheckpointError: it is damaged.
     """
     world, objects = run.session.world, run.session.compiled.state.objects
@@ -333,12 +338,12 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) ->
             if source == name and not isinstance(run.session.resources.get(name), torch.nn.Module):
                 continue  # it is part of another resource
             raise UsageError(f"`{checkpoint.path}` has no model `{source}`", _alternatives(source, saved))
-        if problems := misfits(module, {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}):
-            raise UsageError(f"`{checkpoint.path}` does not match `{name}`:\n{problems}", _OTHER_MODEL)
-        states[name] = state
+        tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
+        names = fitting(module, tensors, only, f"`{checkpoint.path}` does not match `{name}`:")
+        states[name] = {key: state[key] for key in names} if only else state
     for name, state in states.items():
         try:
-            objects.load(name, state)
+            objects.load(name, state, strict=not only)
         except MISFITS as error:  # of a `load_state_dict` of the user's
             raise UsageError(f"`{checkpoint.path}` does not match `{name}`: {error}", _OTHER_MODEL) from None
     return path

@@ -374,7 +374,7 @@ class Trainer(RunView):
             run.announce()
 
     @on_all_ranks("in `load`")
-    def load(self, checkpoint: str | Path = "best", **models: str) -> Path:
+    def load(self, checkpoint: str | Path = "best", *, only: str | Iterable[str] = (), **models: str) -> Path:
         """Load the weights of a checkpoint into the models; returns its path.
 
         Parameters, buffers and everything else in their `state_dict` are loaded, and nothing else is: this is not a
@@ -383,8 +383,8 @@ class Trainer(RunView):
         Arguments:
             checkpoint: "best" or "newest" of this run, the name of one in its run directory, or a path, such as
                 ``"runs/first/best"``. Default: the best one by the metric ``checkpoint.best``.
-            models: model -> the model in the checkpoint that it takes its weights from, such as ``model="average"``.
-                Default: each takes its own.
+            only: patterns of names, such as ``"body.*"``; nothing else is loaded. Default: everything.
+            models: model -> that in the checkpoint whose weights it takes: ``model="average"``. Default: its own.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
@@ -393,7 +393,7 @@ class Trainer(RunView):
         """
         run = self._run
         run.life.refuse("start")
-        path = entry.load_weights(run, checkpoint, models)
+        path = entry.load_weights(run, checkpoint, models, (only,) if isinstance(only, str) else tuple(only))
         run.has_changed()
         return path
 
