@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
@@ -26,7 +25,6 @@ from graphtrain.report.snapshot import Display
 from graphtrain.resume.equal_ranks import require_equal, require_equal_weights, require_one_folder
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
-from graphtrain.state.modules import note_rates
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer import entry
@@ -447,8 +445,7 @@ class Trainer(RunView):
         try:
             with run.files.held() if run.files is not None else nullcontext():
                 try:
-                    noted = register_optimizer_step_post_hook(note_rates)
-                    with noted, run.writer.completed(), untimed_breakpoints(self._paused):
+                    with run.writer.completed(), untimed_breakpoints(self._paused):
                         if has_failed:
                             self._recover()
                         self._get_ready(options, limit)
