@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -39,14 +40,22 @@ class Guarded(RunLogger):
         is_slow = isinstance(logger, RunLogger) and logger.in_background
         self._logger: Logger = InBackground(logger) if isinstance(logger, RunLogger) and is_slow else logger
         self._name, self._notify, self._is_off = getattr(logger, "__name__", type(logger).__name__), notify, False
+        self._sent = None if isinstance(logger, RunLogger) else _Sent(self._name)
 
     def begin(self, beginning: Beginning) -> None:
         self._is_off = False
         if isinstance(self._logger, RunLogger):
             self._logger.begin(beginning)
+        elif self._sent is not None:
+            self._sent.begin(beginning.run_dir)
+            for row in beginning.rows:
+                self._sent.once(row, lambda: None, self._safely)  # it has been called with those that are kept
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> None:
-        self._safely(lambda: self._logger(metrics, step))
+        if self._sent is None:
+            self._safely(lambda: self._logger(metrics, step))
+        else:
+            self._sent.once(metrics, lambda: self._logger(metrics, step), self._safely)
 
     def show(self, name: str, value: Shown, step: int) -> None:
         self._of_run(lambda logger: logger.show(name, value, step))
@@ -88,42 +97,25 @@ class InBackground(RunLogger):
 
     Arguments:
         logger: what is called, always by the same thread.
-        seconds: how long the end of a run waits for it.
     """
 
-    def __init__(self, logger: RunLogger, seconds: float | None = None) -> None:
+    def __init__(self, logger: RunLogger) -> None:
         self._logger = logger
-        self._seconds = logger.seconds_to_close if seconds is None else seconds
         self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
-        self._file: Path | None = None
-        self._codes: list[bytes] = []  # of the rows that are sent, or will be
-        self._rows = 0
+        self._sent = _Sent(type(logger).__name__)
 
     def begin(self, beginning: Beginning) -> None:
-        self._error, self._rows = None, 0
-        if beginning.run_dir is not None:
-            self._file = beginning.run_dir / f"{type(self._logger).__name__.lower()}.sent"
-            self._codes = _codes_in(self._file)
+        self._error = None
+        self._sent.begin(beginning.run_dir)
         beginning = replace(beginning, rows=[dict(row) for row in beginning.rows])
         self._later(lambda: self._logger.begin(beginning))
         for row in beginning.rows:
             self(row, int(row["step"]))
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> None:
-        number, code = self._rows, _code(metrics)
-        self._rows += 1
-        if self._codes[number : number + 1] == [code]:
-            return
-        self._codes[number:] = [code]
-
-        def send() -> None:
-            self._logger(metrics, step)
-            if self._file is not None:
-                _note(self._file, number, code)
-
-        self._later(send)
+        self._sent.once(metrics, lambda: self._logger(metrics, step), self._later)
 
     def show(self, name: str, value: Shown, step: int) -> None:
         if isinstance(value, Image):
@@ -148,9 +140,9 @@ class InBackground(RunLogger):
         done = threading.Event()
         self._later(self._logger.close)
         self._waiting.put(done.set)
-        if not done.wait(self._seconds):
+        if not done.wait(seconds := self._logger.seconds_to_close):
             raise SlowLoggerError(
-                f"has not sent everything within {self._seconds:g} seconds; the run ends without waiting for it"
+                f"has not sent everything within {seconds:g} seconds; the run ends without waiting for it"
             )
         self._raise()
 
@@ -179,22 +171,41 @@ class InBackground(RunLogger):
             raise self._error
 
 
-def _code(row: Mapping[str, float]) -> bytes:
-    return b"%08x" % zlib.crc32(json.dumps(row).encode())
+@final
+class _Sent:
+    """The rows that a logger was called with, which a file of the run directory notes: each is sent once."""
 
+    def __init__(self, name: str) -> None:
+        self._name = f"{name.strip('<>').lower()}.sent"
+        self._file: Path | None = None
+        self._codes: list[bytes] = []  # of the rows that are sent, or will be
+        self._rows = 0
 
-def _codes_in(file: Path) -> list[bytes]:
-    try:
-        return [line for line in read_regular(file, _MOST_BYTES).split(b"\n") if len(line) == _CODE_BYTES - 1]
-    except (OSError, ValueError):
-        return []
+    def begin(self, run_dir: Path | None) -> None:
+        self._rows = 0
+        if run_dir is not None:
+            self._file, self._codes = run_dir / self._name, []
+            with contextlib.suppress(OSError, ValueError):
+                lines = read_regular(self._file, _MOST_BYTES).split(b"\n")
+                self._codes = [line for line in lines if len(line) == _CODE_BYTES - 1]
 
+    def once(self, row: Mapping[str, float], send: Callable[[], None], do: Callable[..., None]) -> None:
+        """Send the next row and note it, unless it was sent as it is; `do` calls what does this, now or later."""
+        number, code = self._rows, b"%08x" % zlib.crc32(json.dumps(row).encode())
+        self._rows += 1
+        if self._codes[number : number + 1] == [code]:
+            return
+        self._codes[number:] = [code]
 
-def _note(file: Path, number: int, code: bytes) -> None:
-    """Note that a row is sent, and that none after it is."""
-    descriptor = open_regular(file, os.O_RDWR | os.O_CREAT)
-    try:
-        os.ftruncate(descriptor, number * _CODE_BYTES)
-        os.pwrite(descriptor, code + b"\n", number * _CODE_BYTES)
-    finally:
-        os.close(descriptor)
+        def send_and_note() -> None:
+            send()
+            if self._file is None:
+                return
+            descriptor = open_regular(self._file, os.O_RDWR | os.O_CREAT)
+            try:
+                os.ftruncate(descriptor, number * _CODE_BYTES)  # none after this row is sent
+                os.pwrite(descriptor, code + b"\n", number * _CODE_BYTES)
+            finally:
+                os.close(descriptor)
+
+        do(send_and_note)

@@ -314,8 +314,14 @@ def _named(parameters: Sequence[torch.Tensor], name_of: NameOf) -> str:
     return quoted((name_of(each) or "a parameter" for each in parameters), 3)
 
 
+def note_rates(optimizer: Any, *_: Any) -> None:
+    """Keep the rates of a step, which rows have: a schedule may step before. A hook of all optimizers in a run."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    optimizer._rates_of_last_step = [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
+
+
 def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:
-    """The state that an optimizer's `state_dict` leaves out: parameters of no module, and whether it has stepped.
+    """The state that an optimizer's `state_dict` leaves out: parameters of no module, whether it has stepped, and how.
 
     Arguments:
         owned: the identities of the parameters that modules own.
@@ -323,6 +329,7 @@ def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:
     return {
         # A scheduler made in a fresh process would warn that it was stepped before the optimizer.
         "stepped": bool(getattr(optimizer, "_opt_called", False)),
+        "rates": getattr(optimizer, "_rates_of_last_step", []),
         "loose": {
             key: {"value": parameter.detach(), "grad": parameter.grad}
             for key, parameter in _loose_parameters(optimizer, owned)
@@ -334,6 +341,7 @@ def restore_optimizer(optimizer: Any, state: Mapping[str, Any], owned: set[int])
     """Restore what `capture_optimizer` took."""
     if state["stepped"] or hasattr(optimizer, "_opt_called"):  # which is restored too
         optimizer._opt_called = state["stepped"]
+    optimizer._rates_of_last_step = state["rates"]
     with torch.no_grad():
         for key, parameter in _loose_parameters(optimizer, owned):
             parameter.copy_(state["loose"][key]["value"])

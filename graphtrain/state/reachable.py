@@ -34,6 +34,7 @@ from graphtrain.state.category import (
 )
 from graphtrain.state.content import content_hash
 from graphtrain.state.contents import CONTAINERS, FORMS, MOST_COMPARED, sample_of
+from graphtrain.state.modules import note_rates
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import LEAST_ADDRESS
 
@@ -50,6 +51,7 @@ _HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks
 _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
     "step",  # which schedulers wrap
     "_opt_called",
+    "_rates_of_last_step",
     "_step_count",
     "_need_device_dtype_check_for_fused",
     "_step_supports_amp_scaling",
@@ -412,7 +414,7 @@ def _hooks_of_all() -> Iterator[tuple[str, Any]]:
     for module in map(sys.modules.__getitem__, _MODULES_WITH_HOOKS):
         for name, held in vars(module).items():
             if name.startswith("_global_") and isinstance(held, dict):
-                hooks = [hook for hook in held.values() if callable(hook)]
+                hooks = [hook for hook in held.values() if callable(hook) and hook is not note_rates]
                 yield from ((f"{module.__name__}.{name}[{number}]", hook) for number, hook in enumerate(hooks))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
 from graphtrain.errors import (
     CheckpointError,
     DataError,
@@ -19,6 +21,7 @@ from graphtrain.outcome import Outcome
 from graphtrain.plan.scope import slots_of
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
+from graphtrain.state.modules import note_rates
 from graphtrain.storage.manifest import OWN
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
@@ -38,8 +41,9 @@ def drive(run: LiveRun, transitions: Callable[[], list[Transition]], tracer: Any
     """
     run.drives(tracer)
     try:
-        while not isinstance(outcome := run.session.loop.drive(transitions(), lambda: serve(run)), Outcome):
-            pass
+        with register_optimizer_step_post_hook(note_rates):
+            while not isinstance(outcome := run.session.loop.drive(transitions(), lambda: serve(run)), Outcome):
+                pass
         return outcome
     except (SaveFailedError, UnknownMetricError) as error:  # between two nodes: the run can continue from here
         if isinstance(error, UnknownMetricError):  # on all ranks, which have the same rows

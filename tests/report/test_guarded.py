@@ -181,6 +181,42 @@ def test_every_row_is_sent_once_over_a_kill(last_sent: int, tmp_path: Path) -> N
     assert service.rows == whole.metrics and any(line.endswith("exact") for line in lines)
 
 
+@pytest.mark.parametrize("cuts", [(12,), (30,), (12, 20), (30, 14), (8, 8, 8)], ids=str)
+def test_a_function_has_every_row_once_however_often_the_run_is_cut(cuts: tuple[int, ...], tmp_path: Path) -> None:
+    whole = make(None)[0]
+    whole.run()
+    rows: list[Mapping[str, float]] = []
+    steps: list[int] = []
+    loggers = (lambda metrics, step: rows.append(metrics), Steps(steps))
+    for transitions in cuts:  # each process is killed: nothing is saved beside the checkpoints of the graph
+        make(tmp_path, *loggers)[0].advance(transitions)
+    make(tmp_path, *loggers)[0].run()
+    assert rows == whole.metrics
+    assert steps == [row["step"] for row in whole.metrics]
+
+
+class Steps:
+    """Any callable."""
+
+    def __init__(self, steps: list[int]) -> None:
+        self.steps = steps
+
+    def __call__(self, metrics: Mapping[str, float], step: int) -> None:
+        self.steps.append(step)
+
+
+def test_a_function_has_rows_that_are_repeated_with_other_values_and_a_new_one_those_after_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    steps: list[int] = []
+    make(tmp_path, Steps(steps))[0].advance(44)
+    before, new = len(steps), list[int]()
+    trainer, _ = make(tmp_path, Steps(steps), lambda metrics, step: new.append(step), lr=0.2)
+    trainer.run(from_setup="optimizer.lr")
+    assert steps[before:] == new == [row["step"] for row in trainer.metrics][-len(new) :]
+    assert 0 < len(new) < len(trainer.metrics)
+
+
 def test_rows_that_are_repeated_with_other_values_are_sent(tmp_path: Path) -> None:
     service = Service([])
     make(tmp_path, service, graph=GRAPH.set("finish", after="4 steps"))[0].run()
