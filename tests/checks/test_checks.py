@@ -259,6 +259,12 @@ def test_a_problem_does_not_name_a_line_that_says_something_else() -> None:
     assert problem.where == "guards.log_due"
 
 
+def test_a_prompt_shows_problems_as_lines() -> None:
+    problems = FIT.set("clip", max_norm="fast").guard("spare", "log.due").check()
+    assert repr(problems) == str(problems) == "\n".join(map(str, problems)) and len(problems) == 2
+    assert repr(FIT.check()) == "[]"
+
+
 def test_a_dead_end_has_a_witness() -> None:
     graph = FIT.insert("x", "choice").connect("step", "x", when="log_due").connect("x", "x")
     (problem,) = graph.check()
