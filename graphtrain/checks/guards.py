@@ -182,7 +182,7 @@ def no_node(scope: Scope, path: str, shown: str) -> tuple[str, str]:
             around = "/".join(names[:number])
             return f"{shown} leads into `{around}`, which has no graph inside", f"read one of the fields of `{around}`"
         if name not in inner.graph.nodes:
-            return f"unknown node `{name}` in {shown}", suggestion(name, inner.graph.nodes)
+            return f"unknown node `{name}` in {shown}", suggestion(name, inner.graph.nodes, {})
         node = inner.graph.nodes[name]
         inner = inner.body_of(node) if node.body is not None else None
     raise AssertionError(path)

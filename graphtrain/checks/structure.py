@@ -76,7 +76,7 @@ def _is_name(name: str) -> bool:
 
 def _start(scope: Scope) -> Iterator[Problem]:
     if scope.graph.start not in scope.graph.nodes:
-        hint = suggestion(scope.graph.start, scope.graph.nodes)
+        hint = suggestion(scope.graph.start, scope.graph.nodes, {})
         yield scope.problem("G101", "start", f"unknown node `{scope.graph.start}`", hint)
 
 
@@ -286,7 +286,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     graph, thing = scope.graph, f"edges.{source}"
     leaving = graph.edges.get(source, ())
     if source not in graph.nodes:
-        yield scope.problem("G101", thing, f"unknown node `{source}`", suggestion(source, graph.nodes))
+        yield scope.problem("G101", thing, f"unknown node `{source}`", suggestion(source, graph.nodes, {}))
         return
     if source in RESERVED:
         return  # reported as G114
@@ -297,7 +297,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     seen: set[tuple[str, str | None]] = set()
     for number, edge in enumerate(leaving):
         if edge.target != END and edge.target not in graph.nodes:
-            hint = suggestion(edge.target, [*graph.nodes, END])
+            hint = suggestion(edge.target, [*graph.nodes, END], {})
             yield scope.problem("G101", thing, f"unknown node `{edge.target}`", hint, place=edge.place)
         if edge.when is not None and edge.when not in graph.guards:
             hint = suggestion(edge.when, graph.guards) or "define it under [guards]"
