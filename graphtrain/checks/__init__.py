@@ -39,8 +39,7 @@ def check_graph(
     Checks of paths, G3xx and above, are made only if names and guards are sound.
 
     Arguments:
-        all_kinds_known: True if no script will declare further kinds, so that an unknown kind is an error. Default:
-            False, it is reported as not checked, with all that depends on it.
+        all_kinds_known: True if no script will declare further kinds, which hints name otherwise. Default: False.
         ranks: True for a run of several ranks. Default: False, for one process, where nodes for several ranks are
             bypassed.
         supplied: the names of the resources of the run; all others are absent. Default: not known, and problems that
@@ -88,9 +87,8 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
         *loops,
         *check_epochs(flow),
         *(check_endings(plan) if all(problem.severity == "warning" for problem in loops) else ()),
+        *check_saving(slots, before),
     ]
-    if not scope.has_unknown:
-        problems += check_saving(slots, before)
     if ranks:
         from graphtrain.checks.ranks import check_ranks  # not needed for one process
 

@@ -150,7 +150,7 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
     writers = [
         writer.path
         for writer in slots.flow.points
-        if slots.uses[writer].defines & sources and not slots.body_outputs(writer) and not writer.is_unknown
+        if slots.uses[writer].defines & sources and not slots.body_outputs(writer)
     ]
     writing = _listed(list(dict.fromkeys(writers)))
     reads = (
@@ -224,18 +224,14 @@ def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
     for point in flow.points:
         read_somewhere |= slots.uses[point].uses | slots.guards[point]
     for point in flow.points:
-        if point not in before or point.node is None or point.is_unknown:
+        if point not in before or point.node is None:
             continue
         unread = slots.uses[point].defines & read_somewhere & ~after[point]
         names = [name for name in slots.named(unread) if name not in missed]
         if names:
             bits = slots.bits(names)
             readers = sorted(
-                {
-                    reader.path
-                    for reader in flow.points
-                    if slots.uses[reader].uses & bits and not reader.is_unknown and reader is not point
-                }
+                {reader.path for reader in flow.points if slots.uses[reader].uses & bits and reader is not point}
             )
             shown = f"`{point.path}` does not lead to {_listed(readers)}" if readers else "a guard reads it elsewhere"
             it = "it" if len(names) == 1 else "them"

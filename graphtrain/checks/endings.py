@@ -29,8 +29,7 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "=="}
 def check_endings(plan: Plan) -> Iterator[Problem]:
     """Every graph whose guards on the way to the end cannot hold, or need more than the run will have."""
     for scope in plan.scopes.values():
-        if not scope.has_unknown:
-            yield from _Endings(plan, scope).problems()
+        yield from _Endings(plan, scope).problems()
 
 
 class _Endings:

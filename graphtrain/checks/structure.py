@@ -25,7 +25,7 @@ def check_structure(scope: Scope, *, all_kinds_known: bool) -> Iterator[Problem]
     """Every problem of names, parameters and edges in one graph.
 
     Arguments:
-        all_kinds_known: True if no further kinds will be declared, so that an unknown kind is an error.
+        all_kinds_known: as for `check_graph`.
     """
     yield from _allowed(scope)
     yield from _names(scope)
@@ -89,20 +89,11 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
     if node.name in RESERVED:
         return  # reported as G114
     if kind is None:
-        as_body = f'`{node.use}` is a graph: give it as graph = "{node.use}"' if find_graph(node.use) else ""
-        alike = nearest(node.use, known_kinds())
-        # A typing error; a merely similar name may be one that a script declares.
-        is_misspelt = alike is not None and _distance(node.use.casefold(), alike) <= max(1, len(node.use) // 4)
-        if all_kinds_known or is_misspelt:
-            hint = as_body or suggestion(node.use, known_kinds())
-            hint += "" if all_kinds_known or as_body else f" Or {_DECLARED}"
-            yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
-        else:
-            message = (
-                f"not checked: no kind `{node.use}` is known here, so nothing that depends on `{node.name}` is checked"
-            )
-            hint = as_body or _DECLARED
-            yield scope.problem("G118", thing, message, hint, severity="warning")
+        hint = f'`{node.use}` is a graph: give it as graph = "{node.use}"' if find_graph(node.use) else ""
+        if not hint:
+            hint = _kind_meant(node)
+            hint += "" if all_kinds_known else f" Or {_DECLARED}" if hint else _DECLARED
+        yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
         return
     if node.use == NESTED and node.body is None:
         message = f"`{node.name}.graph` is missing: a node of kind `{NESTED}` has a graph as its body"
@@ -140,6 +131,17 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
     yield from _slots(scope, node)
 
 
+def _kind_meant(node: Node) -> str:
+    """A hint at the kind that a node of an unknown one is most likely of; empty if none is alike."""
+    words = {*node.use.casefold().split("_")}
+    within = [name for name in known_kinds() if words.issuperset(name.split("_"))]
+    meant = nearest(node.use, known_kinds()) or max(within, key=len, default=None)
+    if meant is None:
+        return ""
+    written = f' A node of another name has use = "{meant}".' if node.use == node.name else ""
+    return f"did you mean `{meant}`?{written}"
+
+
 def _inside(scope: Scope, node: Node, parameter: str) -> str:
     """How to set a parameter of a node in the body of another; empty if no node in there has it."""
     for inner in scope.body_of(node).with_inner() if node.body is not None else ():
@@ -163,19 +165,6 @@ def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
         message = f"`{node.name}.{mode}` is missing: the name `{metric}` does not tell whether large values are good"
         hint = f'write {mode} = "max" if the largest is the best, {mode} = "min" if the smallest is'
         yield scope.problem("G104", f"nodes.{node.name}.{mode}", message, hint)
-
-
-def _distance(name: str, other: str) -> int:
-    """The edit distance of two names: insertions, deletions, substitutions, and swaps of neighbours."""
-    rows = [list(range(len(other) + 1))]
-    for i, first in enumerate(name, start=1):
-        row = [i]
-        for j, second in enumerate(other, start=1):
-            row.append(min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (first != second)))
-            if i > 1 and j > 1 and (first, name[i - 2]) == (other[j - 2], second):
-                row[-1] = min(row[-1], rows[-2][j - 2] + 1)
-        rows.append(row)
-    return rows[-1][-1]
 
 
 def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Problem]:
@@ -240,7 +229,7 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
             if verb == "reads" and slot in parameters:
                 continue  # an expression gives its value: `checks.expressions`
             may_be_returned = verb == "writes" and slot in scope.returned_by(node) and slot.isidentifier()
-            if may_be_returned and not any(_distance(slot, name) <= 1 for name in kind.writes if name not in mapping):
+            if may_be_returned and not nearest(slot, {*kind.writes} - mapping.keys(), cutoff=0.85):
                 continue  # the step function returns it
             if slot not in known and not (open_body and verb == "reads"):
                 hint = suggestion(slot, known) or f"it {verb} nothing that could be renamed"

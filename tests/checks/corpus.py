@@ -324,9 +324,9 @@ STRUCTURE = [
     edited("a clock of what is not a number", lambda g: g.clock("rounds", "next_batch.last"), "G116 clock.rounds"),
     edited("a code that does not exist is allowed", lambda g: replace(g, allow=("G999",)), "G117 allow"),
     edited("what cannot be allowed is", lambda g: replace(g, allow=("G101",)), "G117 allow"),
-    edited("a kind from a script", lambda g: g.insert("my_penalty", after="train_batch"), "G118 nodes.my_penalty"),
+    edited("a kind from a script", lambda g: g.insert("my_penalty", after="train_batch"), "G102 nodes.my_penalty"),
     edited("a kind from a script inside", lambda g: g.set("validate", graph=EVALUATE.replace("eval_batch", "judge")),
-           "G118 validate/nodes.eval_batch"),
+           "G102 validate/nodes.eval_batch"),
 ]  # fmt: skip
 
 GUARDS = [
