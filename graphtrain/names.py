@@ -95,6 +95,8 @@ FOREIGN: dict[str, str] = {
     "num_epochs": '`finish.after = "N epochs"`',
     "max_duration": '`finish.after = "N epochs"` or `"N steps"`',
     "initial_epoch": "`trainer.run(resume=...)`",
+    "current_epoch": "`next_batch.epoch`",
+    "global_step": "`step.steps`",
     "epoch_length": "`next_batch.limit = N`",
     "steps_per_epoch": "`next_batch.batches_per_epoch = N`",
     "validation_steps": "`validate/next_batch.limit = N`",

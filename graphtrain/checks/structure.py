@@ -345,13 +345,20 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
     )
     ending = networkx.ancestors(network, END)
     for name in graph.nodes:
-        if name in RESERVED or not targets[name] or (incomplete and name not in reached):
+        if name in RESERVED or not targets[name] or incomplete:
             continue
         if name not in reached:
             message = f"no path leads from the start, `{graph.start}`, to `{name}`"
             hint = f'connect it, or remove it with remove = "{name}"'
             yield scope.problem("G107", f"nodes.{name}", message, hint)
-        elif name not in ending:
-            path = tuple(networkx.shortest_path(network, graph.start, name))
-            message = f"no path leads from `{name}` to `end`, so the run could not finish"
-            yield scope.problem("G108", f"nodes.{name}", message, "add an edge that leads out", path=path)
+    lost = network.subgraph(reached - ending - {END})
+    order = {name: number for number, name in enumerate(graph.nodes)}
+    regions = [sorted(region, key=order.__getitem__) for region in networkx.attracting_components(lost)]
+    for inside in sorted(regions, key=lambda region: order[region[0]]):  # one edge out of each is enough
+        ending_run = (name for name in inside if (kind := scope.kinds[name]) is not None and kind.trigger == "after")
+        name = next(ending_run, inside[0])
+        others = f", nor from the {len(inside) - 1} others of its loop" if len(inside) > 1 else ""
+        message = f"no path leads from `{name}` to `end`{others}, so the run could not finish"
+        hint = f'add an edge that leads out, as in {name} = ["end if GUARD", ...]'
+        path = tuple(networkx.shortest_path(network, graph.start, name))
+        yield scope.problem("G108", f"nodes.{name}", message, hint, path=path)

@@ -310,7 +310,7 @@ STRUCTURE = [
     overlaid("a unit in the singular", '[[edit]]\nset = "validate"\nevery = "1 epoch"', "G106 nodes.validate.every"),
     edited("nodes cut off", lambda g: g.redirect("step", "zero_grad", "decide"), "G107 nodes.zero_grad"),
     edited("a node that leads nowhere", lambda g: g.redirect("zero_grad", "decide", "zero_grad"),
-           "G108 nodes.zero_grad", "G108 nodes.exchange", "G108 nodes.clip", "G108 nodes.step"),
+           "G108 nodes.zero_grad"),
     edited("no way on", lambda g: g.disconnect("finish", "decide"), "G109 edges.finish"),
     edited("an edge behind one always taken",
            lambda g: replace(g, edges={**g.edges, "step": (Edge("zero_grad"), Edge("decide", "log_due"))}),

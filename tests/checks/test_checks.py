@@ -124,6 +124,23 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     ("G202", lambda g: g.guard("log_due", "log"), "guards.log_due", "unknown name `log`",
      "`log` is a node; read one of"),
     ("G202", lambda g: g.guard("log_due", "lgo.due"), "guards.log_due", "unknown node `lgo` in `lgo.due`", "`log`"),
+    *(("G202", lambda g, text=text: g.guard("ending", f"finish.due or {text}"), "guards.ending", "unknown name", hint)
+      for text, hint in (
+          ("epochs >= 1", "read `next_batch.epochs`"), ("epoch > 1", "read `next_batch.epochs`"),
+          ("steps > 9", "read `step.steps`"), ("batches > 9", "read `next_batch.batches`"),
+          ("global_step > 9", "that is `step.steps` here"), ("count > 2", "read `accumulate.count`"),
+          ("val_loss < 0.1", "early_stop.monitor"), ("accuracy > 0.9", "early_stop.monitor"),
+          ("val/loss < 0.1", "return loss, graphtrain.STOP"),
+      )),
+    ("G202", lambda g: g.guard("ending", "metrics.loss < 1"), "guards.ending", "unknown node `metrics`", "float(loss)"),
+    ("G202", lambda g: g.guard("ending", "early_stop.stop"), "guards.ending", "unknown node `early_stop`",
+     "the overlay `early_stop` adds it"),
+    ("G202", lambda g: g.guard("ending", "finish.due or model"), "guards.ending",
+     "no node writes a slot `model`: an expression reads saved state, no resources", ""),
+    ("G203", lambda g: g.guard("ending", "validate.loss < 1"), "guards.ending", "no field `loss`",
+     "early_stop.monitor"),
+    ("G204", lambda g: g.guard("ending", "finish.due or 'val/loss' < 0.1"), "guards.ending", "cannot be compared",
+     "early_stop.monitor"),
     ("G203", lambda g: g.guard("log_due", "log.deu"), "guards.log_due", "`log` has no field `deu`", "`due`"),
     ("G203", lambda g: g.guard("log_due", "step.due"), "guards.log_due", "`step` has no field `due`", "runs"),
     ("G204", lambda g: g.guard("log_due", "log.every"), "guards.log_due", "is not a number, text or truth value",
@@ -282,9 +299,17 @@ def test_a_dead_end_has_a_witness() -> None:
 def test_one_missing_edge_is_not_reported_at_every_other_node() -> None:
     graph = FIT.disconnect("finish", "end").disconnect("finish", "decide")
     assert [problem.code for problem in graph.check()] == ["G113"]
-    assert [problem.code for problem in EVALUATE.redirect("end_evaluation", "end", "eval_batch").check()] == [
-        "G108"
-    ] * 4
+    for graph in (EVALUATE.redirect("end_evaluation", "end", "eval_batch"), FIT.disconnect("finish", "end")):
+        assert [problem.code for problem in graph.check()] == ["G108"]
+    (problem,) = FIT.disconnect("finish", "end").check()
+    assert "no path leads from `finish` to `end`, nor from the 14 others of its loop" in problem.message
+    assert 'finish = ["end if GUARD", ...]' in problem.hint and problem.path == ("decide", "finish")
+    two = FIT.connect("step", "log", when="log_due").redirect("log", "decide", "log")
+    two = two.insert("x", "choice").connect("clip", "x", when="log_due").connect("x", "x")
+    assert [(problem.code, problem.where.split(" ")[-1]) for problem in two.check()] == [
+        ("G108", "nodes.log"),
+        ("G108", "nodes.x"),
+    ]
 
 
 def test_warnings_can_be_allowed_and_errors_of_paths() -> None:
