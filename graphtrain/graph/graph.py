@@ -277,7 +277,8 @@ def _dry(node: Node, every: str, after: str) -> Node:
     if kind.activity == "data" and "limit" in kind.parameters:
         parameters["limit"] = 1
     is_periodic = kind.trigger == "every" and (node.body is None or "every" in parameters)
-    if is_periodic and parameters.get("every") not in ("never", "once"):
+    is_left = "scheduler" in kind.optional and "every" not in parameters  # due after a step; a run may refuse it
+    if is_periodic and not is_left and parameters.get("every") not in ("never", "once"):
         parameters["every"] = every
     elif kind.trigger == "after" and after:
         parameters["after"] = after

@@ -24,7 +24,7 @@ from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
 from graphtrain.program.factories import Renewals
-from graphtrain.program.horizon import refuse_two_at_once
+from graphtrain.program.horizon import refuse_schedules
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Requests
 from graphtrain.program.rounds import is_fetching
@@ -137,8 +137,8 @@ class CompiledGraph:
 
     Raises:
         GraphError: a resource that the graph reads is missing, or a new one is not read.
-        UsageError: two nodes rank checkpoints differently, or step schedulers of one optimizer at the same time; or one
-            renews a resource that is not a `Factory`.
+        UsageError: two nodes rank checkpoints differently; a scheduler is stepped at the wrong time; or a node renews a
+            resource that is not a `Factory`.
 
     Attributes:
         retention: which checkpoints stay; None if no node says so.
@@ -179,7 +179,7 @@ class CompiledGraph:
             raise GraphError(problems, f"graph `{graph.name}`")
         self.renewing: dict[str, str] = {}
         self._refuse_renewals(resources)
-        refuse_two_at_once(self.program)
+        refuse_schedules(self.program)
         self._refuse_followers()
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)

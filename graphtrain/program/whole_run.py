@@ -72,14 +72,6 @@ class WholeRun:
                 scope = plan_node.body
         return total
 
-    def batches_per_epoch(self, plan_node: PlanNode) -> int:
-        """The batches in an epoch of the data that a node fetches.
-
-        Raises:
-            UsageError: they are not known ahead.
-        """
-        return self._length(plan_node).batches
-
     def total(self, plan_node: PlanNode, field_name: str) -> int:
         """The value of a field when the graph of its node has run once.
 

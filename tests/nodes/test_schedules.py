@@ -84,7 +84,7 @@ def test_a_schedule_counts_steps_epochs_or_batches(every: str, changes: int) -> 
 def test_a_schedule_stands_still_where_a_window_is_thrown_away() -> None:
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    graph = FIT.overlay("drop").set("accumulate", every=4)
+    graph = FIT.overlay("drop").set("accumulate", every=4).set("schedule", every="1 steps")
     trainer = trainer_of(graph, model, optimizer=optimizer, scheduler=StepLR(optimizer, 1, 0.5))
     trainer.run()
     assert trainer.progress["discard"]["runs"] == 2
@@ -146,7 +146,7 @@ def test_two_of_one_optimizer_in_one_place_are_an_error() -> None:
     schedulers = [StepLR(optimizer, 1), CosineAnnealingLR(optimizer, 10)]
     message = r"several schedulers \(StepLR, CosineAnnealingLR\) of one optimizer.*\n.*SequentialLR"
     with pytest.raises(UsageError, match=message):
-        trainer_of(FIT, model, optimizer=optimizer, scheduler=schedulers).run()
+        trainer_of(FIT.set("schedule", every="1 steps"), model, optimizer=optimizer, scheduler=schedulers).run()
 
 
 @pytest.mark.parametrize("is_one", [True, False])
