@@ -142,7 +142,7 @@ def _circle(target: ExpressionTarget, path: tuple[str, ...]) -> tuple[str, ...]:
     return ()
 
 
-class _UnknownError(Exception):
+class _UnknownError(ValueError):
     """A value that is not known before the run."""
 
 
@@ -153,11 +153,16 @@ def _value(target: ExpressionTarget) -> Any:
         _UnknownError: it reads a slot, or a node of an undeclared kind.
         ArithmeticError, TypeError, ValueError: it has no value, or one that the parameter cannot have.
     """
-    value = compile_guard(target.expression, lambda part: Cell(lambda: _read(target.scope, part)))()
+    value = compile_guard(target.expression, lambda part: Cell(lambda: initial_value(target.scope, part)))()
     return value if target.parameter is None else target.parameter.evaluated(value)
 
 
-def _read(scope: Scope, part: Name | FieldOf) -> Any:
+def initial_value(scope: Scope, part: Name | FieldOf) -> Any:
+    """The value of a name in an expression at the start of a run.
+
+    Raises:
+        ValueError: it is not known.
+    """
     inside = scope.inside(part.node) if isinstance(part, FieldOf) else None
     if isinstance(part, Name) or inside is None:
         raise _UnknownError

@@ -384,13 +384,29 @@ DATA = [
            "G304 nodes.read_score"),
     edited("a guard that reads a slot before it is written", lambda g: g.guard("log_due", "log.due and loss > 0"),
            "G304 edges.decide"),
+    edited("a guard that reads a slot behind an edge that is taken first",
+           lambda g: use(g, "score", after="zero_grad").guard("good", "score > 1 and accumulate.count == 0").connect(
+               "decide", "end", when="good", before="next_batch"), "G304 edges.decide"),
+    edited("a guard that reads a slot when the run starts",
+           lambda g: use(g, "score", after="zero_grad").guard("ending", or_="score > 1"), "G303 edges.decide"),
+    edited("a guard that chooses a slot when the run starts",
+           lambda g: use(g, "score", after="zero_grad").guard(
+               "ending", or_="(step.steps > 9 if step.steps > 0 else score > 1)"), "G303 edges.decide"),
+    edited("a guard that does not choose a slot when the run starts",
+           lambda g: use(g, "score", after="zero_grad").guard(
+               "ending", or_="(score > 1 if step.steps > 0 else log.due)"), "G304 edges.decide"),
+    edited("a guard that reads a slot at the first visit, whatever was counted before",
+           lambda g: use(replace(g, start="begin_epoch"), "score", before="step").guard(
+               "data_exhausted", or_="score > 1"), "G303 edges.next_batch"),
+    edited("a parameter read from a slot that is written later",
+           lambda g: use(g, "score", after="clip").set("clip", reads={"max_norm": "1 + score"}), "G303 nodes.clip"),
     edited("a guard that reads a slot never written before",
            lambda g: use(g, "score", before="end").connect("next_batch", "end_evaluation", when="sure").guard(
                "sure", "score > 1"), "G303 edges.next_batch", of=EVALUATE),
     edited("a guard on a slot written on one branch",
            lambda g: use(g, "score", before="clip").guard("good", "score > 1").connect("accumulate", "zero_grad",
                                                                                           when="good", first=False),
-           "G304 edges.accumulate", "G404 nodes.zero_grad"),
+           "G303 edges.accumulate", "G404 nodes.zero_grad"),
     edited("set up with what is written later", lambda g: use(g, "set_up_with", after="step"),
            "G303 nodes.set_up_with"),
     edited("a body set up with what comes after it",
