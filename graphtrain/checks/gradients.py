@@ -208,6 +208,22 @@ class Gradients:
             else:
                 yield from self._automata[name].problems()
         yield from check_divisions(self)
+        for point in self.flow.points:
+            if point.acts and point.kind is not None and "scheduler" in point.kind.optional:
+                yield from self._early_schedule(point)
+
+    def _early_schedule(self, point: FlowPoint) -> Iterator[Problem]:
+        """A node that steps schedulers and is only visited where there are gradients that no step has used."""
+        met = [(each, state) for each in self._automata.values() for at, state in each.met if at is point]
+        if met and all(state in UNUSED for _, state in met):
+            automaton, state = met[0]
+            yield point.problem(
+                "G416",
+                f"`{point.path}` steps the scheduler before the optimizer is stepped",
+                "torch expects it after, and skips the first rate: put it behind the node that steps the optimizer",
+                severity="warning",
+                path=automaton._way(point, state),
+            )
 
 
 # States of all optimizers and guards together are not distinguished beyond this number.

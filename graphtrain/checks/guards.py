@@ -161,9 +161,9 @@ def _name(scope: Scope, name: str, text: str) -> Iterator[ExpressionFault]:
     if name in scope.slots and name in scope.bodies:
         message = f"a slot is called `{name}`, as is a node with a body, whose name begins paths such as `{name}/...`"
         yield ExpressionFault("G208", message, _RENAME_SLOT)
-    elif name not in scope.slots and (name in nodes or not _may_be_a_slot(scope)):
+    elif name not in scope.slots and (name in nodes or not scope.may_hold("")):
         yield ExpressionFault("G202", f"unknown name `{name}`", _meant(scope, name, text))
-    elif not _may_be_a_slot(scope) and any(resources_of([scope.resolve(name)])):
+    elif not scope.may_hold("") and any(resources_of([scope.resolve(name)])):
         message = f"no node writes a slot `{name}`: an expression reads saved state, no resources"
         yield ExpressionFault("G202", message, suggestion(name, {*scope.written, *scope.graph.guards}))
 
@@ -213,11 +213,6 @@ def no_node(scope: Scope, path: str, shown: str) -> tuple[str, str]:
         node = inner.graph.nodes[name]
         inner = inner.body_of(node) if node.body is not None else None
     raise AssertionError(path)
-
-
-def _may_be_a_slot(scope: Scope) -> bool:
-    """True if a node of unknown kind could write a slot of any name."""
-    return scope.has_unknown or (scope.outer is not None and _may_be_a_slot(scope.outer))
 
 
 class ValueTypeError(Exception):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import keyword
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from graphtrain.checks.codes import CODES, can_be_allowed
 from graphtrain.checks.guards import no_node
+from graphtrain.errors import UsageError
 from graphtrain.graph.elements import END, NESTED, Node, Problem
 from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.kind import Kind
@@ -16,7 +17,18 @@ from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode
 from graphtrain.kind.trigger import AT_END, COUNTS_RUN, ONCE, Term, Trigger, known_units, unit_hint
 from graphtrain.language.syntax import field_of, is_expression
 from graphtrain.names import nearest, suggestion
-from graphtrain.plan.scope import Scope, field_type, is_countable, outputs_of, readable_fields, reads_of
+from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.preparation import made_resources, precisions
+from graphtrain.plan.scope import (
+    ResourceTarget,
+    Scope,
+    field_type,
+    is_countable,
+    outputs_of,
+    readable_fields,
+    reads_of,
+    resources_of,
+)
 
 RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
 
@@ -101,7 +113,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
         return
     for name, value in node.parameters.items():
         if name not in kind.parameters:
-            hint = _inside(scope, node, name) or suggestion(name, kind.parameters)
+            hint = suggestion(name, kind.parameters)
             message = f"unknown parameter `{node.name}.{name}` of kind `{kind.name}`"
             yield scope.problem("G103", f"{thing}.{name}", message, hint)
             continue
@@ -140,19 +152,6 @@ def _kind_meant(node: Node) -> str:
         return ""
     written = f' A node of another name has use = "{meant}".' if node.use == node.name else ""
     return f"did you mean `{meant}`?{written}"
-
-
-def _inside(scope: Scope, node: Node, parameter: str) -> str:
-    """How to set a parameter of a node in the body of another; empty if no node in there has it."""
-    for inner in scope.body_of(node).with_inner() if node.body is not None else ():
-        for name, kind in inner.kinds.items():
-            if kind is not None and parameter in kind.parameters:
-                path = f"{inner.path}{name}".removeprefix(scope.path)
-                return (
-                    f'it is a parameter of `{path}`: set = "{path}" in TOML, {path}.{parameter}=... on the command '
-                    f'line, .set("{path}", {parameter}=...) in Python'
-                )
-    return ""
 
 
 def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
@@ -222,7 +221,7 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
     assert kind is not None
     readable = sorted(reads_of(node.body) - Scope(node.body).written) if node.body is not None else list(kind.slots)
     writable = outputs_of(node.body) if node.body is not None else kind.writes
-    open_body = node.body is not None and scope.body_of(node).has_unknown
+    open_body = node.body is not None and scope.body_of(node).may_hold("")
     parameters = kind.parameters if node.body is None else {}
     for verb, mapping, known in (("reads", node.reads, readable), ("writes", node.writes, writable)):
         for slot in mapping:
@@ -362,3 +361,58 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
         hint = f'add an edge that leads out, as in {name} = ["end if GUARD", ...]'
         path = tuple(networkx.shortest_path(network, graph.start, name))
         yield scope.problem("G108", f"nodes.{name}", message, hint, path=path)
+
+
+# ---- G119: what a run would refuse at its start, because of the graph alone; runs leave it to this check
+
+
+def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) -> Iterator[Problem]:
+    """Every node whose settings exclude each other, or those of another one.
+
+    Arguments:
+        ranks, supplied: as for `check_graph`.
+    """
+    resources = None if supplied is None else dict.fromkeys(supplied, True)
+    try:
+        precisions(plan.graph, made_resources(plan.graph, resources), resources)
+    except UsageError as error:
+        yield plan.main.problem("G119", "nodes", error.message, error.hint)
+    alone: dict[object, PlanNode] = {}
+    for plan_node in plan.nodes:
+        try:
+            if plan_node.kind is not None and plan_node.kind.refuses_settings:
+                plan_node.kind.implementation.refuse_settings(plan_node, ranks=ranks)  # type: ignore[attr-defined]
+        except UsageError as error:
+            yield _refused(plan_node, error.message, error.hint)
+        name = plan_node.parameters.get(plan_node.kind.roles.renews if plan_node.kind else "", "")
+        if name and plan_node.scope.resolve(name) != ResourceTarget(name):
+            message = f"`{plan_node.path}` renews `{name}`, which means something else in its graph, and no resource"
+            yield _refused(plan_node, message, "name the resource as it is supplied")
+        for what, words, instead in _done_alone(plan_node, supplied):
+            if (other := alone.setdefault((plan_node.scope.path, what), plan_node)) is not plan_node:
+                message = f"`{other.path}` and `{plan_node.path}` both {words}"
+                yield _refused(plan_node, message, f"remove one of them, or {instead}")
+    acting = [node for node in plan.nodes if node.kind and not node.kind.is_idle(node.parameters, node.expressions)]
+    reads = [(read.name, node) for node in acting for read, _ in node.setup_reads]
+    returning = [node for name, node in reads if name == "history"]
+    if returning and "checkpoints" not in dict(reads):
+        message = f"`{returning[0].path}` may send the run back to a checkpoint, but no node saves one"
+        yield _refused(returning[0], message, "insert a node of the kind `checkpoint`, as in `fit`")
+
+
+def _done_alone(plan_node: PlanNode, supplied: Collection[str] | None) -> Iterator[tuple[object, str, str]]:
+    """What one node of a graph may do, and not two; the same in words, and what to do instead."""
+    kind, trigger = plan_node.kind, plan_node.trigger
+    if kind is not None and kind.roles.follows:
+        metric = f"running/{plan_node.parameters[kind.roles.follows]}"
+        instead = f"let it follow another metric: {plan_node.path}.{kind.roles.follows}=NAME"
+        yield metric, f"record `{metric}`, and each would end the windows of the other", instead
+    if kind is not None and "scheduler" in kind.optional and trigger is not None and not trigger.is_never:
+        for name in resources_of([plan_node.scope.read_by(plan_node.node, "scheduler")]):
+            if supplied is None or name in supplied:
+                words = f"step `{name}` at one time ({trigger}): each would multiply what the other has set"
+                yield (name, str(trigger)), words, "give it another `every`"
+
+
+def _refused(plan_node: PlanNode, message: str, hint: str) -> Problem:
+    return plan_node.scope.problem("G119", f"nodes.{plan_node.node.name}", message, hint)

@@ -184,7 +184,7 @@ def _expect_own_kind(graph: Graph, edit: Edit) -> None:
 
 def _instead(graph: Graph, edit: Edit) -> str:
     """A hint at nodes that do the work of a missing node that is named after its kind; empty if there are none."""
-    for missing in _missing(graph, edit):
+    for missing in [name for name in edit.nodes() if node_at(graph, name) is None]:
         effects = effects_of(missing)
         for node in graph.nodes.values() if effects else ():
             if effects <= effects_of(node.use, node.kind):
@@ -195,14 +195,9 @@ def _instead(graph: Graph, edit: Edit) -> str:
     return ""
 
 
-def _missing(graph: Graph, edit: Edit) -> list[str]:
-    return [name for name in edit.nodes() if node_at(graph, name) is None]
-
-
 def _elsewhere(graph: Graph, edit: Edit) -> str:
     """A hint for a graph without the node of a shipped kind that an edit names; empty if it may be misspelt."""
-    missing = next((name for name in _missing(graph, edit) if name in known_kinds()), None)
-    if missing is None:
+    if not any(node_at(graph, name) is None and name in known_kinds() for name in edit.nodes()):
         return ""
     return (
         f"`{edit.overlay}` is for graphs with that node, such as `fit`; to place it elsewhere in `{graph.name}`, edit "

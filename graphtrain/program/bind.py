@@ -17,7 +17,7 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node, Problem
 from graphtrain.graph.registry import trains
-from graphtrain.kind import DECLARED, Kind, Read
+from graphtrain.kind import Kind, Read
 from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
 from graphtrain.language.syntax import field_of
 from graphtrain.names import FOREIGN, given_to_fit, nearest, quoted, suggestion
@@ -428,8 +428,7 @@ class Program:
         problems = []
         unread = self._unread()
         for name, paths in sorted(self.missing.items()):
-            others = {*supplied} - self._read_resources - {*(USUAL if name in USUAL else ())}
-            hint = suggestion(name, others)
+            hint = suggestion(name, {*supplied} - self._read_resources - {*(USUAL if name in USUAL else ())})
             if another := next((other for other in unread if f"resource `{name}`" in FOREIGN.get(other, "")), None):
                 hint = f"you gave `{another}`; its name here is `{name}`"
             elif "did you mean" not in hint:
@@ -516,15 +515,6 @@ class Program:
 
             lines += not_updated(objects, self)
         return lines
-
-    def outdated_kinds(self) -> list[str]:
-        """A line for each node whose kind was declared again since, as in a notebook cell that is run again."""
-        return [
-            f"`{node.path}` is of the kind `{node.node.use}` as it was before it was declared again; "
-            f'to take the new one: graph.replace("{node.node.name}", {node.node.use})'
-            for node in self.nodes
-            if node.node.kind is not None and DECLARED.get(node.node.use, node.node.kind) is not node.node.kind
-        ]
 
     def timed(self) -> list[str]:
         """Lines about triggers, guards and expressions that read time and that the training depends on."""

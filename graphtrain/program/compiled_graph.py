@@ -180,7 +180,6 @@ class CompiledGraph:
         self.renewing: dict[str, str] = {}
         self._refuse_renewals(resources)
         refuse_schedules(self.program)
-        self._refuse_followers()
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
         self.liveness = Liveness(self.program, self.compiler.cells.extra_inputs)
@@ -211,13 +210,6 @@ class CompiledGraph:
         for node in self.program.nodes:
             if node.kind.roles.renews and not node.bypassed and renewals is not None:
                 name = node.parameters[node.kind.roles.renews]
-                target = node.scope.names.resolve(name)
-                if target != ResourceTarget(name):
-                    raise UsageError(
-                        f"`{node.path}` renews `{name}`, which means something else in its graph, and no resource of "
-                        "that name",
-                        "name the resource as it is supplied",
-                    )
                 renewals.refuse(node.path, name, resources)
                 self.renewing |= dict.fromkeys(renewals.renewed_with([name]), node.path)
 
@@ -265,19 +257,6 @@ class CompiledGraph:
             name = node.parameters[parameter] if parameter else None
             if name is not None and not node.bypassed and node.scope in around:
                 yield f"{node.path}.{parameter}", name, node.scope
-
-    def _refuse_followers(self) -> None:
-        """Raise where two nodes of one graph record one metric as it runs: each would end the windows of the other."""
-        following: dict[tuple[str, str], ProgramNode] = {}
-        for node in self.program.nodes:
-            if parameter := node.kind.roles.follows:
-                metric = node.parameters[parameter]
-                other = following.setdefault((node.scope.prefix, metric), node)
-                if other is not node:
-                    raise UsageError(
-                        f"`{other.path}` and `{node.path}` both record `running/{metric}`",
-                        f"remove one of them, or let it follow another metric: {node.path}.{parameter}=NAME",
-                    )
 
     def has_recorded_all(self, scope: ProgramGraph) -> bool:
         """True if every node of a graph that may record metrics has run in this process."""

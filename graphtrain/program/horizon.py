@@ -8,7 +8,6 @@ from typing import Any
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, MultiStepLR, OneCycleLR, SequentialLR, StepLR
 
 from graphtrain.errors import UsageError
-from graphtrain.kind.trigger import COUNTS_RUN
 from graphtrain.plan.scope import resources_of
 from graphtrain.program.bind import Program, ProgramNode
 
@@ -58,18 +57,6 @@ def other_horizons(program: Program) -> Iterator[str]:
                 )
 
 
-def lines_about_steps(program: Program) -> Iterator[str]:
-    """A line for each scheduler: when it is stepped."""
-    for node in program.nodes:
-        trigger = node.plan_node.trigger
-        if trigger is None or trigger.is_never:
-            continue
-        by_steps = trigger.texts == [f"1 {COUNTS_RUN}"]
-        when = "every optimizer step" if by_steps else f'by {node.path}.every = "{trigger}"'
-        for name, scheduler in _schedulers(program, node):
-            yield f"`{name}`: {type(scheduler).__name__} is stepped {when}"
-
-
 # Schedulers that reduce the rate at an epoch, or at each. Others, which torch counts by epochs too, are as common by
 # steps: warm-up, a half cosine, custom functions.
 _BY_EPOCHS = (StepLR, MultiStepLR, ExponentialLR)
@@ -82,7 +69,7 @@ def refuse_schedules(program: Program) -> None:
         UsageError: one that counts epochs is stepped after each step and the graph does not say so; or two nodes step
             schedulers of one optimizer at the same time.
     """
-    stepping: dict[tuple[int, str, str], tuple[ProgramNode, str]] = {}
+    stepping: dict[tuple[int, str, str], tuple[ProgramNode, str]] = {}  # of one resource is left to the checks
     for node in program.nodes:
         for name, scheduler in _schedulers(program, node):
             trigger = node.plan_node.trigger
@@ -99,10 +86,9 @@ def refuse_schedules(program: Program) -> None:
             key = (id(scheduler if owner is None else owner), node.scope.prefix, str(trigger))
             other, other_name = stepping.setdefault(key, (node, name))
             if other is not node:
-                of_both = f"`{name}` twice" if name == other_name else f"`{other_name}` and `{name}`, of one optimizer,"
                 raise UsageError(
-                    f"`{other.path}` and `{node.path}` step {of_both} at one time ({trigger}): each would overwrite "
-                    "or multiply what the other has set",
+                    f"`{other.path}` and `{node.path}` step `{other_name}` and `{name}`, of one optimizer, at one time "
+                    f"({trigger}): each would overwrite or multiply what the other has set",
                     "remove one of the nodes; or make one scheduler of both: torch's SequentialLR, ChainedScheduler",
                 )
 

@@ -11,7 +11,7 @@ import torch
 
 from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.program.horizon import lines_about_steps, other_horizons
+from graphtrain.program.horizon import other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated
@@ -39,11 +39,6 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     """
     session, files, random = run.session, run.files, capture_random()
     compiled = session.compiled
-    if compiled.returning and not compiled.saving:
-        raise UsageError(
-            f"{quoted(compiled.returning)} may send the run back to a checkpoint, but no node saves one",
-            "insert a node of the kind `checkpoint`, as in `fit`",
-        )
     if compiled.returning and files is None and not run.is_replay:
         raise UsageError(
             f"{quoted(compiled.returning)} may send the run back to a checkpoint, but there is no run directory",
@@ -54,8 +49,7 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     run.notices.last.clear()
     run.notices.last.extend(noted(status))  # those of the process before
     session.set_up(checkpoint, holder)
-    program = session.compiled.program
-    for line in [*(lines_about_steps(program) if checkpoint is None else ()), *other_horizons(program)]:
+    for line in other_horizons(session.compiled.program):
         run.notices.once(line)
     if checkpoint is None:
         session.begin(random)

@@ -46,8 +46,6 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
      "did you mean `max_norm`?"),
     ("G103", lambda g: g.set("clip", gradient_clip_val=1), "nodes.clip.gradient_clip_val", "unknown parameter",
      "that is `clip.max_norm = X` here"),
-    ("G103", lambda g: g.set("validate", split="val"), "nodes.validate.split", "unknown parameter `validate.split`",
-     'it is a parameter of `validate/begin_evaluation`: set = "validate/begin_evaluation" in TOML'),
     ("G104", lambda g: g.set("clip", max_norm="fast"), "nodes.clip.max_norm", 'expected a number, got "fast"', ""),
     ("G104", lambda g: g.set("clip", max_norm=True), "nodes.clip.max_norm", "expected a number, got true", ""),
     ("G104", lambda g: g.set("clip", max_norm=10**400), "nodes.clip.max_norm", "expected a number, got 1000", ""),
@@ -529,26 +527,6 @@ def test_a_problem_prints_and_is_plain() -> None:
     problem = Problem("G101", "error", "a.toml:3", "what", "do this", ("a", "b"))
     assert str(problem) == "a.toml:3: error G101: what\n    path: a -> b\n    do this"
     assert problem.as_plain()["path"] == ["a", "b"]
-
-
-def test_a_problem_of_a_node_that_was_inserted_before_a_hub_names_after() -> None:
-    problems = FIT.insert("x", "clip", before="decide").check()
-    assert [problem.code for problem in problems] == ["G411", "G402"]
-    for problem in problems:
-        first, *_, last = problem.hint.splitlines()
-        assert "`x`" not in first, "the hint of the check comes first"
-        assert "`x` is before `decide`, so it runs after each of `accumulate`, `zero_grad`, `end_epoch`, " in last
-        assert "insert it with `after`" in last
-    inner = FIT.set("validate", graph=EVALUATE.insert("x", "clip", before="next_batch")).check()
-    assert [problem.code for problem in inner] == ["G411", "G402"]
-    assert "`x` is before `next_batch`, so it runs after each of `begin_evaluation`, `eval_batch`;" in inner[0].hint
-    assert "`after`" not in inner[1].hint, "the problem is elsewhere, and two predecessors are usual"
-
-
-def test_a_problem_of_a_node_with_one_predecessor_does_not() -> None:
-    for graph in (FIT.insert("x", "step", after="step"), FIT.insert("x", "step", between=("decide", "next_batch"))):
-        assert graph.check()
-        assert not any("`after`" in problem.hint for problem in graph.check())
 
 
 @pytest.mark.parametrize("all_kinds_known", [True, False])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR, StepLR
 
-from graphtrain import Graph, PlannedRun, Trainer, UsageError
+from graphtrain import Graph, GraphError, PlannedRun, Trainer, UsageError
 
 FIT = Graph.load("fit").set("log", every="1 steps").set("checkpoint", every="never").set("finish", after="2 epochs")
 BATCHES = 6
@@ -160,8 +160,10 @@ def test_two_nodes_that_step_one_optimizer_at_one_time_are_an_error(is_one: bool
     if not is_one:
         graph = graph.set("slow", reads={"scheduler": "second"})
         given["second"] = StepLR(optimizer, 1, 0.5)
-    stepped = "`scheduler` twice" if is_one else "`scheduler` and `second`, of one optimizer,"
-    with pytest.raises(UsageError, match=f"`schedule` and `slow` step {stepped} at one time .1 steps.: each would"):
+    stepped = "both step `scheduler`" if is_one else "step `scheduler` and `second`, of one optimizer,"
+    with pytest.raises(ValueError, match=f"`schedule` and `slow` {stepped} at one time .1 steps.: each would") as error:
         trainer_of(graph, model, **given)
+    assert isinstance(error.value, GraphError if is_one else UsageError)
+    assert bool(graph.check()) == is_one
     if not is_one:
         trainer_of(graph.set("slow", every="1 epochs"), model, **given).run()

@@ -74,20 +74,6 @@ def test_another_number_of_steps_is_reported_once(make: Any, graph: Graph, start
 STEP = Graph.load("fit").set("finish", after="2 epochs")
 
 
-@pytest.mark.parametrize(
-    ("make", "graph", "line"),
-    [
-        (lambda optimizer: lr_scheduler.StepLR(optimizer, 5), STEP.set("schedule", every="1 steps"),
-         "`scheduler`: StepLR is stepped every optimizer step"),
-        (lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.9), STEP.set("schedule", every="1 epochs"),
-         '`scheduler`: ExponentialLR is stepped by schedule.every = "1 epochs"'),
-        (one_cycle, STEP, "`scheduler`: OneCycleLR is stepped every optimizer step"),
-    ],
-)  # fmt: skip
-def test_the_start_says_when_a_scheduler_is_stepped(make: Any, graph: Graph, line: str) -> None:
-    assert lines_of(make, graph, about="is stepped") == [line]
-
-
 def stepped_before(optimizer: Any) -> int:
     optimizer.param_groups[0]["initial_lr"] = 0.1
     return 3
