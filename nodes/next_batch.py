@@ -13,6 +13,7 @@ from graphtrain.data import NOTHING
 from graphtrain.data.batch import sample_counter, tensors_held
 from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import Batches, Indices, Loaders, WrittenBatches, derived_clock, node, progress
+from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from graphtrain.nodes import _supply as supplies
     from graphtrain.nodes._opened import OpenBatches
     from graphtrain.nodes._supply import Supply
+    from graphtrain.plan.plan import PlanNode
     from graphtrain.program.agreement import Agreement
 else:
     shares = lazy_import("graphtrain.data.shares")
@@ -175,6 +177,11 @@ class NextBatch:
     _notify: Callable[[str], None]
     _ranks: Agreement | None
     _position: dict[str, Any]  # loaded from a checkpoint, until the data takes it
+
+    @staticmethod
+    def refuse_settings(node: PlanNode, *, ranks: bool) -> None:
+        """Raise for settings with which a run could not start: the checks call it."""
+        BatchLimit(node.parameters["limit"])
 
     def __init__(self) -> None:
         self._ranks = self._opened = None

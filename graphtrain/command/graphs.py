@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -302,13 +303,15 @@ def _mark(point: SavePoint) -> str:
 
 # ---- copy
 
+_NAME = re.compile(rb"""^([ \t]*name[ \t]*=[ \t]*)("[^"\r\n]*"|'[^'\r\n]*')""", re.MULTILINE)
+
 
 @command("graphtrain copy fit my_fit.toml", "graphtrain copy ema my_ema.toml", shared=ON_GRAPHS)
 def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
     """Copy a graph, or an overlay by its name, to a new file that you can edit.
 
     The text of a shipped graph, of an overlay or of a file is copied with its comments; that of a script or a run, and
-    of a graph with --overlay, is generated.
+    of a graph with --overlay, is generated. The copy has the name of its file.
 
     Arguments:
         path: The file to write; it must not exist.
@@ -327,7 +330,10 @@ def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
         # A graph without a file, from a script or a run, is written as TOML.
         is_text = not overlay and not isinstance(named, Graph) and file.is_file()
         text = file.read_bytes() if is_text else loaded.to_toml().encode()
-    write_new(path, text)
+    head, *tables = re.split(rb"(?m)^(?=[ \t]*\[)", text, maxsplit=1)
+    name = json.dumps(path.stem, ensure_ascii=False).encode()
+    head = _NAME.sub(lambda line: line[1] + name, head, count=1)
+    write_new(path, b"".join([head, *tables]))
     use = "--overlay" if overlay_file is not None else "--graph"
     click.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {shlex.quote(str(path))}")
 

@@ -456,7 +456,7 @@ class Editable(ABC):
         if name not in self.nodes:
             overlays = " or ".join(f"`{overlay}`" for overlay in overlays_with(name)) if verb == "set" else ""
             hint = f"the overlay {overlays} adds it: add that before, as by --overlay or `overlay`" if overlays else ""
-            raise EditError(f"{verb}: there is no node `{name}`", hint or suggestion(name, self.nodes))
+            raise EditError(f"{verb}: there is no node `{name}`", hint or suggestion(name, self.nodes, {}))
         return name
 
     def _leading(self, source: str, target: str, verb: str) -> tuple[str, tuple[Edge, ...]]:

@@ -11,7 +11,7 @@ from graphtrain.graph import layers as of
 from graphtrain.graph.edits import VERBS, Edit, edge_text, node_at, placed
 from graphtrain.graph.elements import Place, Problem
 from graphtrain.graph.layers import Touch
-from graphtrain.graph.registry import effects_of
+from graphtrain.graph.registry import effects_of, known_kinds
 from graphtrain.kind.parameter import show_value
 from graphtrain.names import quoted
 from graphtrain.printable import shorten
@@ -144,7 +144,8 @@ def _with_edit(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:
         others = [layers.anchors[what] for what in needed if layers.anchors.get(what, overlay) != overlay]
         if others:
             raise _RefusedError(others[0], overlay, error.message) from None
-        raise EditError(f"overlay `{overlay}`: {error.message}", _instead(graph, edit) or error.hint) from None
+        hint = _instead(graph, edit) or _elsewhere(graph, edit) or error.hint
+        raise EditError(f"overlay `{overlay}`: {error.message}", hint) from None
     for source, leaving in edited.edges.items():
         if leaving is not graph.edges.get(source):
             former = set(graph.edges.get(source, ()))
@@ -192,6 +193,16 @@ def _instead(graph: Graph, edit: Edit) -> str:
                     f"leave `{edit.overlay}` out; what can be set of that node: graphtrain nodes {node.use}"
                 )
     return ""
+
+
+def _elsewhere(graph: Graph, edit: Edit) -> str:
+    """A hint for a graph without the node of a shipped kind that an edit names; empty if it may be misspelt."""
+    if not any(node_at(graph, name) is None and name in known_kinds() for name in edit.nodes()):
+        return ""
+    return (
+        f"`{edit.overlay}` is for graphs with that node, such as `fit`; to place it elsewhere in `{graph.name}`, edit "
+        f"a copy: graphtrain copy {edit.overlay} my_{edit.overlay}.toml"
+    )
 
 
 def _placed_after_others(graph: Graph, edit: Edit, last: Mapping[str, str]) -> Graph:

@@ -114,9 +114,6 @@ class Slots:
             return Uses(needs, reads, 0, forgets)
         if plan_node is None or not point.acts:
             return Uses()
-        if point.is_unknown:
-            everything = (1 << len(self._bits)) - 1
-            return Uses(0, everything, everything)
         writes = self.bits(plan_node.writes)
         if plan_node.body is not None:
             graph, prefix = plan_node.body.graph, plan_node.body.path

@@ -24,7 +24,7 @@ from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
 from graphtrain.program.factories import Renewals
-from graphtrain.program.horizon import refuse_two_at_once
+from graphtrain.program.horizon import refuse_schedules
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Requests
 from graphtrain.program.rounds import is_fetching
@@ -137,8 +137,8 @@ class CompiledGraph:
 
     Raises:
         GraphError: a resource that the graph reads is missing, or a new one is not read.
-        UsageError: two nodes rank checkpoints differently, or step schedulers of one optimizer at the same time; or one
-            renews a resource that is not a `Factory`.
+        UsageError: two nodes rank checkpoints differently; a scheduler is stepped at the wrong time; or a node renews a
+            resource that is not a `Factory`.
 
     Attributes:
         retentions: which checkpoints stay, by the nodes that say so.
@@ -179,8 +179,7 @@ class CompiledGraph:
             raise GraphError(problems, f"graph `{graph.name}`")
         self.renewing: dict[str, str] = {}
         self._refuse_renewals(resources)
-        refuse_two_at_once(self.program)
-        self._refuse_followers()
+        refuse_schedules(self.program)
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
         self.liveness = Liveness(self.program, self.compiler.cells.extra_inputs)
@@ -210,13 +209,6 @@ class CompiledGraph:
         for node in self.program.nodes:
             if node.kind.roles.renews and not node.bypassed and renewals is not None:
                 name = node.parameters[node.kind.roles.renews]
-                target = node.scope.names.resolve(name)
-                if target != ResourceTarget(name):
-                    raise UsageError(
-                        f"`{node.path}` renews `{name}`, which means something else in its graph, and no resource of "
-                        "that name",
-                        "name the resource as it is supplied",
-                    )
                 renewals.refuse(node.path, name, resources)
                 self.renewing |= dict.fromkeys(renewals.renewed_with([name]), node.path)
 
@@ -264,19 +256,6 @@ class CompiledGraph:
             name = node.parameters[parameter] if parameter else None
             if name is not None and not node.bypassed and node.scope in around:
                 yield f"{node.path}.{parameter}", name, node.scope
-
-    def _refuse_followers(self) -> None:
-        """Raise where two nodes of one graph record one metric as it runs: each would end the windows of the other."""
-        following: dict[tuple[str, str], ProgramNode] = {}
-        for node in self.program.nodes:
-            if parameter := node.kind.roles.follows:
-                metric = node.parameters[parameter]
-                other = following.setdefault((node.scope.prefix, metric), node)
-                if other is not node:
-                    raise UsageError(
-                        f"`{other.path}` and `{node.path}` both record `running/{metric}`",
-                        f"remove one of them, or let it follow another metric: {node.path}.{parameter}=NAME",
-                    )
 
     def has_recorded_all(self, scope: ProgramGraph) -> bool:
         """True if every node of a graph that may record metrics has run in this process."""

@@ -14,9 +14,10 @@ from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming, lost_position_hint
 from graphtrain.plain import is_equal
+from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.made import made_resources, refuse_other_types
+from graphtrain.program.factories import refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange, HyperParameters
 from graphtrain.state.codec import MALFORMED

@@ -13,12 +13,12 @@ from graphtrain.data.loader import derived_seed
 from graphtrain.data.state import DataState
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
+from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import Notices
 from graphtrain.program.agreement import Agreement, RunOfRank
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.factories import Renewals, Renewed
+from graphtrain.program.factories import Renewals, Renewed, unlike_sources, with_copies
 from graphtrain.program.loop import Loop
-from graphtrain.program.made import made_resources, unlike_sources, with_copies
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, prepare, prepare_further, resolve_device
 from graphtrain.program.rounds import refuse_own_backward

@@ -11,8 +11,8 @@ import torch
 
 from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.program.horizon import lines_about_steps, other_horizons
-from graphtrain.program.made import unlike_sources
+from graphtrain.program.factories import unlike_sources
+from graphtrain.program.horizon import other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated
@@ -40,11 +40,6 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     """
     session, files, random = run.session, run.files, capture_random()
     compiled = session.compiled
-    if compiled.returning and not compiled.saving:
-        raise UsageError(
-            f"{quoted(compiled.returning)} may send the run back to a checkpoint, but no node saves one",
-            "insert a node of the kind `checkpoint`, as in `fit`",
-        )
     if compiled.returning and files is None and not run.is_replay:
         raise UsageError(
             f"{quoted(compiled.returning)} may send the run back to a checkpoint, but there is no run directory",
@@ -55,11 +50,11 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     run.notices.last.clear()
     run.notices.last.extend(noted(status))  # those of the process before
     session.set_up(checkpoint, holder)
-    program, lines = session.compiled.program, list[str]()
+    lines = [*other_horizons(session.compiled.program)]
     if checkpoint is None:
         supplied = session.resources.keys() - session.compiled.state.copies.keys()
-        lines = [*lines_about_steps(program), *unlike_sources(session.graph, session.resources, supplied)]
-    for line in [*lines, *other_horizons(program)]:
+        lines = [*unlike_sources(session.graph, session.resources, supplied), *lines]
+    for line in lines:
         run.notices.once(line)
     if checkpoint is None:
         session.begin(random)

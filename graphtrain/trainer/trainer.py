@@ -178,7 +178,7 @@ class Trainer(RunView):
 
     def _notify_of_graph(self) -> None:
         program = self._session.compiled.program
-        for line in [*program.absent, *program.unread_resources(), *program.timed(), *program.outdated_kinds()]:
+        for line in [*program.absent, *program.unread_resources(), *program.timed()]:
             self._run.notices.once(line)
 
     def run(

@@ -270,6 +270,23 @@ def test_a_mistake_in_the_users_code_is_the_users_traceback(
     assert files(folder) == {folder / "mine.py"}
 
 
+@pytest.mark.parametrize(
+    ("returned", "read", "hint"),
+    [
+        ("warm_data", "warm_dat", "did you mean `warm_data`?"),  # that of another graph would be left out
+        ("trian_data", "train_data", "did you mean `trian_data`?"),
+        ("train_data", "trian_data", "did you mean `train_data`?"),
+        ("calibration", "warm_data", "supply it: Trainer(..., warm_data=...), or let `setup` return it"),
+    ],
+)
+def test_a_misspelt_resource(returned: str, read: str, hint: str, tiny: Path, command: Command) -> None:
+    (tiny / "tiny.py").write_text(TINY.replace('"train_data"', f'"{returned}"'))
+    edit = f'set = "next_batch"\nreads = {{ train_data = "{read}" }}'
+    (tiny / "my.toml").write_text(f'format = 1\nextends = "fit"\n[[edit]]\n{edit}\n')
+    result = command("run", "tiny.py", "--graph", "my.toml", "--quiet")
+    assert result.code == 2 and f"`{read}` is read by `next_batch`, and nothing supplies it\n    {hint}\n" in result.err
+
+
 # --- The command line ------------------------------------------------------------------------------------------------
 
 WORDS: dict[str, tuple[list[str], tuple[str, ...]]] = {

@@ -82,7 +82,9 @@ def test_what_is_not_reached_is_listed(folder: Path, command: Command) -> None:
         '[[edit]]\ninsert = "again"\ngraph = "evaluate"\nat = "decide"\nbefore = "checkpoint"\nevery = "never"\n'
         '[[edit]]\nset = "again/begin_evaluation"\nsplit = "again"\n'
     )
-    result = command("run", "script.py", "--graph", "my.toml", "--dry-run")
+    words = ["run", "script.py", "--graph", "my.toml", "--dry-run"]
+    assert "StepLR counts epochs by its documentation" in command(*words).err, "as a run would be refused"
+    result = command(*words, "schedule.every=1 epochs")
     assert result.code == 0, result.err
     assert "dry run: every node was reached but `rest`, `again`\n" in result.err, result.err
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,7 @@ def test_a_script_declares_kinds(folder: Path, command: Command) -> None:
     (folder / "my.toml").write_text(WITH_OWN_KIND)
     assert "there is no kind `jitter`" in command("nodes", "jitter").err
     without = command("check", "my.toml")
-    assert without.code == 0 and "warning G118: not checked: no kind `jitter`" in without.out
-    assert command("check", "my.toml", "--strict").code == 2
+    assert without.code == 2 and "error G102: unknown kind `jitter`\n    name the script" in without.out
     assert command("check", "my.toml", "--script", "kinds.py").code == 0
     assert "scale: a number, default 1.0" in command("nodes", "jitter", "--script", "kinds.py").out
     (folder / "my.toml").write_text(WITH_OWN_KIND.replace("2.0", '"big"'))
@@ -167,7 +167,7 @@ def test_a_run_directory_is_drawn_in_the_order_of_its_file(tiny: Path, command: 
     assert list(saved.guards) == list(file.guards) and list(saved.units) == list(file.units)
     inner, inner_of_file = saved.nodes["validate"].body, file.nodes["validate"].body
     assert inner is not None and inner_of_file is not None and list(inner.nodes) == list(inner_of_file.nodes)
-    assert saved.to_json() == file.to_json() and saved.title == "fit"
+    assert saved.to_json() == replace(file, name="fit").to_json() and saved.title == "fit"
 
 
 def test_status_calls_a_graph_by_its_file(tiny: Path, command: Command) -> None:
@@ -233,14 +233,17 @@ def test_copy_keeps_every_character_and_overwrites_nothing(folder: Path, command
     assert shipped is not None
     result = command("copy", "fit", "my_fit.toml")
     assert (result.code, result.err) == (0, "")
-    assert (folder / "my_fit.toml").read_bytes() == shipped.read_bytes()
-    assert "--graph my_fit.toml" in result.out
-    (folder / "my_fit.toml").write_bytes(b"# mine\r\n" + shipped.read_bytes())
+    assert (folder / "my_fit.toml").read_bytes() == shipped.read_bytes().replace(b'"fit"', b'"my_fit"', 1)
+    assert "--graph my_fit.toml" in result.out and Graph.load("my_fit.toml").name == "my_fit"
+    (folder / "my_fit.toml").write_bytes(b"# mine\r\n" + shipped.read_bytes())  # whose name is another
     again = command("copy", "fit", "my_fit.toml")
     assert again.code == 2 and "`my_fit.toml` exists" in again.err
     assert (folder / "my_fit.toml").read_bytes().startswith(b"# mine\r\n")
     assert command("copy", "my_fit.toml", "third.toml").code == 0
-    assert (folder / "third.toml").read_bytes() == (folder / "my_fit.toml").read_bytes()
+    assert (folder / "third.toml").read_bytes() == b"# mine\r\n" + shipped.read_bytes().replace(b'"fit"', b'"third"', 1)
+    (folder / "own.toml").write_bytes(b"extends = 'fit'\nformat = 1\n[[edit]]\ninsert = 'name'\nuse = 'choice'\n")
+    assert command("copy", "own.toml", "fourth.toml").code == 0
+    assert (folder / "fourth.toml").read_bytes() == (folder / "own.toml").read_bytes()  # its name is that of the file
 
 
 # --- status ----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,7 +136,7 @@ def test_copy_takes_overlays(folder: Path, command: Command) -> None:
     assert "wrote mine.toml; run it with: graphtrain run SCRIPT --graph mine.toml" in (
         command("copy", "fit", "mine.toml", *BOTH).out
     )
-    assert Graph.load(folder / "mine.toml") == Graph.load("fit").overlay("ema", "early_stop")
+    assert Graph.load(folder / "mine.toml") == replace(Graph.load("fit").overlay("ema", "early_stop"), name="mine")
     copied = command("copy", "early_stop", "patient.toml").out
     assert "run it with: graphtrain run SCRIPT --overlay patient.toml" in copied
     text = (folder / "patient.toml").read_text()

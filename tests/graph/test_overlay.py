@@ -14,6 +14,7 @@ from graphtrain.errors import EditError
 from graphtrain.graph.canonical import saved_json
 from graphtrain.graph.layers import Layers
 from graphtrain.graph.read_toml import read_graph
+from graphtrain.graph.registry import known_graphs, known_overlays
 
 FIT = Graph.load("fit")
 CHOICE = ('insert = "x"', 'use = "choice"')
@@ -598,6 +599,16 @@ def test_what_an_overlay_would_add_is_named_where_it_is_set_without_it() -> None
         with pytest.raises(EditError) as refusal:
             Graph.load("fit").set(name, every="1 epochs")
         assert refusal.value.hint.startswith(f"the overlay `{overlay}` adds it")
+
+
+def test_the_hint_of_an_overlay_that_does_not_fit_is_about_nodes() -> None:
+    for name, overlay in itertools.product(known_graphs(), known_overlays()):
+        try:
+            Graph.load(name).overlay(overlay)
+        except GraphError as refusal:
+            assert not any("that is " in problem.hint for problem in refusal.problems), (name, overlay)
+    with pytest.raises(GraphError, match="is for graphs with that node, such as `fit`"):
+        Graph.load("manual").overlay("gradient_norm")
 
 
 def test_an_overlay_that_is_refused_is_one_problem() -> None:

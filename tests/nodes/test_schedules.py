@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR, StepLR
 
-from graphtrain import Graph, PlannedRun, Trainer, UsageError
+from graphtrain import Graph, GraphError, PlannedRun, Trainer, UsageError
 
 FIT = Graph.load("fit").set("log", every="1 steps").set("checkpoint", every="never").set("finish", after="2 epochs")
 BATCHES = 6
@@ -134,7 +134,7 @@ def test_a_schedule_counts_steps_epochs_or_batches(every: str, changes: int) -> 
 def test_a_schedule_stands_still_where_a_window_is_thrown_away() -> None:
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    graph = FIT.overlay("drop").set("accumulate", every=4)
+    graph = FIT.overlay("drop").set("accumulate", every=4).set("schedule", every="1 steps")
     trainer = trainer_of(graph, model, optimizer=optimizer, scheduler=StepLR(optimizer, 1, 0.5))
     trainer.run()
     assert trainer.progress["discard"]["runs"] == 2
@@ -196,7 +196,7 @@ def test_two_of_one_optimizer_in_one_place_are_an_error() -> None:
     schedulers = [StepLR(optimizer, 1), CosineAnnealingLR(optimizer, 10)]
     message = r"several schedulers \(StepLR, CosineAnnealingLR\) of one optimizer.*\n.*SequentialLR"
     with pytest.raises(UsageError, match=message):
-        trainer_of(FIT, model, optimizer=optimizer, scheduler=schedulers).run()
+        trainer_of(FIT.set("schedule", every="1 steps"), model, optimizer=optimizer, scheduler=schedulers).run()
 
 
 @pytest.mark.parametrize("is_one", [True, False])
@@ -210,8 +210,10 @@ def test_two_nodes_that_step_one_optimizer_at_one_time_are_an_error(is_one: bool
     if not is_one:
         graph = graph.set("slow", reads={"scheduler": "second"})
         given["second"] = StepLR(optimizer, 1, 0.5)
-    stepped = "`scheduler` twice" if is_one else "`scheduler` and `second`, of one optimizer,"
-    with pytest.raises(UsageError, match=f"`schedule` and `slow` step {stepped} at one time .1 steps.: each would"):
+    stepped = "both step `scheduler`" if is_one else "step `scheduler` and `second`, of one optimizer,"
+    with pytest.raises(ValueError, match=f"`schedule` and `slow` {stepped} at one time .1 steps.: each would") as error:
         trainer_of(graph, model, **given)
+    assert isinstance(error.value, GraphError if is_one else UsageError)
+    assert bool(graph.check()) == is_one
     if not is_one:
         trainer_of(graph.set("slow", every="1 epochs"), model, **given).run()
