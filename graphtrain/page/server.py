@@ -30,7 +30,7 @@ from graphtrain.printable import printable
 from graphtrain.report.numbers import metric
 from graphtrain.report.run import Run, as_of_now, state_in_words, why
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.run_directory import ACTIVE, STARTING, STATUS_FILE, read_status
+from graphtrain.storage.run_directory import ACTIVE, STARTING, STATUS_FILE
 
 LOOPBACK = "127.0.0.1"
 SECONDS_BETWEEN_LOOKS = 0.25
@@ -125,7 +125,7 @@ def _state(run: Path) -> Any:
 @functools.lru_cache(maxsize=1000)
 def _read_status(run: Path, written: tuple[int, int]) -> dict[str, Any]:
     with contextlib.suppress(GraphtrainError):  # removed since, or damaged
-        return read_status(run)
+        return Run(run).status
     return {}
 
 
