@@ -26,7 +26,7 @@ from graphtrain.report.run import Run, command_of, newest_manifest, script_in, w
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STARTING, STATUS_FILE, best_in
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STATUS_FILE, best_in
 
 _MOST_STARTS = 6
 _MOST_ROWS = 3
@@ -166,7 +166,7 @@ class _Past:
         if state == "failed" and isinstance(replay, list) and replay:
             yield shown(shlex.join(self._replay(command, [*map(str, replay)])), 500)
             yield "    repeats it up to the node that failed; --pdb opens a debugger there"
-        if state in (*ACTIVE, STARTING):
+        if state in ACTIVE:
             yield f"graphtrain status {shlex.quote(str(self.path))}"
         elif state == "finished":
             if not self.status.get("not_finite"):

@@ -23,20 +23,18 @@ from graphtrain.report.numbers import duration, metric
 from graphtrain.report.run import Run, state_in_words
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import checkpoint_paths
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE, best_in
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STATUS_FILE, best_in
 
 _DEPTH = 4
 _MOST_METRICS = 3
 _MOST_OF_AN_ERROR = 60
 _STYLES = {
-    "starting": "cyan",
     "running": "cyan",
     "stopping": "cyan",
     "finished": "green",
     "failed": "red",
     "unreadable": "red",
 }
-_UNBEGUN = (STARTING, NOT_BEGUN)
 _CLOCKS_DIFFER = 5.0  # seconds
 _END_OF_TIME = 1e12  # in seconds; anything beyond is a mistake
 
@@ -109,7 +107,7 @@ class ListedRun:
         try:
             return cls(path, Run(path).status)
         except UsageError:
-            return cls(path, {"state": "unreadable" if (path / STATUS_FILE).exists() else NOT_BEGUN})
+            return cls(path, {"state": "unreadable"})
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -149,7 +147,7 @@ def _last_metrics(run: ListedRun) -> str:
 
 def _resumable(run: ListedRun) -> str:
     """Whether there is a checkpoint to resume from; empty for a run that is running, or done."""
-    if run.snapshot.state in (*ACTIVE, *_UNBEGUN, "finished"):
+    if run.snapshot.state in (*ACTIVE, "finished"):
         return ""
     return "yes" if checkpoint_paths(run.path / CHECKPOINTS_FOLDER) else "no checkpoint"
 
@@ -161,7 +159,7 @@ _COLUMNS: Mapping[str, Callable[[ListedRun], Any]] = {
     "graph": lambda run: run.snapshot.graph if run.status.get("graph") else None,
     "last metrics": _last_metrics,
     "best": lambda run: best_in(run.status).get("best", {}).get("value"),
-    "age": lambda run: age(run.status) if run.snapshot.state not in _UNBEGUN else None,
+    "age": lambda run: age(run.status),
     "resumable": _resumable,
     "error": lambda run: shorten(run.status.get("error") or "", _MOST_OF_AN_ERROR),
 }

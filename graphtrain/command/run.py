@@ -14,17 +14,10 @@ import click
 from graphtrain.command.cli import Command, command, launched, parameters_of
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.output import notify_once
-from graphtrain.command.script import arguments_in_source, load_graph, script_graph, setup_function, split_script
-from graphtrain.command.settings import (
-    Settings,
-    print_arguments,
-    print_parameters,
-    refuse_unknown_arguments,
-    values_in,
-)
+from graphtrain.command.script import load_graph, script_graph, setup_function, split_script
+from graphtrain.command.settings import Settings, print_arguments, print_parameters
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.ranks.current import is_one_of_several
 
 
 @dataclass(frozen=True)
@@ -84,7 +77,6 @@ class RunOptions:
         seed (NUMBER): Seed of Python, NumPy and torch.
         device: auto, cpu, cuda, cuda:1, ...
         processes (NUMBER): Train in so many processes on this host.
-        parallel (NUMBER): Of several runs, make so many at a time.
         deterministic: Ask torch for deterministic kernels.
         log_every (AMOUNT): Record metrics every 10 (steps) or '1 epochs'.
         show (NAMES): Display only loss,val/loss,...
@@ -120,7 +112,6 @@ class RunOptions:
     seed: int = 0
     device: str = "auto"
     processes: int | None = None
-    parallel: int | None = None
     deterministic: bool = False
     log_every: str | None = None
     show: str = ""
@@ -298,8 +289,7 @@ class ScriptCommand(Command):
 
 _SHARED = """
 Arguments:
-    settings (NAME=VALUE): An argument of setup, as in lr=1e-3, or a parameter of a node, as in finish.after='9 epochs';
-        lr=1e-3,1e-4 makes a run of each value.
+    settings (NAME=VALUE): An argument of setup, as in lr=1e-3, or a parameter of a node, as in finish.after='9 epochs'.
 """
 
 
@@ -307,7 +297,6 @@ Arguments:
     "graphtrain run examples/digits.py accumulate.every=4 --run-dir runs/first",
     "graphtrain run train.py:setup lr=1e-3 finish.after='500 steps' --graph my_fit.toml",
     "graphtrain run train.py --overlay ema --overlay early_stop early_stop.patience=2",
-    "graphtrain run train.py lr=1e-3,1e-4 width=64,128 --run-dir runs/sweep --parallel 2",
     "graphtrain run --lightning train.py:Net lr=1e-3 max_epochs=5 --run-dir runs/net",
     "graphtrain run train.py --help",
     cls=ScriptCommand,
@@ -319,7 +308,7 @@ def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
 
     With a SCRIPT, --help also lists what can be set.
 
-    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable; of several runs, 75 before 1.
+    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable.
 
     Arguments:
         script (SCRIPT[:FUNCTION]): A Python file, and its function that returns the model, the optimizer, the data, ...
@@ -329,8 +318,6 @@ def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
     source, settings = script_or_class(script, settings, **{name: options[name] for name in ADAPTER_OPTIONS})
     if source.script:
         return _train(script, settings, made)
-    if any(len(values_in(text.partition("=")[2])) > 1 for text in settings):
-        raise UsageError("a module that is named on the command line is one run", "write a command for each value")
     return _train(source.program(lambda: Settings.of(settings, made.config).arguments), settings, made)
 
 
@@ -346,7 +333,7 @@ def program_command(program: Script) -> Command:
     def run(settings: Sequence[str], **options: Any) -> int:
         """Train with this script. A run that was interrupted is resumed.
 
-        Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable; of several runs, 75 before 1.
+        Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable.
         """
         return _train(program, settings, RunOptions(**options))
 
@@ -355,25 +342,7 @@ def program_command(program: Script) -> Command:
     return run
 
 
-def _refuse_misspelled(script: str, words: Sequence[str], config: Path | None) -> None:
-    """Refuse arguments that a script's setup does not have, before torch and the script are imported.
-
-    Tables of a file are compared with the graph, after that; so then are its arguments, and all is reported at once.
-    """
-    settings = Settings.of(words, config)
-    known = arguments_in_source(script)
-    if known is not None and not settings.places.keys() & settings.parameters.keys():
-        with settings.named():
-            refuse_unknown_arguments(settings.arguments, known[1], known[0], settings.places)
-
-
 def _train(program: Script | str, settings: Sequence[str], options: RunOptions) -> int:
-    if isinstance(program, str) and not is_one_of_several():
-        _refuse_misspelled(program, settings, options.config)
-    if options.parallel is not None or any(len(values_in(text.partition("=")[2])) > 1 for text in settings):
-        from graphtrain.command.sweep import sweep
-
-        return sweep(program, settings, options)
     if (code := launched(options.processes)) is not None:
         return code
     if isinstance(program, str) and sys.stderr.isatty() and not options.quiet:

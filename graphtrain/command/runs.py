@@ -21,7 +21,7 @@ from graphtrain.printable import one_line
 from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import own_checkpoint_paths
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE, best_in
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STATUS_FILE, best_in
 
 _EXIT_CODES = {"finished": 0, "stopped": STOPPED}
 _WIDTH_OF_A_PIPE = 120
@@ -39,9 +39,8 @@ def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_jso
     """List the runs in a folder: state, place, graph, last metrics, age, and whether they can be resumed.
 
     Only status files are read. A run whose process is gone is `interrupted`; one that failed before it began is listed
-    too, if it was given a --run-dir, and so is a run of a sweep that is `starting`, or was stopped then (`not begun`).
-    Where standard output is no terminal, every run is one line, its cells are separated by at least two spaces, and an
-    empty cell is `-`.
+    too, if it was given a --run-dir. Where standard output is no terminal, every run is one line, its cells are
+    separated by at least two spaces, and an empty cell is `-`.
 
     Exit codes: 0 listed, 2 there is no such folder.
 
@@ -100,7 +99,7 @@ def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> 
 def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
     snapshot = Snapshot.from_plain(status)
     failed = f", in node {snapshot.position}" if snapshot.position else ", before it began"
-    places = {"finished": "", "failed": failed, STARTING: "", NOT_BEGUN: ""}
+    places = {"finished": "", "failed": failed}
     place = places.get(snapshot.state, f", next node {snapshot.position}")
     yield one_line(f"{run_dir}: {snapshot.state}, graph {snapshot.graph}{place}")
     yield from (f"  {line}" for line in _panel(snapshot))

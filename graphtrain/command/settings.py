@@ -28,7 +28,6 @@ from graphtrain.names import pasted, suggestion
 # The name of the argument of `setup` that receives the run.
 RUN_ARGUMENT = "run"
 
-_WORD = re.compile(r"[A-Za-z_][\w./+-]*")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -71,30 +70,6 @@ def toml_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     return parsed["value"] if len(parsed) == 1 else text
-
-
-def values_in(text: str) -> list[str]:
-    """The values in a text such as ``1e-3,1e-4``: several where it is no TOML value and commas separate values.
-
-    Each of them has to be a TOML value or a word, such as ``bf16-mixed``; else the text is one value.
-
-    >>> values_in("1e-3, 1e-4"), values_in("[1,2],[3]"), values_in("sgd,adamw"), values_in('"a,b",c')
-    (['1e-3', '1e-4'], ['[1,2]', '[3]'], ['sgd', 'adamw'], ['"a,b"', 'c'])
-    >>> values_in("[1,2]"), values_in('"a,b"'), values_in("a, b or c"), values_in("1,")
-    (['[1,2]'], ['"a,b"'], ['a, b or c'], ['1,'])
-    """
-    values: list[str] = []
-    waiting: str | None = None  # the beginning of a value that has a comma
-    for part in [text] if _is_value(text) else text.split(","):
-        waiting = part if waiting is None else f"{waiting},{part}"
-        if _is_value(waiting.strip()):
-            values.append(waiting.strip())
-            waiting = None
-    return values if waiting is None else [text]
-
-
-def _is_value(text: str) -> bool:
-    return _WORD.fullmatch(text) is not None or toml_value(text) != text
 
 
 class _SeveralError(UsageError):
@@ -305,24 +280,6 @@ def setup_arguments(
     required = [partial(require, key, argument) for key, argument in known.items()]
     arguments = together(*(partial(checked, key) for key in values), *required)
     return dict(zip(values, arguments, strict=False))
-
-
-def refuse_unknown_arguments(
-    values: Mapping[str, Any], known: Collection[str], name: str, in_file: Collection[str] = ()
-) -> None:
-    """Refuse arguments that a setup does not have, by the names of those that it has.
-
-    Arguments:
-        in_file: as for `setup_arguments`.
-
-    Raises:
-        UsageError: there is one, or several.
-    """
-
-    def refuse(key: str) -> None:
-        raise _unknown_argument(key, values[key], known, name, is_in_file=key in in_file)
-
-    together(*(partial(refuse, key) for key in values if key not in known and key != RUN_ARGUMENT))
 
 
 def _unknown_argument(key: str, value: Any, known: Collection[str], name: str, *, is_in_file: bool) -> UsageError:

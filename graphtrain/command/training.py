@@ -9,7 +9,7 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, final
@@ -22,7 +22,6 @@ from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
 from graphtrain.command.settings import (
     Settings,
-    arguments_in_force,
     logged_every,
     renamings,
     setup_arguments,
@@ -75,36 +74,6 @@ def train(program: Script | str, settings: Sequence[str], options: RunOptions, d
         if isinstance(program, str):
             program = Script.of_script(program)
         return _Training(program, options, drive).run(read)
-
-
-def check_settings(
-    program: Script, runs: Iterable[tuple[Sequence[str], RunOptions]]
-) -> Iterator[tuple[Mapping[str, Any], Graph]]:
-    """Refuse what one of several runs, each with its settings and options, would refuse before it calls `setup`.
-
-    Returns:
-        For each, the facts about its settings that are saved with a run, and the graph.
-
-    Raises:
-        UsageError, GraphError: an option, an argument, a parameter or the graph is wrong.
-    """
-    checked: list[tuple[Mapping[str, Any], Graph]] = []
-    for settings, options in runs:
-        read = Settings.of(settings, options.config)
-        _check(options)
-        with read.named():
-            calls: list[Callable[[], Any]] = [
-                functools.partial(setup_arguments, program.setup, read.arguments, program.name, read.places)
-            ]
-            graph = next((graph for parameters, graph in checked if parameters == read.parameters), None)
-            if graph is None:  # runs that differ in arguments alone have one graph
-                calls.append(functools.partial(_Training(program, options, None).graph, options.resume, read))
-            arguments, *graphs = together(*calls)
-            if graph is None:
-                graph = graphs[0][0]
-                checked.append((read.parameters, graph))
-        in_force = arguments_in_force(program.setup, arguments)
-        yield {"arguments": in_force, "given": sorted(arguments), "seed": options.seed}, graph
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from graphtrain.printable import printable
 from graphtrain.report.numbers import metric
 from graphtrain.report.run import Run, as_of_now, state_in_words, why
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.run_directory import ACTIVE, STARTING, STATUS_FILE
+from graphtrain.storage.run_directory import ACTIVE, STATUS_FILE
 
 LOOPBACK = "127.0.0.1"
 SECONDS_BETWEEN_LOOKS = 0.25
@@ -93,7 +93,7 @@ class Watched:
             with contextlib.suppress(GraphtrainError):  # removed since, or damaged
                 status = Run(run).status
                 snapshot = Snapshot.from_plain(status)
-                is_over = snapshot.state not in (*ACTIVE, STARTING)
+                is_over = snapshot.state not in ACTIVE
                 yield {
                     "name": _name(run, folder),
                     "state": printable(state_in_words(status)),

@@ -26,8 +26,6 @@ from graphtrain.storage.run_directory import (
     ACTIVE,
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
-    NOT_BEGUN,
-    STARTING,
     STATUS_FILE,
     TEXTS_FILE,
     MetricsFile,
@@ -75,7 +73,7 @@ class Run(Recorded):
     def status(self) -> dict[str, Any]:
         """The last status, as ``graphtrain status --json`` prints it.
 
-        A run that is running in a process that is gone is `interrupted`, or `not begun`.
+        A run that is running in a process that is gone is `interrupted`.
         """
         return as_of_now(read_status(self.path))
 
@@ -260,8 +258,8 @@ class Run(Recorded):
 def as_of_now(status: Mapping[str, Any]) -> dict[str, Any]:
     """A status that was read before, with the state of its run now, whose process may be gone since."""
     now = dict(status)
-    if status.get("state") in (*ACTIVE, STARTING) and _is_alive_here(status) is False:
-        now["state"] = NOT_BEGUN if status["state"] == STARTING else "interrupted"
+    if status.get("state") in ACTIVE and _is_alive_here(status) is False:
+        now["state"] = "interrupted"
     return now
 
 
@@ -295,8 +293,6 @@ def why(run: Run) -> Iterator[str]:
     elif run.was_killed:
         yield f"process {process} is gone and has not stopped it: killed, out of memory, or the machine went down"
         yield f"it was last seen before {position}"
-    elif state in (STARTING, NOT_BEGUN):
-        yield "its script is being imported" if state == STARTING else "it was stopped before it began"
     else:
         yield f"it was interrupted immediately in {position}, for example by a second Ctrl-C"
     yield from hint

@@ -25,8 +25,6 @@ BEST_FILE = "best.json"
 BEST = "best"  # `RUN/best` stands for a checkpoint of the run
 CHECKPOINTS_FOLDER = "checkpoints"
 ACTIVE = ("running", "stopping")
-# Of a run whose process is importing its script, and of one that was stopped before it trained.
-STARTING, NOT_BEGUN = "starting", "not begun"
 # The most seconds between two writes of the status while a run is active.
 STATUS_SECONDS = 2.0
 _MOST_BYTES_OF_A_STATUS = 1 << 20

@@ -155,19 +155,6 @@ def test_a_run_that_fails_before_it_begins_is_listed(place: str, tiny: Path, com
     assert rows(command("ls").out)[1][1:3] == ["finished", "step 1, epoch 0.25, batch 1/4"]
 
 
-@pytest.mark.parametrize(("is_alive", "state"), [(True, "starting"), (False, "not begun")])
-def test_a_run_that_has_not_begun_has_no_other_cells(
-    is_alive: bool, state: str, folder: Path, command: Command
-) -> None:
-    (folder / "runs" / "r").mkdir(parents=True)
-    status = {"state": "starting", "position": "", "process": os.getpid() if is_alive else gone()}
-    (folder / "runs" / "r" / "status.json").write_text(json.dumps(status))
-    assert rows(command("ls").out)[1] == ["runs/r", state, "-", "-", "-", "-", "-"]
-    assert command("status", "runs/r").out.startswith(f"runs/r: {state}, graph ?\n")
-    why = "its script is being imported" if is_alive else "it was stopped before it began"
-    assert f"\n  {why}\n" in command("explain", "runs/r").out
-
-
 def test_columns_as_json_are_flat(sweep: Path, command: Command) -> None:
     listed = json.loads(command("ls", "--columns", "lr,width,val/loss", "--json").out)
     assert listed[0] == {"run": "runs/a", "state": "finished", "lr": 0.01, "width": 64, "val/loss": 0.5}

@@ -111,8 +111,8 @@ def test_errors_are_reported_as_by_the_command(words: list[str], code: int, expe
 
 @pytest.mark.full
 def test_the_graph_of_the_script_is_used_unless_another_is_named(script: Path) -> None:
-    edited = 'graphtrain.main(setup, graph=graphtrain.Graph.load("fit").set("finish", after="2 steps"))'
-    (script / "train.py").write_text(TINY + MAIN.replace("graphtrain.main(setup)", edited))
+    edited = 'import graphtrain\ngraph = graphtrain.Graph.load("fit").set("finish", after="2 steps")\n'
+    (script / "train.py").write_text(TINY + edited + MAIN)
     assert python("train.py", "--run-dir", "a", cwd=script).code == 0
     assert status_of(script / "a")["step"] == 2
     assert python("train.py", "--run-dir", "b", "finish.after=3 steps", cwd=script).code == 0
