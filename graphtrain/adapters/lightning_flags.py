@@ -1,7 +1,6 @@
 """What the arguments of Lightning's Trainer, and of its callbacks, are in the graph `fit`: one table, as edits.
 
-The adapter applies it to values, and ``graphtrain from-lightning`` to the text of a script; neither this module nor the
-command imports Lightning.
+This module does not import Lightning.
 """
 
 from __future__ import annotations
