@@ -177,8 +177,8 @@ class Trainer(RunView):
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
-        program = self._session.compiled.program
-        for line in [*program.absent, *program.unread_resources(), *program.timed()]:
+        compiled, program = self._session.compiled, self._session.compiled.program
+        for line in [*program.absent, *program.unread_resources(), *program.timed(), *compiled.outdated_kinds()]:
             self._run.notices.once(line)
 
     def run(
