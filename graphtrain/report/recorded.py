@@ -151,21 +151,3 @@ def svg_of(graph: Graph, counts: Mapping[str, int] | None = None, position: str 
         return str(svg(graph, counts, position).replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1))
     except Exception:
         return ""
-
-
-def picture_of(graph: Graph, format: str) -> bytes | None:
-    """The picture of a graph as the content of a file, or None where it cannot be drawn.
-
-    Arguments:
-        graph: the procedure.
-        format: ``"svg"`` or ``"png"``.
-
-    >>> picture_of(Graph.load("evaluate"), "png")[1:4], picture_of(Graph.load("evaluate"), "cave painting")
-    (b'PNG', None)
-    """
-    try:
-        from graphtrain.viz.render import drawing
-
-        return drawing(graph, format) if format in ("svg", "png") else None
-    except Exception:
-        return None
