@@ -302,7 +302,7 @@ class _Training:
             from_setup=options.from_setup,
             from_saved=options.from_saved,
             rename=renamings(options.rename),
-            trace=part("explain").TraceLines(trainer.graph, self._trace) if options.trace else None,
+            trace=(lambda explanation: self._trace(f"trace  {explanation}")) if options.trace else None,
         )
 
     def _dry_run(self, trainer: Trainer, loaded: list[str]) -> int:
