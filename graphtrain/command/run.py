@@ -83,10 +83,7 @@ class RunOptions:
         tensorboard: Log to TensorBoard too.
         no_times: Do not count and time nodes (nodes.jsonl).
         report: Write a page about the run (report.html).
-        csv: Write metrics.csv too, one row for each step.
         wandb: Log to Weights and Biases too.
-        mlflow: Log to MLflow too.
-        trackio: Log to trackio too.
         trace: Print each transition, and the guards it asked.
         contained: Refuse graphs that name files outside of their folder.
         quiet: Print errors only.
@@ -118,10 +115,7 @@ class RunOptions:
     tensorboard: bool = False
     no_times: bool = False
     report: bool = False
-    csv: bool = False
     wandb: bool = False
-    mlflow: bool = False
-    trackio: bool = False
     trace: bool = False
     contained: bool = False
     quiet: bool = False
@@ -217,8 +211,8 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
     Arguments:
         options: their names, followed by ``=`` if they take a value.
 
-    >>> without(["a.py", "--until", "2 steps", "--resume=best", "--csv", "lr=1"], ["--until=", "--resume=", "--csv"])
-    ['a.py', 'lr=1']
+    >>> without(["a.py", "--until", "2 steps", "--resume=best", "--quiet"], ["--until=", "--quiet"])
+    ['a.py', '--resume=best']
     """
     kept, remaining = [], iter(words)
     for word in remaining:

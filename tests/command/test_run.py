@@ -65,13 +65,13 @@ def test_a_metric_to_show_that_no_row_has_is_reported(tiny: Path, command: Comma
 def test_the_command_that_resumes_is_the_one_that_was_typed(tiny: Path, command: Command) -> None:
     """Without what was reached, and what is done once; the run directory is named if it was not."""
     assert command("run", "tiny.py", "--run-dir", "first", "--until", "1 steps").code == 0
-    words = ["--seed=3", "tiny.py", "--fork", "first", "--until=3 steps", "--csv", "name='a b'"]
+    words = ["--seed=3", "tiny.py", "--fork", "first", "--until=3 steps", "--no-times", "name='a b'"]
     result = command("run", *words)
     assert printed_command(result.err) == [
         "run",
         "--seed=3",
         "tiny.py",
-        "--csv",
+        "--no-times",
         "name='a b'",
         "--run-dir",
         "runs/tiny-001",
@@ -499,12 +499,6 @@ def test_a_run_stops_before_a_node(tiny: Path, command: Command) -> None:
     assert refused.code == 2 and "--before: there is no node `stp`" in refused.err
     assert not (tiny / "runs").exists()
     assert command(*words).code == 0 and status_of(tiny / "r")["state"] == "finished"
-
-
-def test_the_option_csv(tiny: Path, command: Command) -> None:
-    result = command("run", "tiny.py", "--csv", "--run-dir", "r", "finish.after=1 epochs", "--quiet")
-    assert result.code == 0, result.err
-    assert (tiny / "r" / "metrics.csv").read_text().startswith("step,epoch,")
 
 
 @pytest.mark.full

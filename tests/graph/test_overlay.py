@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from graphtrain import Graph, GraphError, Trainer, UsageError, node
+from graphtrain import Graph, GraphError, UsageError, node
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import saved_json
 from graphtrain.graph.layers import Layers
@@ -576,22 +576,6 @@ def test_a_renamed_node_is_still_of_its_overlay() -> None:
     graph = FIT.overlay("ema").rename("ema", "average")
     assert graph.layers.overlay_of("node `average`") == "ema"
     assert "overlay ema" in str(graph)
-
-
-def test_an_explanation_names_the_overlay_of_a_guard() -> None:
-    torch = pytest.importorskip("torch")
-    model = torch.nn.Linear(1, 1)
-    trainer = Trainer(
-        FIT.overlay("early_stop").set("finish", after="1 epochs").set("early_stop", monitor="epoch/loss"),
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        train_data=[torch.ones(2, 1)] * 2,
-        training_step=lambda model, batch: model(batch).mean(),
-        display=None,
-        notify=lambda line: None,
-    )
-    trainer.run()
-    assert 'early_stop.min_epochs" (overlay early_stop)' in str(trainer.explain())
 
 
 def test_what_an_overlay_would_add_is_named_where_it_is_set_without_it() -> None:
