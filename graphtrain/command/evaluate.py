@@ -7,7 +7,6 @@ from pathlib import Path
 
 from graphtrain.command.cli import command, launched
 from graphtrain.command.run import ScriptCommand
-from graphtrain.errors import UsageError
 
 _SHARED = """
 Arguments:
@@ -30,7 +29,6 @@ Options:
 @command(
     "graphtrain test train.py --run-dir runs/first",
     "graphtrain test train.py --run-dir runs/first --weights newest",
-    "graphtrain test train.py --follow runs/first",
     cls=ScriptCommand,
     shared=_SHARED,
 )
@@ -38,9 +36,8 @@ def test(
     script: str,
     settings: Sequence[str],
     *,
-    run_dir: Path | None = None,
+    run_dir: Path,
     weights: str | None = None,
-    follow: Path | None = None,
     model: str | None = None,
     graph: str = "test",
     device: str | None = None,
@@ -56,22 +53,13 @@ def test(
 
     Options:
         run_dir: The run whose weights are tested; it is not changed.
-        follow (RUN_DIR): Test every checkpoint of this run that was not tested yet, and each new one, until the run
-            is over.
         graph: Another graph: evaluate, for the validation data, or a TOML file.
     """
-    named = run_dir or follow
-    if named is None or (run_dir is not None and follow is not None):
-        raise UsageError(
-            "name one run, with --run-dir or with --follow", "graphtrain test train.py --run-dir runs/first"
-        )
-    if follow is not None and weights is not None:
-        raise UsageError("--follow tests every checkpoint", "leave --weights out")
     if (code := launched(processes)) is not None:
         return code
     from graphtrain.command.evaluation import Weights, run_test
 
-    return run_test(script, settings, Weights(named, weights, model, device, quiet), graph, follow=follow is not None)
+    return run_test(script, settings, Weights(run_dir, weights, model, device, quiet), graph)
 
 
 @command(

@@ -147,13 +147,11 @@ def _process(status: dict[str, Any]) -> str:
     "graphtrain export runs/first/best weights.safetensors",
     "graphtrain export runs/first/checkpoints/000003-step-120 weights.safetensors --model generator",
 )
-def export(run: Path, path: Path, *, model: str | None = None, shard_gigabytes: float = 5.0) -> None:
+def export(run: Path, path: Path, *, model: str | None = None) -> None:
     """Write the weights of a run to a file that needs nothing but safetensors to be read.
 
     Parameters and buffers have the names of the model's state_dict, with the name of the model in front where there are
-    several. The file of a run of several processes is complete too; buffers that differ are those of rank 0. Instead of
-    one that is large, PATH-00001-of-00003.safetensors and so on are written, with an index PATH.safetensors.index.json,
-    as transformers reads them.
+    several. The file of a run of several processes is complete too; buffers that differ are those of rank 0.
 
     Exit codes: 0 written, 1 the checkpoint is damaged, 2 there is no such run or model, or the file exists.
 
@@ -163,8 +161,7 @@ def export(run: Path, path: Path, *, model: str | None = None, shard_gigabytes: 
 
     Options:
         model (NAME): Only this model, by the name that setup gives it. Default: all.
-        shard_gigabytes (NUMBER): The largest size of a file; of larger weights several are written. Default: 5.
     """
     from graphtrain.command.weights import export_weights
 
-    click.echo(export_weights(run, path, model, notify, shard_gigabytes))
+    click.echo(export_weights(run, path, model, notify))
