@@ -12,7 +12,6 @@ import click
 
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.lazy import installed, part
-from graphtrain.names import FOREIGN, nearest, pasted, suggestion
 from graphtrain.version import __version__
 
 # Every command, and the module of this package that declares it, which is imported when the command is used. The
@@ -37,22 +36,6 @@ COMMANDS = {
     "predict": "evaluate",
     "verify": "prove",
     "replay": "prove",
-}
-
-# Commands of other tools, and what to write here.
-_RUN = "write graphtrain run SCRIPT NAME=VALUE ..."
-ELSEWHERE = {
-    "train": _RUN,
-    "fit": _RUN,
-    "launch": "write graphtrain run SCRIPT --processes N",
-    "resume": "the command that began a run resumes it: graphtrain run SCRIPT --run-dir RUN",
-    "validate": "write graphtrain test SCRIPT --run-dir RUN",
-    "evaluate": "write graphtrain test SCRIPT --run-dir RUN",
-    "eval": "write graphtrain test SCRIPT --run-dir RUN",
-    "init": "write graphtrain new train.py",
-    "list": "write graphtrain ls",
-    "runs": "write graphtrain ls",
-    "draw": "write graphtrain render GRAPH -o graph.svg",
 }
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -138,22 +121,9 @@ def parameters_of(declared: Callable[..., Any], shared: str = "") -> list[click.
 
 
 class _Helpful(click.Command):
-    """The base of a command and of their group: the help, and suggestions for unknown options."""
+    """The base of a command and of their group: the help."""
 
     examples = "Examples"
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words; for an unknown option, suggest another."""
-        words = list(args)  # which parsing takes apart
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            known = [word for parameter in self.get_params(ctx) for word in parameter.opts if word[:2] == "--"]
-            has_settings = any(parameter.name == "settings" for parameter in self.get_params(ctx))
-            value = _value_of(error.option_name, words)
-            hint = option_hint(error.option_name, known, value, has_settings=has_settings)
-            hint = hint or f"{ctx.command_path} --help lists them"
-            raise click.UsageError(f"There is no option `{error.option_name}`; {hint}", ctx) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Arguments, and options by their sections."""
@@ -200,14 +170,6 @@ class CommandLine(_Helpful, click.Group):
         module = installed(f"{__package__}.{COMMANDS[cmd_name]}") if cmd_name in COMMANDS else None
         return getattr(module, cmd_name.replace("-", "_"), None)
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """The command that the first word names, and the words that follow."""
-        if self.get_command(ctx, args[0]) is None:
-            close = nearest(args[0], self.list_commands(ctx))
-            hint = ELSEWHERE.get(args[0]) or (f"did you mean `{close}`?" if close else "")
-            ctx.fail(f"There is no command `{args[0]}`" + (f"; {hint}" if hint else ""))
-        return super().resolve_command(ctx, args)
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words before the command; without any words, print the help."""
         if not args:
@@ -222,41 +184,6 @@ class CommandLine(_Helpful, click.Group):
         helps = {name: (command and command.help) or "" for name, command in commands.items()}
         with formatter.section("Commands"):
             formatter.write_dl([(name, " ".join(text.partition("\n\n")[0].split())) for name, text in helps.items()])
-
-
-def option_hint(option: str, known: Sequence[str], value: str = "", *, has_settings: bool = True) -> str:
-    """What to write instead of an option that does not exist; empty if that is not known.
-
-    Arguments:
-        value: the word that follows it. Default: none.
-        has_settings: False for a command that takes no settings of a graph or of a script. Default: True.
-
-    >>> option_hint("--run-dri", ["--run-dir", "--resume"]), option_hint("--max-epochs", ["--run-dir"])
-    ('did you mean `--run-dir`?', 'that is `finish.after = "N epochs"` here')
-    >>> option_hint("--max-epochs", ["--run-dir"], "3"), option_hint("--lr", ["--run-dir"], "1e-3")
-    ("write finish.after='3 epochs'", 'a setting of that name, if there is one, is written without dashes: lr=1e-3')
-    """
-    name = option.lstrip("-").replace("-", "_")
-    number = re.fullmatch(r"\d+(\.\d+)?", value)
-    if words := pasted(name, (float if number[1] else int)(value) if number else value) if value else "":
-        return f"write {words}"
-    if name in FOREIGN:
-        return suggestion(name, ())
-    # Without the dashes, which all of them have.
-    if match := nearest(name, [word.removeprefix("--") for word in known]):
-        return f"did you mean `--{match}`?"
-    without = f"a setting of that name, if there is one, is written without dashes: {name}={value or 'VALUE'}"
-    return without if has_settings else ""
-
-
-def _value_of(option: str, words: Sequence[str]) -> str:
-    """The value of an option among the words of a command line; empty if it has none."""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if word == option and not following.startswith("-"):
-            return following
-        if word.startswith(f"{option}="):
-            return word.removeprefix(f"{option}=")
-    return ""
 
 
 def command(

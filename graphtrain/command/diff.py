@@ -56,10 +56,11 @@ def diff(
     if overlay:
         other = load_graph(other, overlays=overlay)
     difference = Renaming(renamings(rename), graph, other).graph(graph).diff(other)
-    rows = [(change.how, change.what, _where(change), *change.values, change.overlay) for change in difference.changes]
+    changes = difference.changes
+    rows: list[tuple[str, ...]] = [(each.how, each.what, _where(each), *each.values, each.overlay) for each in changes]
     rows += _changed_arguments(arguments, other_arguments)
     summary = counted(len(rows), "difference") if rows else "no difference"
-    if difference and not difference.matters and len(rows) == len(difference.changes):
+    if difference and not difference.matters and len(rows) == len(changes):
         summary += ", none of which changes what the graph does"
     printed = console()
     printed.print(f"[bold]{escaped(before)} -> {escaped(after)}[/bold]: {summary}", soft_wrap=True)

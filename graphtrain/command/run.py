@@ -15,7 +15,7 @@ from graphtrain.command.cli import Command, command, launched, parameters_of
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.output import notify_once
 from graphtrain.command.script import load_graph, script_graph, setup_function, split_script
-from graphtrain.command.settings import Settings, print_arguments, print_parameters
+from graphtrain.command.settings import print_arguments, print_parameters, split_settings
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 
@@ -63,7 +63,6 @@ class RunOptions:
         graph: A graph by name, a TOML file or another script; saved: the checkpoint's. Default: the script's, else fit.
         overlay: Add an overlay, as in ema, or a TOML file. Repeatable.
         run_dir: The run is written here, or resumed from here. Default: a new folder in runs.
-        config (FILE): Take settings from a TOML file as well.
         resume (WHAT): auto, never, best, newest, or a path.
         fork (RUN): Begin a new run from a checkpoint of another.
         init (NAME=FILE): Load weights, as in model=w.safetensors. Repeatable.
@@ -72,14 +71,11 @@ class RunOptions:
         from_setup (NAMES): When resuming, take these from setup: optimizer.lr,...
         from_saved: When resuming, keep what was saved.
         until (AMOUNT): Stop after '500 steps', '2 hours'; to be resumed.
-        before (NODE): Stop each time when this node is next.
         dry_run: Run everything once, and write nothing.
         seed (NUMBER): Seed of Python, NumPy and torch.
         device: auto, cpu, cuda, cuda:1, ...
         processes (NUMBER): Train in so many processes on this host.
         deterministic: Ask torch for deterministic kernels.
-        log_every (AMOUNT): Record metrics every 10 (steps) or '1 epochs'.
-        show (NAMES): Display only loss,val/loss,...
         tensorboard: Log to TensorBoard too.
         no_times: Do not count and time nodes (nodes.jsonl).
         report: Write a page about the run (report.html).
@@ -88,7 +84,6 @@ class RunOptions:
         mlflow: Log to MLflow too.
         trackio: Log to trackio too.
         trace: Print each transition, and the guards it asked.
-        contained: Refuse graphs that name files outside of their folder.
         quiet: Print errors only.
         lightning (MODULE:CLASS): Train this LightningModule, without a script; NAME=VALUE are its arguments and flags.
         data (MODULE:CLASS): With --lightning: its LightningDataModule.
@@ -98,7 +93,6 @@ class RunOptions:
     graph: str | None = None
     overlay: Sequence[str] = ()
     run_dir: Path | None = None
-    config: Path | None = None
     resume: str = "auto"
     fork: Path | None = None
     init: Sequence[str] = ()
@@ -107,14 +101,11 @@ class RunOptions:
     from_setup: str = ""
     from_saved: bool = False
     until: str | None = None
-    before: str | None = None
     dry_run: bool = False
     seed: int = 0
     device: str = "auto"
     processes: int | None = None
     deterministic: bool = False
-    log_every: str | None = None
-    show: str = ""
     tensorboard: bool = False
     no_times: bool = False
     report: bool = False
@@ -123,7 +114,6 @@ class RunOptions:
     mlflow: bool = False
     trackio: bool = False
     trace: bool = False
-    contained: bool = False
     quiet: bool = False
     lightning: str | None = None
     data: str | None = None
@@ -232,14 +222,14 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
 
 # Options for the start of a run, which a resume does not repeat; and limits that have been reached.
 OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
-OF_THE_END = ("--until=", "--before=")
+OF_THE_END = ("--until=",)
 
 
 def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> str:
     """The command that resumes a run: the one that was typed, without options that no longer apply.
 
     Arguments:
-        is_reached: True if the run has come to its --until or --before.
+        is_reached: True if the run has come to its --until.
 
     >>> resume_command(["graphtrain", "run", "a.py", "--fork", "r", "--until", "2 steps"], Path("s"), is_reached=True)
     'graphtrain run a.py --run-dir s'
@@ -318,7 +308,7 @@ def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
     source, settings = script_or_class(script, settings, **{name: options[name] for name in ADAPTER_OPTIONS})
     if source.script:
         return _train(script, settings, made)
-    return _train(source.program(lambda: Settings.of(settings, made.config).arguments), settings, made)
+    return _train(source.program(lambda: split_settings(settings)[0]), settings, made)
 
 
 def program_command(program: Script) -> Command:
