@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from graphtrain.command.cli import command
-from graphtrain.command.graphs import ON_GRAPHS
+from graphtrain.command.cli import command, output_option, overlay_option
 from graphtrain.command.output import console, counted, escaped, notify, shown, table
 from graphtrain.command.script import load_graph
 from graphtrain.command.settings import renamings
@@ -29,8 +28,12 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
     "graphtrain diff runs/first runs/second",
     "graphtrain diff runs/first my_fit.toml -o difference.svg",
     "graphtrain diff fit fit --overlay ema",
-    shared=ON_GRAPHS,
 )
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@output_option
+@click.option("--rename", multiple=True, metavar="OLD=NEW", help="The node OLD of A is the node NEW of B.")
+@overlay_option
 def diff(
     before: str,
     after: str,
@@ -41,16 +44,9 @@ def diff(
 ) -> None:
     """Show how two graphs differ: nodes, edges and their order, guards, parameters, clock.
 
-    Of two run directories or checkpoints also the arguments of setup. A + was added, a - removed, a ~ changed.
-
-    Arguments:
-        before (A): A shipped graph, a TOML file, a script (which is imported), a run directory (its newest checkpoint),
-            or a checkpoint.
-        after (B): What to compare it with, likewise.
-
-    Options:
-        output (FILE): Draw both in one picture: .svg, .png, .pdf, .dot or .mmd (mermaid).
-        rename (OLD=NEW): The node OLD of A is the node NEW of B.
+    A and B are shipped graphs (fit), TOML files, scripts (which are imported), run directories, or checkpoints;
+    --overlay is added to B. Of two run directories or checkpoints the arguments of setup are compared too. A + was
+    added, a - removed, a ~ changed.
     """
     (graph, arguments), (other, other_arguments) = _read(before), _read(after)
     if overlay:

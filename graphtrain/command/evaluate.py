@@ -5,33 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from graphtrain.command.cli import command, launched
+import click
+
+from graphtrain.command.cli import command, launched, options, processes_option, settings_argument
 from graphtrain.command.run import ScriptCommand
 
-_SHARED = """
-Arguments:
-    script (SCRIPT[:FUNCTION]): The Python file that the run was started with.
-    settings (NAME=VALUE): NAME=VALUE sets an argument of setup, instead of the one that the run had; NODE.PARAM=VALUE
-        a parameter of a node, as in next_batch.limit=10.
-
-Options:
-    weights (WHAT): A checkpoint: best, newest, the name of one of the run, or the path of another one. Default: the
-        best, or the newest of a run that has ranked none by checkpoint.best.
-    model (NAME): The model in the checkpoint that `model` takes its weights from, as in average. Default: the one
-        that the run validates.
-    device: Where to run: auto, cpu, cuda, ... Default: where the run was trained.
-    processes (NUMBER): Evaluate in this many processes, each with its own part of the batches. Default: one, or those
-        that torchrun has started.
-    quiet: Print the result and errors only.
-"""
+_shared_options = options(
+    click.argument("script", metavar="SCRIPT[:FUNCTION]"),
+    settings_argument,
+    click.option("--run-dir", required=True, type=Path, help="The run whose weights are used; it is not changed."),
+    click.option("--weights", metavar="WHAT", help="best, newest, the name of a checkpoint, or a path. Default: best."),
+    click.option("--model", metavar="NAME", help="The model whose weights are used. Default: the validated one."),
+    click.option("--device", help="auto, cpu, cuda, ... Default: where the run was trained."),
+    processes_option,
+    click.option("--quiet", is_flag=True, help="Print the result and errors only."),
+)
 
 
 @command(
     "graphtrain test train.py --run-dir runs/first",
     "graphtrain test train.py --run-dir runs/first --weights newest",
     cls=ScriptCommand,
-    shared=_SHARED,
 )
+@_shared_options
+@click.option("--graph", default="test", help="Another graph: evaluate, for the validation data, or a TOML file.")
 def test(
     script: str,
     settings: Sequence[str],
@@ -47,13 +44,10 @@ def test(
     """Evaluate `test_data` of a script with the weights of a checkpoint of a run.
 
     It calls `test_step`, else `validation_step`, else `training_step`. The means are printed, and are a row of
-    RUN_DIR/test.jsonl with the step and the name of the checkpoint. setup() is called with the arguments of the run.
+    RUN_DIR/test.jsonl with the step and the name of the checkpoint. setup() is called with the arguments of the run;
+    NAME=VALUE sets another one, NODE.PARAM=VALUE a parameter of a node, as in next_batch.limit=10.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal.
-
-    Options:
-        run_dir: The run whose weights are tested; it is not changed.
-        graph: Another graph: evaluate, for the validation data, or a TOML file.
     """
     if (code := launched(processes)) is not None:
         return code
@@ -66,8 +60,10 @@ def test(
     "graphtrain predict train.py --run-dir runs/first",
     "graphtrain predict train.py --run-dir runs/first --weights newest --output predictions.jsonl",
     cls=ScriptCommand,
-    shared=_SHARED,
 )
+@_shared_options
+@click.option("--graph", default="predict", help="Another graph, a TOML file.")
+@click.option("--output", "-o", type=Path, help="A new file, .safetensors or .jsonl. Default: one in RUN_DIR/predict.")
 def predict(
     script: str,
     settings: Sequence[str],
@@ -87,12 +83,6 @@ def predict(
     If it was stopped or killed, the same command continues the file, with the same weights.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
-
-    Options:
-        run_dir: The run whose weights are used; it is not changed.
-        output (FILE): The file to write, .safetensors or .jsonl; it must not exist. Default: predictions.safetensors in
-            RUN_DIR/predict/CHECKPOINT.
-        graph: Another graph, a TOML file.
     """
     if (code := launched(processes)) is not None:
         return code

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphtrain.command.cli import command
+from graphtrain.command.cli import command, output_option, overlay_option, settings_argument
 from graphtrain.command.output import console, counted, escaped, notify, table
-from graphtrain.command.run import adapter_named
+from graphtrain.command.run import adapter_named, adapter_options
 from graphtrain.command.script import import_script, is_script, load_graph, named_graph, split_script, with_overlays
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
@@ -46,19 +46,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-ON_GRAPHS = """
-Arguments:
-    graph: A shipped graph (`fit`), a TOML file, a script (`train.py`: the graph that it trains with; to find it, the
-        script is imported, which runs its code), a run directory, or a checkpoint in one (RUN/best: the best).
-
-Options:
-    script: A Python file that declares kinds which the graph uses; it is imported.
-    overlay: Add an overlay to the graph: a shipped one, as in ema (see graphtrain graphs), or a TOML file; can be given
-        several times.
-"""
-
-
-@command("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json", shared=ON_GRAPHS)
+@command("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json")
+@click.argument("graph")
+@click.option("--script", help="A Python file that declares kinds which the graph uses; it is imported.")
+@click.option("--json", "as_json", is_flag=True, help="Print the problems as JSON.")
+@click.option("--ranks", is_flag=True, help="Check it for a run of several ranks, which has further rules (G7xx).")
+@overlay_option
 def check(
     graph: str,
     *,
@@ -69,11 +62,9 @@ def check(
 ) -> int:
     """Check a graph without running it: all its problems, each with a code, a place and a hint.
 
-    Exit codes: 0 no errors, 2 errors.
+    GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
 
-    Options:
-        as_json: Print the problems as JSON.
-        ranks: Check it for a run of several ranks, which has further rules (G7xx).
+    Exit codes: 0 no errors, 2 errors.
     """
     from graphtrain.checks import check_graph  # takes longer than all that the help needs
 
@@ -105,8 +96,11 @@ def check(
 @command(
     "graphtrain render fit -o fit.svg",
     "graphtrain render my_fit.toml -o my_fit.png --run-dir runs/first",
-    shared=ON_GRAPHS,
 )
+@click.argument("graph")
+@click.option("--output", "-o", required=True, type=Path, help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).")
+@click.option("--run-dir", type=Path, help="Show how often each node ran in this run, and which is next.")
+@overlay_option
 def render(
     graph: str,
     *,
@@ -116,11 +110,8 @@ def render(
 ) -> None:
     """Draw a graph to a file.
 
-    The graph of a run directory is drawn as the run has it; --run-dir adds the counts of a run to any graph.
-
-    Options:
-        output (FILE): The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).
-        run_dir: Show how often each node ran in this run, and which is next.
+    GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
+    --run-dir adds the counts of a run to any graph.
     """
     drawn = load_graph(graph, overlays=overlay)
     counts, position = _counts(run_dir, drawn, graph) if run_dir is not None else (None, None)
@@ -157,8 +148,13 @@ def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], s
     "graphtrain show fit",
     "graphtrain show --lightning train.py:Net max_epochs=5",
     "graphtrain show --lightning train.py:Net -o net.svg",
-    shared=ON_GRAPHS,
 )
+@click.argument("graph", default="", metavar="[GRAPH]")
+@settings_argument
+@adapter_options
+@click.option("--hooks", is_flag=True, help="List the places at which `hook` inserts a node, and nothing else.")
+@output_option
+@overlay_option
 def show(
     graph: str = "",
     settings: Sequence[str] = (),
@@ -172,17 +168,10 @@ def show(
 ) -> None:
     """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
 
+    GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
+    With --lightning or --adapter, NAME=VALUE sets an argument of the class, or a flag.
+
     Exit codes: 0 printed, 2 there is no such graph, or it cannot be bound.
-
-    Arguments:
-        settings (NAME=VALUE): With --lightning or --adapter: arguments of the class, and flags.
-
-    Options:
-        lightning (MODULE:CLASS): The procedure of a LightningModule, as graphtrain run --lightning trains it.
-        data (MODULE:CLASS): With --lightning: its LightningDataModule.
-        adapter (NAME=MODULE:CLASS): As --lightning, by the adapter of another library.
-        hooks: List the places at which `hook` inserts a node, in Python and in TOML, and nothing else.
-        output (FILE): Draw it to this file instead, as `graphtrain render` does.
     """
     words = [*filter(None, [graph]), *settings]
     if lightning is not None or adapter is not None:
@@ -242,15 +231,17 @@ def _show(graph: Graph, title: str, printed: Console) -> None:
 _NAME = re.compile(rb"""^([ \t]*name[ \t]*=[ \t]*)("[^"\r\n]*"|'[^'\r\n]*')""", re.MULTILINE)
 
 
-@command("graphtrain copy fit my_fit.toml", "graphtrain copy ema my_ema.toml", shared=ON_GRAPHS)
+@command("graphtrain copy fit my_fit.toml", "graphtrain copy ema my_ema.toml")
+@click.argument("graph")
+@click.argument("path", type=Path)
+@overlay_option
 def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
     """Copy a graph, or an overlay by its name, to a new file that you can edit.
 
     The text of a shipped graph, of an overlay or of a file is copied with its comments; that of a script or a run, and
-    of a graph with --overlay, is generated. The copy has the name of its file.
+    of a graph with --overlay, is generated. The copy has the name of its file, PATH, which must not exist.
 
-    Arguments:
-        path: The file to write; it must not exist.
+    GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
     """
     if path.suffix != ".toml":
         raise UsageError(f"`{path}`: the name of a graph file must end in .toml", "as in my_fit.toml")
@@ -290,6 +281,7 @@ def graphs() -> None:
 
 
 @command("graphtrain nodes", "graphtrain nodes clip")
+@click.argument("kind", required=False)
 def nodes(kind: str | None = None) -> None:
     """List the kinds of nodes that a graph can have, or describe one: its parameters, what it reads and writes, ...
 
@@ -344,13 +336,11 @@ def _parameter_line(parameter: Parameter, kind: Kind) -> str:
 
 
 @command("graphtrain new train.py")
+@click.argument("path", type=Path, default=Path("train.py"), metavar="[FILE]")
 def new(path: Path = Path("train.py")) -> None:
-    """Write a small training script to begin with, which runs as it is.
+    """Write a small training script to begin with, which runs as it is. FILE is train.py if it is not given.
 
     Exit codes: 0 written, 2 the file exists, or cannot be written.
-
-    Arguments:
-        path (FILE): The file to write, .py; it must not exist. Default: train.py.
     """
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise UsageError(f"`{path}` is not the name of a script", "letters, digits and underscores, and .py")
