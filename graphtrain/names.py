@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -114,30 +113,6 @@ def takes_number(edit: str) -> bool:
     (True, False)
     """
     return re.search(r"\bN\b", edit) is not None
-
-
-def pasted(name: str, value: Any) -> str:
-    """The words of a command line that set what another name, of `FIT` or another library, sets to a value.
-
-    Returns:
-        Empty if that takes more than an edit with a number.
-
-    >>> pasted("max_epochs", 3), pasted("accumulate", 4), pasted("ema", 0.99), pasted("gpus", 2)
-    ("finish.after='3 epochs'", 'accumulate.every=4', '--overlay ema ema.decay=0.99', '--processes 2')
-    >>> pasted("epochs", "many"), pasted("callbacks", 1)
-    ('', '')
-    """
-    there = FOREIGN.get(name, "")
-    edit = FIT.get(name) or there.strip("`")
-    if option := re.fullmatch(r"`(--[\w-]+ )N`", there):
-        return f"{option[1]}{value}"
-    template = _EDIT.fullmatch(edit)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if template is None or not ("X" in template[4] or (is_number and re.search(r"\bN\b", template[4]))):
-        return ""
-    overlay, node, parameter, new = edit_named(edit, value)
-    text = str(new).lower() if isinstance(new, bool) else f"{new}"
-    return (f"--overlay {overlay} " if overlay else "") + f"{node}.{parameter}={shlex.quote(text)}"
 
 
 def setting_of_fit(name: str) -> str:

@@ -34,15 +34,13 @@ _MOST_EDGES = 12
 
 
 @command("graphtrain explain runs/first")
+@click.argument("run_dir", type=Path)
 def explain(run_dir: Path) -> None:
     """Say why a run ended, stopped or failed, what led there, and what to do next.
 
     All of it is read from the run directory; the script is not needed, and nothing is written.
 
     Exit codes: 0 explained, 2 there is no run.
-
-    Arguments:
-        run_dir: The directory of a run.
     """
     if not (run_dir / STATUS_FILE).exists() and (runs := [*map(ListedRun.of, run_directories(run_dir))]):
         failed = [run.path.relative_to(run_dir).as_posix() for run in runs if run.snapshot.state == "failed"]

@@ -116,27 +116,26 @@ def is_script(source: str) -> bool:
     return path.suffix == ".py" and find_graph(source) is None and not holds_a_graph(path)
 
 
-def load_graph(source: str | Path | Graph, *, overlays: Sequence[str] = (), contained: bool = False) -> Graph:
+def load_graph(source: str | Path | Graph, *, overlays: Sequence[str] = ()) -> Graph:
     """The graph that a word of the command line names, with overlays; a script is imported for it.
 
     Arguments:
         overlays: the names or paths of overlays that are added. Default: none.
-        contained: as for `Graph.load`; a script is refused, for its code may read anything. Default: False.
 
     Raises:
         GraphError: the text is not a graph, or overlays do not fit it.
         UsageError: there is no such graph, overlay or script; or the graph of a script is known only when it runs.
         CheckpointError: the checkpoint is damaged.
     """
-    named = named_graph(source, contained=contained)
-    graph = named if isinstance(named, Graph) else Graph.load(named, contained=contained)
-    draft = with_overlays(graph, overlays, contained=contained)
+    named = named_graph(source)
+    graph = named if isinstance(named, Graph) else Graph.load(named)
+    draft = with_overlays(graph, overlays)
     if draft.problems:
         raise GraphError(draft.problems, f"graph `{graph.name}` with {quoted(overlays)}")
     return draft.graph
 
 
-def with_overlays(graph: Graph, overlays: Sequence[str], *, contained: bool = False) -> Draft:
+def with_overlays(graph: Graph, overlays: Sequence[str]) -> Draft:
     """A graph with the overlays of the command line, as far as they fit it.
 
     Raises:
@@ -151,22 +150,16 @@ def with_overlays(graph: Graph, overlays: Sequence[str], *, contained: bool = Fa
             )
         if overlay in overlays[:number]:
             raise UsageError(f"--overlay {overlay} is given twice", "give it once")
-    return read_overlays(graph, overlays, contained=contained)
+    return read_overlays(graph, overlays)
 
 
-def named_graph(source: str | Path | Graph, *, contained: bool = False) -> str | Path | Graph:
+def named_graph(source: str | Path | Graph) -> str | Path | Graph:
     """The graph of a script, as the script names it; any other source as it is.
 
     Raises:
-        UsageError: there is no such script, its graph is known only when it runs, or scripts are refused.
+        UsageError: there is no such script, or its graph is no graph.
     """
-    if not (isinstance(source, str) and is_script(source)):
-        return source
-    if contained:
-        raise UsageError(
-            f"--contained: `{source}` is a script, and to find its graph its code would run", "name a graph file"
-        )
-    return script_graph(source)
+    return script_graph(source) if isinstance(source, str) and is_script(source) else source
 
 
 def script_graph(script: str) -> Graph | str | Path:

@@ -174,7 +174,7 @@ class LiveRun:
         if outcome is Outcome.STOPPED:
             self.reason = signal.Signals(self._signal).name if self._signal else "a request"
         elif outcome is Outcome.BREAKPOINT:
-            self.reason = f"--before {self.position}"
+            self.reason = f"the breakpoint before {self.position}"
         elif outcome is Outcome.REACHED and (until := self.snapshot().until):
             self.reason = f"--until {' or '.join(until)}"
         return outcome

@@ -93,9 +93,6 @@ def test_a_run_that_reached_its_limit(tiny: Path, command: Command) -> None:
         told[""][1] == "  it was stopped at --until 3 steps; next is node `next_batch`"
         and "--until" not in told["next"][0]
     )
-    assert command(*RUN, "--before", "step").code == 0
-    told = sections(command("explain", "r").out)
-    assert told[""][1] == "  it was stopped at --before step; next is node `step`" and "--before" not in told["next"][0]
 
 
 def test_a_run_that_ended_early(folder: Path, command: Command) -> None:

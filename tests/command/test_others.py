@@ -56,7 +56,7 @@ expression = "step.steps > 3"
 @pytest.mark.first(7)
 @pytest.mark.parametrize("graph", known_graphs())
 def test_shipped_graphs_are_sound(graph: str, command: Command) -> None:
-    result = command("check", graph, "--strict")
+    result = command("check", graph)
     assert (result.code, result.err) == (0, "")
     assert result.out == f"{graph}: no problems ({len(Graph.load(graph).nodes)} nodes)\n"
     assert command("check", graph, "--json").out == "[]\n"
@@ -75,14 +75,11 @@ def test_check_as_json(folder: Path, command: Command) -> None:
     assert (problem["code"], problem["path"][0], problem["path"][-1]) == ("G405", "decide", "train_batch")
 
 
-@pytest.mark.parametrize(("strict", "code"), [([], 0), (["--strict"], 2)])
-def test_a_warning_counts_when_strict(strict: list[str], code: int, folder: Path, command: Command) -> None:
+def test_a_warning_is_no_error(folder: Path, command: Command) -> None:
     (folder / "my.toml").write_text(WITH_A_WARNING)
-    result = command("check", "my.toml", *strict)
-    assert result.code == code
+    result = command("check", "my.toml")
+    assert result.code == 0
     assert "warning G209" in result.out and result.out.endswith(": 0 errors, 1 warning (15 nodes)\n")
-    (folder / "meant.toml").write_text('allow = ["G209"]\n' + WITH_A_WARNING)
-    assert command("check", "meant.toml", *strict).code == 0
 
 
 def test_a_graph_is_checked_for_several_ranks_where_that_is_asked(folder: Path, command: Command) -> None:
@@ -103,7 +100,6 @@ def test_a_script_declares_kinds(folder: Path, command: Command) -> None:
     without = command("check", "my.toml")
     assert without.code == 2 and "error G102: unknown kind `jitter`\n    name the script" in without.out
     assert command("check", "my.toml", "--script", "kinds.py").code == 0
-    assert "scale: a number, default 1.0" in command("nodes", "jitter", "--script", "kinds.py").out
     (folder / "my.toml").write_text(WITH_OWN_KIND.replace("2.0", '"big"'))
     wrong = command("check", "my.toml", "--script", "kinds.py:setup")
     assert wrong.code == 2 and "jitter.scale: expected a number" in wrong.out
@@ -142,10 +138,10 @@ def test_render_shows_where_a_run_is(tiny: Path, command: Command) -> None:
 
 def test_render_of_a_finished_run_shows_no_next_node_and_what_was_bypassed(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "--run-dir", "r", "finish.after=2 steps").code == 0
-    assert command("render", "r", "-o", "done.dot", "--run-dir", "r", "--guards").code == 0
+    assert command("render", "r", "-o", "done.dot", "--run-dir", "r").code == 0
     text = (tiny / "done.dot").read_text()
     assert "runs next" not in text and "current" not in text
-    assert text.count(">bypassed<") >= 2 and "next_batch.last or ending" in text, "schedule and exchange; the guards"
+    assert text.count(">bypassed<") >= 2, "schedule and exchange"
 
 
 def test_render_with_a_run_of_another_graph_says_so(tiny: Path, command: Command) -> None:
@@ -382,12 +378,6 @@ def test_version(command: Command) -> None:
     assert command("--version").out == f"graphtrain {graphtrain.__version__}\n"
 
 
-def test_an_unknown_command(command: Command) -> None:
-    result = command("trian")
-    assert (result.code, result.out) == (2, "")
-    assert "trian" in result.err and "Traceback" not in result.err
-
-
 # --- In real processes -----------------------------------------------------------------------------------------------
 
 
@@ -407,7 +397,7 @@ for words in ("--help", "run --help", "graphs", "ls .", "render fit -o fit.svg",
     run(*words.split())
     assert not {"graphtrain.nodes", "torch", "numpy"} & sys.modules.keys(), words
     assert "rich" not in sys.modules or "help" not in words, "help is text"
-for words in ("show fit --save-points", *(f"check {graph}" for graph in known_graphs()),
+for words in (*(f"check {graph}" for graph in known_graphs()),
               *(f"nodes {kind}" for kind in known_kinds())):
     run(*words.split())
     assert "graphtrain.nodes" in sys.modules
