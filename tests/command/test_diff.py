@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.command.conftest import Command
-from tests.command.running import TINY, arguments, environment
+from tests.command.running import arguments, environment
 
 MINE = 'format = 1\nextends = "fit"\nname = "fit"\n'
 RENAMED = MINE + '[[edit]]\nrename = "decide"\nnew = "what_now"\n'
@@ -105,16 +105,6 @@ def test_names_files_run_directories_and_checkpoints(stopped: Path, command: Com
 
 
 @pytest.mark.full
-def test_an_overlay_that_only_one_of_two_runs_has_is_one_row(stopped: Path, command: Command) -> None:
-    words = ("--overlay", "check_finite", "--until", "1 batches", "--quiet", "--run-dir", "checked")
-    assert command(*RUN, *words).code == 0
-    for names, sign in ((("r", "checked"), "+"), (("checked", "r"), "-")):
-        lines = [line.split() for line in command("diff", *names).out.splitlines()]
-        assert [sign, "overlay", "check_finite"] in lines
-        assert not any("check_loss" in line for line in lines)
-
-
-@pytest.mark.full
 def test_an_unsound_checkpoint_is_passed_over(stopped: Path, command: Command) -> None:
     more = ("finish.after=5 epochs", "checkpoint.keep=100", "--until", "5 batches", "--quiet")
     assert command(*RUN, *more, "--run-dir", "r").code == 0
@@ -146,49 +136,6 @@ def test_what_cannot_be_compared(words: tuple[str, ...], folder: Path, command: 
     (folder / "empty" / "checkpoints").mkdir(parents=True)
     result = command("diff", *words)
     assert result.code == 2 and result.err.startswith("error: ") and "Traceback" not in result.err
-
-
-# ---- diff of runs
-
-
-@pytest.mark.full
-def test_runs_are_compared_in_what_they_were_set_up_with(tiny: Path, command: Command) -> None:
-    words = ["run", "tiny.py", "finish.after=2 epochs", "--quiet"]
-    assert command(*words, "--run-dir", "a", "lr=1e-3").code == 0
-    assert command(*words, "--run-dir", "b", "lr=2e-3").code == 0
-    result = command("diff", "a", "b")
-    assert (result.code, result.err) == (0, "")
-    sections = [block.splitlines() for block in result.out.split("\n\n")]
-    assert [lines[0] for lines in sections] == [
-        "a -> b: 5 differences",
-        "arguments of setup",
-        "hyper-parameters",
-        "last metrics",
-        "the same: graph, code, data, versions and flags",
-    ]
-    assert sections[1][2].split() == ["~", "lr", "0.001", "0.002"]
-    assert sections[2][2].split() == ["~", "optimizer.lr", "0.001", "0.002"]
-    assert [line.split()[:2] for line in sections[3][2:]] == [["~", "epoch/loss"], ["~", "loss"], ["~", "lr"]]
-    assert command("diff", "a", "b", "--exit-code").code == 1
-    assert command("diff", "a", "a", "--exit-code").out == "a -> a: no difference\n"
-    checkpoint = sorted((tiny / "a" / "checkpoints").iterdir())[-1]
-    assert "arguments of setup" in command("diff", str(checkpoint), "b").out
-
-
-@pytest.mark.full
-def test_runs_with_other_code_data_and_flags(tiny: Path, command: Command) -> None:
-    words = ["finish.after=2 steps", "--quiet", "--run-dir"]
-    assert command("run", "tiny.py", *words, "a").code == 0
-    (tiny / "other.py").write_text(
-        TINY.replace("torch.randn(2, 2)", "torch.ones(2, 2)").replace("batches: int", "more: int = 3, batches: int")
-    )
-    assert command("run", "other.py", *words, "b", "--seed", "3", "batches=4", "step.fused=true").code == 0
-    out = command("diff", "a", "b").out
-    rows = [line.split() for line in out.splitlines()]
-    assert ["~", "program", "tiny.py", "other.py"] in rows
-    assert ["~", "seed", "0", "3"] in rows and ["+", "more", "3"] in rows
-    assert "train_data (its samples)" in out and "graph\n" in out and "step.fused" in out
-    assert ["~", "train_data.length", "4", "4"] not in rows
 
 
 @pytest.mark.full
