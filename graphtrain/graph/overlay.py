@@ -157,7 +157,8 @@ def _applied(graph: Graph, edit: Edit) -> Graph:
         if "after" in arguments and "at" not in arguments:
             arguments["after"] = _way(graph, arguments["after"], behind)[-1]
         elif "between" in arguments:
-            arguments["between"] = _between(graph, *arguments["between"], {other.subject for other in inserted}, behind)
+            source, target = arguments["between"]
+            arguments["between"] = _between(graph, source, target, {other.subject for other in inserted}, behind)
     edited = replace(edit, arguments=arguments).applied(graph)
     return replace(edited, layers=edited.layers.noted(graph, edited, edit))
 
