@@ -79,11 +79,10 @@ WITHOUT = {
     "lightning": Removal(
         (
             "graphtrain/adapters/lightning*.py",
-            "graphtrain/command/from_lightning.py",
             *(f"tests/adapters/{name}.py" for name in ("modules", "peer", "rows", "test_lightning", "test_rows")),
             *(f"tests/adapters/test_{name}.py" for name in ("command", "flags", "packages")),
         ),
-        ("--lightning", "from-lightning", "graphtrain.adapters.lightning", "lightning=", "lightning_flags"),
+        ("--lightning", "graphtrain.adapters.lightning", "lightning=", "lightning_flags"),
     ),
     "transformers": Removal(
         ("graphtrain/adapters/transformers.py", "graphtrain/adapters/_train*.py", "tests/adapters/*.py"),

@@ -27,7 +27,6 @@ COMMANDS = {
     "new": "graphs",
     "graphs": "graphs",
     "nodes": "graphs",
-    "from-lightning": "from_lightning",
     "export": "runs",
     "ls": "runs",
     "status": "runs",
