@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.command.conftest import Command
-from tests.command.running import TINY, Result, in_a_process, python, start_new
+from tests.command.running import TINY, Result
 
 WITH_VALIDATION = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
 WORDS = ["run", "tiny.py", "accumulate.every=2", "finish.after=1 epochs"]
@@ -76,13 +76,6 @@ def test_a_trigger_is_shown_with_its_numbers(script: Path, command: Command) -> 
     assert reasons.startswith("log_due=False(every 3 steps: steps 0, due at 3, last 0) epoch_done=False(")
 
 
-def test_columns_stand_below_one_another(script: Path, command: Command) -> None:
-    lines = lines_of(command(*WORDS, "--run-dir", "r", "--trace"))
-    assert len({one.start("node") for one in lines}) == 1
-    assert len({one.start("target") for one in lines}) == 1
-    assert len({one.start("reasons") for one in lines if one["reasons"]}) == 1
-
-
 @pytest.mark.full
 def test_without_the_option_there_is_no_line_and_the_same_result(script: Path, command: Command) -> None:
     plain, traced = command(*WORDS, "--run-dir", "a"), command(*WORDS, "--run-dir", "b", "--trace")
@@ -90,12 +83,6 @@ def test_without_the_option_there_is_no_line_and_the_same_result(script: Path, c
     first, second = (json.loads((script / one / "status.json").read_text()) for one in "ab")
     assert first["digest"] == second["digest"]
     assert (script / "a/metrics.jsonl").read_bytes() == (script / "b/metrics.jsonl").read_bytes()
-
-
-def test_with_quiet_there_is_nothing_else(script: Path, command: Command) -> None:
-    result = command(*WORDS, "--run-dir", "r", "--trace", "--quiet")
-    assert result.code == 0
-    assert result.err.splitlines() and all(LINE.fullmatch(line) for line in result.err.splitlines())
 
 
 @pytest.mark.full
@@ -116,29 +103,3 @@ def test_the_line_of_a_failure_is_the_last(script: Path, command: Command) -> No
     last = lines_of(result)[-1]
     assert (last["node"], last["target"]) == ("train_batch", "?")
     assert last["reasons"] == "failed raised AssertionError: of three"
-
-
-def test_a_script_that_is_the_command_traces_too(script: Path) -> None:
-
-    (script / "train.py").write_text(WITH_VALIDATION + "\nimport graphtrain\ngraphtrain.main(setup)\n")
-    result = python("train.py", "finish.after=1 steps", "--trace", "--quiet", cwd=script)
-    assert result.code == 0, result.err
-    assert LINE.fullmatch(result.err.splitlines()[-1])
-
-
-def test_the_command_to_resume_with_traces_too(script: Path, command: Command) -> None:
-    result = command(*WORDS, "--trace", "--until", "1 steps")
-    assert "--trace" in result.err.rpartition("resume with: ")[2]
-
-
-@pytest.mark.sweep
-def test_a_reader_that_leaves_ends_the_trace_and_not_the_run(script: Path) -> None:
-    (script / "tiny.py").write_text(WITH_VALIDATION)
-    process = start_new([*WORDS[:2], "finish.after=50 epochs", "--run-dir", "r", "--trace", "--quiet"], script)
-    assert process.stderr is not None and process.stdout is not None
-    assert process.stderr.readline().startswith("trace")
-    process.stderr.close()
-    process.stdout.close()
-    process.wait(300)
-    assert json.loads((script / "r/status.json").read_text())["state"] == "finished"
-    assert in_a_process("status", "r", cwd=script).code == 0
