@@ -79,8 +79,6 @@ FOREIGN: dict[str, str] = {
     "callbacks": "a node for each, added with `graph.insert(...)`",
     "n_epochs": '`finish.after = "N epochs"`',
     "num_epochs": '`finish.after = "N epochs"`',
-    "current_epoch": "`next_batch.epoch`",
-    "global_step": "`step.steps`",
     "grad_accum": "`accumulate.every = N`",
     "grad_clip": "`clip.max_norm = X`",
     "fp16": '`train_batch.precision = "bf16-mixed"`',

@@ -1,4 +1,4 @@
-"""Every code of the checks, and its meaning; docs/checks.md has an example of each."""
+"""Every code of the checks, and its meaning; docs/checks.md says what each prevents."""
 
 from __future__ import annotations
 

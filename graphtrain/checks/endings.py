@@ -19,7 +19,6 @@ from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import AT_END, RUN, Trigger
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, walk
-from graphtrain.plan.counted import Counted
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, Scope
@@ -157,6 +156,8 @@ class _Endings:
         Arguments:
             due: the node that is due by a share of it.
         """
+        from graphtrain.plan.counted import Counted  # which few graphs need
+
         plan = self._plan if owner.scope is self._plan.main else Plan(owner.scope.graph, owner.scope)
         inner, counted = _Endings(plan, owner.scope), Counted(plan, owner.path, field, lambda node: True)
         if due.path in counted.needed:

@@ -86,10 +86,7 @@ class RunOptions:
     tensorboard: bool = False
     no_times: bool = False
     report: bool = False
-    csv: bool = False
     wandb: bool = False
-    mlflow: bool = False
-    trackio: bool = False
     trace: bool = False
     quiet: bool = False
     lightning: str | None = None
@@ -117,10 +114,7 @@ run_options = options(
     click.option("--tensorboard", is_flag=True, help="Log to TensorBoard too."),
     click.option("--no-times", is_flag=True, help="Do not count and time nodes (nodes.jsonl)."),
     click.option("--report", is_flag=True, help="Write a page about the run (report.html)."),
-    click.option("--csv", is_flag=True, help="Write metrics.csv too, one row for each step."),
     click.option("--wandb", is_flag=True, help="Log to Weights and Biases too."),
-    click.option("--mlflow", is_flag=True, help="Log to MLflow too."),
-    click.option("--trackio", is_flag=True, help="Log to trackio too."),
     click.option("--trace", is_flag=True, help="Print each transition, and the guards it asked."),
     click.option("--quiet", is_flag=True, help="Print errors only."),
 )
@@ -219,8 +213,8 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
     Arguments:
         options: their names, followed by ``=`` if they take a value.
 
-    >>> without(["a.py", "--until", "2 steps", "--resume=best", "--csv", "lr=1"], ["--until=", "--resume=", "--csv"])
-    ['a.py', 'lr=1']
+    >>> without(["a.py", "--until", "2 steps", "--resume=best", "--quiet"], ["--until=", "--quiet"])
+    ['a.py', '--resume=best']
     """
     kept, remaining = [], iter(words)
     for word in remaining:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import inspect
 import os
 import shlex
@@ -194,13 +193,10 @@ class _Training:
                 )
         if self._options.tensorboard:
             loggers.append(part("tensorboard").TensorBoard())
-        if self._options.csv:
-            from graphtrain.report.csv import CSV
+        if self._options.wandb:
+            from graphtrain.report.wandb import WandB
 
-            loggers.append(CSV())
-        for name, class_name in _SERVICES.items():
-            if getattr(self._options, name):
-                loggers.append(getattr(importlib.import_module(f"graphtrain.report.{name}"), class_name)())
+            loggers.append(WandB())
         return loggers
 
     def _check_names(self, resources: Mapping[str, Any]) -> None:
@@ -277,7 +273,7 @@ class _Training:
             from_setup=options.from_setup,
             from_saved=options.from_saved,
             rename=renamings(options.rename),
-            trace=part("explain").TraceLines(trainer.graph, self._trace) if options.trace else None,
+            trace=(lambda explanation: self._trace(f"trace  {explanation}")) if options.trace else None,
         )
 
     def _dry_run(self, trainer: Trainer, loaded: list[str]) -> int:
@@ -342,7 +338,6 @@ def _restarts_left() -> bool:
 
 SAVED = "saved"  # as --graph: the graph in the checkpoint
 _RUNS = Path("runs")
-_SERVICES = {"wandb": "WandB", "mlflow": "MLflow", "trackio": "Trackio"}  # module of `graphtrain.report` -> logger
 
 
 @contextlib.contextmanager

@@ -17,14 +17,12 @@ class DataState:
     Attributes:
         baseline: what was reachable when the run began; None before, and where nothing of it is known.
         unsaved: a line for everything about data that a save cannot hold, as far as it is known.
-        changes: what a resume does differently since a setting of the data has changed, in words.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
     def __init__(self) -> None:
         self.baseline: Baseline | None = None
         self.unsaved: dict[str, None] = {}
-        self.changes: list[str] = []
         self.comparisons: list[Callable[[], str]] = []
 
     def name(self, data: Any) -> str:

@@ -590,7 +590,7 @@ def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str
     nodes = Plan(graph).nodes
     reads = [pair for node in nodes for pair in (*node.reads, *node.setup_reads)]
     lacking = {name for read, target in reads if read.required for name in resources_of([target])}
-    lacking -= {*PROVIDED, *prepared, *(name for node in nodes for name in resources_of(node.optional))}
+    lacking -= {*PROVIDED, *prepared} | {name for node in nodes for name in resources_of(node.optional)}
     kept = {
         name: value
         for name, value in resources.items()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.names import quoted
+from graphtrain.names import plainly_named, quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.state.drift import OTHER_SUBMODULES
 from graphtrain.state.generators import generator_of, without_generators
@@ -140,9 +140,11 @@ def add_groups(run: StatefulObjects, saved: Section) -> None:
 
 def _parameters_of(run: StatefulObjects, optimizer: torch.optim.Optimizer) -> list[str]:
     """The paths of the parameters in each group, as one text, which is quick to save."""
-    listed = run.baseline.reachable.by_id if run.baseline is not None else {}
-    groups = [[listed.get(id(each)) for each in group["params"]] for group in optimizer.param_groups]
-    return ["\n".join([each.path if each is not None else "a parameter" for each in group]) for group in groups]
+    paths = {key: each.path for key, each in run.baseline.reachable.by_id.items()} if run.baseline is not None else {}
+    for name, module in run.objects.modules.items():  # also of one that has replaced another
+        paths |= {id(each): f"{name}.{key}" for key, each in plainly_named(module.named_parameters())}
+    groups = [[paths.get(id(each), "a parameter") for each in group["params"]] for group in optimizer.param_groups]
+    return list(map("\n".join, groups))
 
 
 def _expect_same_parameters(run: StatefulObjects, name: str) -> None:

@@ -257,7 +257,6 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
             *not_restored,
             *decisions.words(taken),
             *notes,
-            *compiled.state.data_state.changes,
             *([resized] if resized else []),
         ],
         lost,

@@ -19,7 +19,6 @@ from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
 from graphtrain.report.logger import Beginning, Logger
-from graphtrain.report.recorded import picture_of
 from graphtrain.report.recorder import Recorder
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.resume.equal_ranks import require_equal_weights
@@ -207,7 +206,7 @@ class LiveRun:
 
     def announce(self) -> None:
         """Tell loggers that the run begins, was resumed, or continues with another graph."""
-        session, graph = self.session, self.session.graph
+        session = self.session
         hyper_parameters = {**self.given, "seed": session.seed}
         for name, fields in session.hyper_parameters.values.items():
             hyper_parameters |= {f"{name}.{field}": value for field, value in fields.items()}
@@ -216,8 +215,7 @@ class LiveRun:
             hyper_parameters |= {f"{node.path}.{name}": plain_value(value) for name, value in values.items()}
         run_dir = self.files.path if self.files is not None else None
         rows, columns = tuple(session.recorder.rows), session.compiled.run_clock.columns
-        picture = functools.partial(picture_of, graph)
-        beginning = Beginning(graph, rows, hyper_parameters, run_dir, picture, columns)
+        beginning = Beginning(session.graph, rows, hyper_parameters, run_dir, columns)
         for watcher in self.watchers.each:
             watcher.announce(beginning)
 

@@ -37,7 +37,7 @@ from graphtrain.trainer.view import RunView, refuse_unnamed
 from graphtrain.trainer.watchers import display_for
 
 if TYPE_CHECKING:
-    from graphtrain.proof.explanation import Explanation
+    from graphtrain.proof.tracing import Explanation
 
 # What the first Ctrl-C prints at once, with a run directory and without.
 _STOPPING = "stopping at the next save point; Ctrl-C again stops at once, without saving"
@@ -96,16 +96,7 @@ class Trainer(RunView):
     >>> trainer.progress["step"]["steps"]
     3
     >>> print(trainer.explain())
-    at step 3, epoch 0.60, batch 3/5:
-    `finish` was left
-      1. end if finished: taken
-           finished = True, from "(ending or next_batch.empty) and accumulate.count == 0"
-             ending = True, from "finish.due"
-               finish.due = True (after 3 steps: steps 3, due at 3)
-             accumulate.count = 0
-             next_batch.empty was not asked
-      2. decide: not asked
-    the run is over
+    step 3, epoch 0.60, batch 3/5: finish -> end  finished=True (finish.due=True accumulate.count=0)
     >>> trainer.rewire(trainer.graph.set("accumulate", every=2).set("finish", after="5 steps"))
     >>> trainer.run(), trainer.progress["step"]["steps"]
     (Outcome.FINISHED, 5)
@@ -177,8 +168,8 @@ class Trainer(RunView):
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
-        program = self._session.compiled.program
-        for line in [*program.absent, *program.unread_resources(), *program.timed()]:
+        compiled, program = self._session.compiled, self._session.compiled.program
+        for line in [*program.absent, *program.unread_resources(), *program.timed(), *compiled.outdated_kinds()]:
             self._run.notices.once(line)
 
     def run(

@@ -126,7 +126,7 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
       for text, hint in (
           ("epochs >= 1", "read `next_batch.epochs`"), ("epoch > 1", "read `next_batch.epochs`"),
           ("steps > 9", "read `step.steps`"), ("batches > 9", "read `next_batch.batches`"),
-          ("global_step > 9", "that is `step.steps` here"), ("count > 2", "read `accumulate.count`"),
+          ("count > 2", "read `accumulate.count`"),
           ("val_loss < 0.1", "early_stop.monitor"), ("accuracy > 0.9", "early_stop.monitor"),
           ("val/loss < 0.1", "return loss, graphtrain.STOP"),
       )),
@@ -224,6 +224,8 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
      "`clip` is bypassed, so `clip.runs` never changes", "set `clip.max_norm`, or read another node"),
     ("G117", lambda g: replace(g, allow=("G490",)), "allow", "`G490` is not the code of a check", "did you mean `G4"),
     ("G117", lambda g: replace(g, allow=("G101",)), "allow", "`G101` cannot be allowed", "fix the graph"),
+    ("G119", lambda g: g.set("train_batch", precision="16-mixed"), "nodes.train_batch", "nothing scales the loss",
+     "--overlay fp16"),
     ("G102", lambda g: g.insert("my_kind", after="step"), "nodes.my_kind", "unknown kind `my_kind`",
      "name the script that declares it with @node: graphtrain check ... --script SCRIPT"),
     *(("G102", lambda g, name=name: g.insert(name, after="step"), f"nodes.{name}", f"unknown kind `{name}`",

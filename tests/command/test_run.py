@@ -56,13 +56,13 @@ def test_a_run_is_kept_in_a_fresh_directory(tiny: Path, command: Command) -> Non
 def test_the_command_that_resumes_is_the_one_that_was_typed(tiny: Path, command: Command) -> None:
     """Without what was reached, and what is done once; the run directory is named if it was not."""
     assert command("run", "tiny.py", "--run-dir", "first", "--until", "1 steps").code == 0
-    words = ["--seed=3", "tiny.py", "--fork", "first", "--until=3 steps", "--csv", "name='a b'"]
+    words = ["--seed=3", "tiny.py", "--fork", "first", "--until=3 steps", "--no-times", "name='a b'"]
     result = command("run", *words)
     assert printed_command(result.err) == [
         "run",
         "--seed=3",
         "tiny.py",
-        "--csv",
+        "--no-times",
         "name='a b'",
         "--run-dir",
         "runs/tiny-001",
@@ -446,9 +446,3 @@ def test_a_fork_that_cannot_be_leaves_nothing(words: list[str], message: str, ti
     result = command("run", "tiny.py", *words)
     assert (result.code, message in result.err) == (2, True)
     assert not (tiny / "new").exists()
-
-
-def test_the_option_csv(tiny: Path, command: Command) -> None:
-    result = command("run", "tiny.py", "--csv", "--run-dir", "r", "finish.after=1 epochs", "--quiet")
-    assert result.code == 0, result.err
-    assert (tiny / "r" / "metrics.csv").read_text().startswith("step,epoch,")
