@@ -22,7 +22,7 @@ from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up
 from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
-from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.read_toml import overlay_name
 from graphtrain.graph.registry import kind_of_node
@@ -138,20 +138,7 @@ class _Training:
         stem = program.file.stem if program.file is not None and program.file.stem.isidentifier() else "run"
         with named_or_new_directory(options.run_dir, stem, Agreement(self._ranks, Requests()).lead) as run_dir:
             trained = trainer(graph, run_dir=run_dir, loggers=loggers, about=about)
-            try:
-                return self._train(trained, run_dir, resume, loaded)
-            finally:
-                if options.report and self._ranks.rank == 0:
-                    self._write_report(run_dir)
-
-    def _write_report(self, run_dir: Path) -> None:
-        """A page about the run, however it has ended; what prevents it is a line."""
-        try:
-            page = part("page").report([run_dir], run_dir / "report.html")
-        except GraphtrainError as error:
-            self._report(f"no report is written: {error.message}")
-        else:
-            self._report(f"wrote {page}")
+            return self._train(trained, run_dir, resume, loaded)
 
     # ---- the graph and the resources
 
