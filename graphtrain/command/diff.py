@@ -85,11 +85,17 @@ def _read(source: str, contained: bool) -> Graph:
 
 
 def _print_changes(changes: Sequence[Change]) -> None:
-    columns = ["", "what", "where", "before", "after", "overlay"]
-    rows = [(_SIGNS[change.how], change.what, _where(change), *change.values, change.overlay) for change in changes]
-    if not any(change.overlay for change in changes):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    console().print(table(columns, rows, styles=[_STYLES[change.how] for change in changes]))
+    width = 6 if any(change.overlay for change in changes) else 5
+    rows = [
+        (_SIGNS[change.how], change.what, _where(change), *change.values, change.overlay)[:width] for change in changes
+    ]
+    console().print(
+        table(
+            ["", "what", "where", "before", "after", "overlay"][:width],
+            rows,
+            styles=[_STYLES[change.how] for change in changes],
+        )
+    )
 
 
 def _where(change: Change) -> str:

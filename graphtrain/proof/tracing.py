@@ -212,8 +212,7 @@ def _recording(
     """A guard compiled as for the transition table, so that it reads the same in the same order; it notes each read."""
 
     def cell_of(expression: Name | FieldOf) -> Cell:
-        is_name = isinstance(expression, Name)
-        name = expression.name if is_name else f"{expression.node}.{expression.field}"
+        name = expression.name if isinstance(expression, Name) else f"{expression.node}.{expression.field}"
         if name in scope.graph.guards:
             return Cell(_recording(compiler, scope, name, outside, reads))
         read, key = compiler.cells.named(scope, expression).read, (scope.prefix, name)
