@@ -195,7 +195,7 @@ class _FirstVisit:
             raise ValueError("it may have changed")
         if isinstance(part, FieldOf) and part.field == "due":
             trigger = self._plan.by_path[f"{self._scope.path}{part.node}"].trigger
-            if trigger is None or trigger.once or trigger.at_end:
+            if trigger is None or trigger.once:
                 raise ValueError("it may be due from the start")
         return initial_value(self._scope, part)
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, Literal, final
 
 from graphtrain.graph.layers import overlays_text
-from graphtrain.kind.trigger import AT_END, decimal
+from graphtrain.kind.trigger import decimal
 from graphtrain.printable import one_line
 
 Event = Literal["ran", "not due", "bypassed", "entered", "body ended", "asked again", "failed"]
@@ -47,7 +47,6 @@ class TriggerReading:
         also: the fields that also make it due, with their values.
         start: the amounts before which it is not due, if there are any.
         has_run: for one that is due once, whether it has run; else None.
-        is_ending: for one that is due at the end, whether that is requested; else None.
     """
 
     verb: str
@@ -56,7 +55,6 @@ class TriggerReading:
     also: tuple[tuple[str, Any], ...] = ()
     start: tuple[ClockReading, ...] = ()
     has_run: bool | None = None
-    is_ending: bool | None = None
 
     def __str__(self) -> str:
         clocks = [self._words(clock) for clock in self.clocks]
@@ -70,8 +68,6 @@ class TriggerReading:
 
     def _words(self, clock: ClockReading) -> str:
         last = f", last {shown(clock.last)}" if clock.last is not None else ""
-        if self.is_ending is not None and clock.amount == AT_END:
-            return f"{clock.unit} {shown(clock.now)}{last}, the end is {'' if self.is_ending else 'not '}asked for"
         return f"{clock.unit} {shown(clock.now)}, due at {shown(clock.due_at)}{last}"
 
 

@@ -13,7 +13,7 @@ from typing import Any, final
 from graphtrain.errors import GuardError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, nodes_of
-from graphtrain.kind.trigger import AT_END, Trigger, next_multiple
+from graphtrain.kind.trigger import Trigger, next_multiple
 from graphtrain.language.closures import Cell, Read, compile_guard
 from graphtrain.language.syntax import FieldOf, Name, walk
 from graphtrain.printable import one_line
@@ -320,8 +320,7 @@ def trigger_reading(compiler: Compiler, node: ProgramNode) -> TriggerReading | N
             due_at = Fraction(next_multiple(last, base.amount))
         factor = base.amount / term.amount  # to the unit of the trigger
         last = last / factor if last is not None else None
-        unit = base.unit if term.unit == AT_END else term.unit
-        clocks.append(ClockReading(str(term), unit, now / factor, last, due_at / factor))
+        clocks.append(ClockReading(str(term), term.unit, now / factor, last, due_at / factor))
     start = [
         ClockReading(str(term), term.unit, clock.now() * term.amount / term.base.amount, None, term.amount)
         for clock, term in (
@@ -330,8 +329,7 @@ def trigger_reading(compiler: Compiler, node: ProgramNode) -> TriggerReading | N
     ]
     also = tuple((field, compiler.cells.field(node, field).read()) for field in node.plan_node.extra_due_fields)
     has_run = bool(node.instance.runs) if trigger.once else None
-    ending = bool(compiler.cells.ending(node.scope)()) if trigger.at_end else None
-    return TriggerReading(verb, str(trigger), tuple(clocks), also, tuple(start), has_run, ending)
+    return TriggerReading(verb, str(trigger), tuple(clocks), also, tuple(start), has_run)
 
 
 def _note(node: ProgramNode, field: str) -> str:
