@@ -131,7 +131,7 @@ class Activity:
     @property
     def when(self) -> str:
         """``"every 1 epochs"``, and the remark."""
-        verb = "" if self.amount.startswith(("once", "at the end")) else f"{self.verb} "
+        verb = "" if self.amount.startswith("once") else f"{self.verb} "
         moment = f"{verb}{self.amount}" if self.amount else ""
         return one_line(f"{moment} ({self.remark})" if moment and self.remark else moment or self.remark)
 
