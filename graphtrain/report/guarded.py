@@ -15,10 +15,8 @@ from typing import Any, final
 
 from graphtrain.errors import GraphtrainError
 from graphtrain.report.logger import Beginning, Histogram, Image, Logger, RunLogger, Shown
-from graphtrain.storage.regular import open_regular, read_regular
 
 _CODE_BYTES = 9  # of a row: eight digits and the end of the line
-_MOST_BYTES = 64 << 20
 
 
 class SlowLoggerError(Exception):
@@ -186,7 +184,7 @@ class _Sent:
         if run_dir is not None:
             self._file, self._codes = run_dir / self._name, []
             with contextlib.suppress(OSError, ValueError):
-                lines = read_regular(self._file, _MOST_BYTES).split(b"\n")
+                lines = self._file.read_bytes().split(b"\n")
                 self._codes = [line for line in lines if len(line) == _CODE_BYTES - 1]
 
     def once(self, row: Mapping[str, float], send: Callable[[], None], do: Callable[..., None]) -> None:
@@ -201,7 +199,7 @@ class _Sent:
             send()
             if self._file is None:
                 return
-            descriptor = open_regular(self._file, os.O_RDWR | os.O_CREAT)
+            descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 os.ftruncate(descriptor, number * _CODE_BYTES)  # none after this row is sent
                 os.pwrite(descriptor, code + b"\n", number * _CODE_BYTES)

@@ -11,9 +11,7 @@ from typing import Any
 from graphtrain.lazy import imported
 from graphtrain.plain import json_value
 from graphtrain.report.logger import Beginning, RunLogger
-from graphtrain.storage.regular import parsed_json, read_regular, replace_file
-
-_MOST_BYTES = 1 << 16
+from graphtrain.storage.regular import parsed_json, replace_file
 
 
 class Service(RunLogger):
@@ -80,7 +78,7 @@ def kept_id(run_dir: Path | None, name: str, make: Callable[[], str]) -> str:
         return make()
     file = run_dir / f"{name}.json"
     try:
-        return str(parsed_json(read_regular(file, _MOST_BYTES))["id"])
+        return str(parsed_json(file.read_bytes())["id"])
     except (OSError, ValueError, TypeError, KeyError):
         made = make()
         replace_file(file, json.dumps({"id": made}).encode())

@@ -18,11 +18,10 @@ import torch
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.plain import json_value
 from graphtrain.report.logger import Beginning, Histogram, Image, RunLogger, Shown, Text
-from graphtrain.storage.regular import parsed_json, read_regular, replace_file
+from graphtrain.storage.regular import parsed_json, replace_file
 
 # The hash and step of the last description in a folder. TensorBoard reads only files with "tfevents" in their names.
 DESCRIBED_FILE = "described.json"
-_MOST_BYTES = 1 << 20
 _COLOR_TYPES = {1: 0, 3: 2}  # of a PNG: grey, and colours
 
 
@@ -201,7 +200,7 @@ def _second(name: str) -> int:
 def _described(folder: Path) -> tuple[str, int]:
     """The hash and the step of the last description; an empty hash if there is none or it cannot be read."""
     try:
-        last = parsed_json(read_regular(folder / DESCRIBED_FILE, _MOST_BYTES))
+        last = parsed_json((folder / DESCRIBED_FILE).read_bytes())
         return str(last["content"]), int(last["step"])
     except (OSError, ValueError, TypeError, KeyError):
         return "", 0

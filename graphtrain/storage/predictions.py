@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, final
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.storage.regular import open_regular, parsed_json, temporary_name, write_pieces
+from graphtrain.storage.regular import parsed_json, temporary_name, write_pieces
 from graphtrain.storage.run_directory import readable_failure
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
 
@@ -85,8 +85,7 @@ class PredictionsFile:
         """
         with self._readable_failure():
             for number, content in enumerate(contents):
-                descriptor = open_regular(self._part(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                with open(descriptor, "wb", buffering=0) as file:
+                with open(self._part(number), "ab", buffering=0) as file:
                     write_pieces(file, [content])
 
     def finish(self, columns: Mapping[str, Column], samples: int) -> None:
@@ -107,7 +106,7 @@ class PredictionsFile:
             with temporary.open("wb") as file:
                 file.write(header_of(entries))
                 for number, _ in ordered:
-                    with open(open_regular(self._part(number)), "rb") as part:
+                    with open(self._part(number), "rb") as part:
                         shutil.copyfileobj(part, file, _PIECE)
             temporary.rename(self.path)
             self._remove_parts(0)
@@ -117,7 +116,7 @@ class PredictionsFile:
         if not self.holds_tensors:
             self.path.rename(self._part(0))
             return
-        with open(open_regular(self.path), "rb") as file:
+        with open(self.path, "rb") as file:
             length = int.from_bytes(file.read(8), "little")
             entries = parsed_json(file.read(min(length, _PIECE)))
             for number, (name, column) in enumerate(columns.items()):
@@ -129,7 +128,7 @@ class PredictionsFile:
 
     def _cut(self, path: Path, column: Column) -> None:
         size, crc = column["bytes"], 0
-        with open(open_regular(path, os.O_RDWR), "r+b", buffering=0) as file:
+        with open(path, "r+b", buffering=0) as file:
             for piece in _pieces(file, size):
                 crc = zlib.crc32(piece, crc)
             if file.tell() != size or crc != column["crc"]:

@@ -344,10 +344,6 @@ def test_status_of_a_stranger_is_bounded(folder: Path, command: Command) -> None
     assert time.process_time() - begun < 5
     assert result.code == 0 and len(result.out) < 4000
     assert result.out.replace("\n", "").isprintable()
-    (folder / "r" / "status.json").unlink()
-    os.mkfifo(folder / "r" / "status.json")
-    result = command("status", "r")
-    assert result.code == 2 and "is not a regular file" in result.err
 
 
 def test_status_of_a_real_run(tiny: Path, command: Command) -> None:

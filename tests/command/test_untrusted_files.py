@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.command.conftest import Command
-from tests.command.test_others import leave_status, write_status
 
 PLAIN = 'format = 1\nextends = "fit"\n'
 
@@ -44,45 +43,6 @@ def test_status_and_ls_print_valid_json(number: str, folder: Path, command: Comm
     for words in (["status", "runs/r"], ["ls", "runs"]):
         result = command(*words)
         assert result.code == 0 and f"loss {shown}" in result.out
-
-
-@pytest.mark.parametrize("text", ["[" * 5000, '{"state": "stopped", "position": ' + "[" * 150 + "]" * 150 + "}", ""])
-def test_a_status_that_is_nested_without_end(text: str, folder: Path, command: Command) -> None:
-    (folder / "runs" / "r" / "checkpoints").mkdir(parents=True)
-    (folder / "runs" / "r" / "status.json").write_text(text)
-    for words in (["status", "runs/r"], ["status", "runs/r", "--json"]):
-        result = command(*words)
-        assert result.code == 2 and "the status of `runs/r` cannot be read" in result.err
-    assert strict(command("ls", "runs", "--json").out) == [{"run_dir": "runs/r", "state": "unreadable"}]
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(10.010000228881836, "10.01"), (54321.7, "54322"), (3, "3"), ("nan", "nan"), (None, "None"), ([1], "[1]")],
-)
-def test_the_value_of_the_best_is_rounded_like_every_metric(
-    value: Any, shown: str, folder: Path, command: Command
-) -> None:
-    write_status(folder)
-    status = json.loads((folder / "r" / "status.json").read_text())
-    best = {"checkpoint": "000007-step-40", "metric": "val/loss", "value": value}
-    leave_status(folder, {**status, "best": best})
-    assert f"  best checkpoint 000007-step-40, val/loss {shown}\n" in command("status", "r").out
-
-
-def test_links_of_a_run_directory_are_not_followed(tiny: Path, command: Command) -> None:
-    assert command("run", "tiny.py", "--until", "4 steps", "--run-dir", "r", "--quiet").code == 0
-    (tiny / "secret").write_text('{"state": "secret", "position": "secret"}')
-    (tiny / "r" / "status.json").unlink()
-    (tiny / "r" / "status.json").symlink_to("../secret")
-    for words in (["status", "r"], ["status", "r", "--json"]):
-        result = command(*words)
-        assert result.code == 2 and "status.json is a link; in a run directory only `checkpoints`" in result.err
-    assert strict(command("ls", ".", "--json").out) == [{"run_dir": "r", "state": "unreadable"}]
-    assert "secret" not in command("diff", "r", "fit").out
-    result = command("run", "tiny.py", "--run-dir", "r", "--until", "6 steps")
-    assert result.code == 2 and "`status.json` in `r` was not written by a run" in result.err
-    assert (tiny / "secret").read_text() == '{"state": "secret", "position": "secret"}'
 
 
 @pytest.mark.full
