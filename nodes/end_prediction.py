@@ -23,7 +23,7 @@ def end_prediction(
     model: torch.nn.Module,
     training_state: dict[str, Any],
     predictions_file: str | Path,
-    written: dict[str, Any] | None = None,
+    written: int | None = None,
     ranks: Agreement | None = None,
 ) -> None:
     """Complete the file of predictions, and restore the state saved by `begin_evaluation`.
@@ -36,10 +36,10 @@ def end_prediction(
     put_back(model, training_state)
     if written is None:
         return
-    file, columns, samples = predictions.PredictionsFile(predictions_file), written["columns"], written["samples"]
+    file = predictions.PredictionsFile(predictions_file)
 
     def finish() -> None:
-        file.open(columns)
-        file.finish(columns, samples)
+        file.open(written)
+        file.finish(written)
 
     finish() if ranks is None else ranks.lead(finish)

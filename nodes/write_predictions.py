@@ -15,6 +15,7 @@ from graphtrain.report.values import described
 
 if TYPE_CHECKING:
     import numpy
+    import safetensors.torch as tensor_files
     import torch
 
     from graphtrain.program.agreement import Agreement
@@ -23,12 +24,13 @@ if TYPE_CHECKING:
     from graphtrain.storage.predictions import PredictionsFile
 else:
     numpy = lazy_import("numpy")
+    tensor_files = lazy_import("safetensors.torch")
     torch = lazy_import("torch")
     files = lazy_import("graphtrain.storage.predictions")
     encoding = lazy_import("graphtrain.storage.encoding")
 
-Columns = Mapping[str, tuple[str, list[int], bytes]]
-"""Name -> type and shape of a sample, and the bytes of all that are appended to the file."""
+Form = dict[str, list[Any]]
+"""Name -> type and shape of a sample; lines have none."""
 
 _ONLY = "predictions"
 _SAME = "return the same form for every batch; predictions of any form can be written to a file that ends in .jsonl"
@@ -38,8 +40,8 @@ _SAME = "return the same form for every batch; predictions of any form can be wr
 class WritePredictions:
     """Append the predictions of a batch to the file, in order and each sample exactly once.
 
-    While they are being written, the files have the suffix ``.part``; the file is complete once it has its final name.
-    A resumed run truncates them to the state of its checkpoint. With several ranks, rank 0 writes for all.
+    While they are being written, they are in a folder with the suffix ``.parts``; the file has its final name once it
+    is complete. A resumed run goes on from the samples of its checkpoint. With several ranks, rank 0 writes for all.
 
     Reads:
         predictions: one for each sample of the batch, as the kind `predict_batch` returns them.
@@ -48,7 +50,7 @@ class WritePredictions:
             samples as their first dimension; ``.jsonl`` has a line of JSON for each sample.
 
     Writes:
-        written: the state of the file, for `end_prediction`.
+        written: the number of samples in the file, for `end_prediction`.
 
     Guard fields:
         samples: written so far.
@@ -64,8 +66,7 @@ class WritePredictions:
     """
 
     samples: int = progress(0)
-    # What is written: name -> type and shape of a sample, how many bytes, and their checksum.
-    columns: dict[str, Any] = progress({})
+    form: Form = progress({})
 
     _file: PredictionsFile
     _ranks: Agreement | None
@@ -74,34 +75,34 @@ class WritePredictions:
     def setup(self, predictions_file: str | Path, ranks: Agreement | None = None) -> None:
         self._file, self._ranks, self._is_open = files.PredictionsFile(predictions_file), ranks, False
 
-    def __call__(self, predictions: Any, samples: int) -> dict[str, Any]:
+    def __call__(self, predictions: Any, samples: int) -> int:
         encode = _as_tensors if self._file.holds_tensors else _as_lines
         # None: this is a rank without a batch in this round.
-        batch: Any = {"samples": samples, "columns": encode(predictions, samples)} if predictions is not None else None
+        batch = [samples, *encode(predictions, samples)] if predictions is not None else None
         batches = self._ranks.gather(batch) if self._ranks is not None else [batch]
         self._open()
-        for each in batches:
-            if each is not None:
-                self.columns = _added(self.columns, each["columns"])
-                self.samples += each["samples"]
-                if self._ranks is None or self._ranks.rank == 0:
-                    self._file.append([each["columns"][name][2] for name in self.columns])
-        return {"columns": self.columns, "samples": self.samples}
+        for count, form, content in filter(None, batches):
+            _expect_same(self.form, form)
+            self.form = form
+            if self._ranks is None or self._ranks.rank == 0:
+                self._file.append(self.samples, content)
+            self.samples += count
+        return self.samples
 
     def _open(self) -> None:
         if not self._is_open:
 
             def cut_back() -> None:
-                self._file.open(self.columns)
+                self._file.open(self.samples)
 
             cut_back() if self._ranks is None else self._ranks.lead(cut_back)
             self._is_open = True
 
 
-def _as_lines(predictions: Any, samples: int) -> Columns:
+def _as_lines(predictions: Any, samples: int) -> tuple[Form, bytes]:
     """A line of JSON for each sample.
 
-    >>> _as_lines({"label": torch.tensor([1, 2]), "text": ["a", "b"]}, 2)[""][2]
+    >>> _as_lines({"label": torch.tensor([1, 2]), "text": ["a", "b"]}, 2)[1]
     b'{"label": 1, "text": "a"}\\n{"label": 2, "text": "b"}\\n'
 
     Raises:
@@ -116,16 +117,16 @@ def _as_lines(predictions: Any, samples: int) -> Columns:
         raise UsageError(
             f"predictions cannot be written as JSON: {error}", "return numbers, texts or tensors"
         ) from None
-    return {"": ("", [], "".join(lines).encode())}
+    return {}, "".join(lines).encode()
 
 
-def _as_tensors(predictions: Any, samples: int) -> Columns:
-    """Tensors by name, the bytes of each.
+def _as_tensors(predictions: Any, samples: int) -> tuple[Form, bytes]:
+    """The type and the shape of a sample, by name, and a file of tensors.
 
     Raises:
         UsageError: there is not one prediction for each sample, or it is no tensor.
     """
-    columns = {}
+    tensors = {}
     for name, value in _named(predictions).items():
         if isinstance(value, numpy.ndarray):
             value = torch.from_numpy(value)
@@ -136,31 +137,18 @@ def _as_tensors(predictions: Any, samples: int) -> Columns:
                 "write it to a file that ends in .jsonl",
             )
         _expect(name, value.shape[0] if value.ndim else None, value, samples)
-        content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        columns[name] = encoding.TYPES[value.dtype], list(value.shape[1:]), content
-    return columns
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+    form = {name: [encoding.TYPES[tensor.dtype], list(tensor.shape[1:])] for name, tensor in tensors.items()}
+    return form, tensor_files.save(tensors)
 
 
-def _added(columns: Mapping[str, Any], batch: Columns) -> dict[str, Any]:
-    """What is known of all predictions, with those of one batch more.
+def _expect_same(form: Form, now: Form) -> None:
+    if form and form != now:
+        raise UsageError(f"predictions were {_shown(form)} for each sample before, and are {_shown(now)} now", _SAME)
 
-    Raises:
-        UsageError: they have another form than those before.
-    """
-    if columns and columns.keys() != batch.keys():
-        raise UsageError(f"predictions were called {', '.join(columns)}, and now {', '.join(batch)}", _SAME)
-    now = {}
-    for name in columns or batch:
-        dtype, shape, content = batch[name]
-        known = columns.get(name, {"type": dtype, "shape": shape})
-        if (known["type"], known["shape"]) != (dtype, list(shape)):
-            raise UsageError(
-                f"`{name}` was {known['type']} of the shape {known['shape']} for each sample before, and is {dtype} of "
-                f"the shape {list(shape)} now",
-                _SAME,
-            )
-        now[name] = files.grown(known, content)
-    return now
+
+def _shown(form: Form) -> str:
+    return ", ".join(f"`{name}`: {dtype} of the shape {shape}" for name, (dtype, shape) in form.items())
 
 
 def _named(predictions: Any) -> Mapping[str, Any]:

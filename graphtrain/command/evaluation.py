@@ -31,7 +31,7 @@ from graphtrain.report.values import ROW_POSITION
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.manifest import read_manifest
 from graphtrain.storage.named import NEWEST, checkpoint_folder, existing_checkpoint, graph_of
-from graphtrain.storage.regular import NotAsAgreedError, parsed_json, read_regular, replace_file
+from graphtrain.storage.regular import parsed_json, replace_file
 from graphtrain.storage.run_directory import (
     BEST,
     BEST_FILE,
@@ -45,7 +45,6 @@ from graphtrain.trainer.watchers import display_for
 TESTS_FILE = "test.jsonl"
 PREDICTIONS_FOLDER = "predict"
 _PREDICTIONS_FILE = "predictions.safetensors"
-_MOST_BYTES_OF_TESTS = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -137,12 +136,12 @@ def _recorded(file: Path) -> list[dict[str, Any]]:
         UsageError: the file was not written by `graphtrain test`.
     """
     try:
-        rows = [parsed_json(line) for line in read_regular(file, _MOST_BYTES_OF_TESTS).splitlines()]
+        rows = [parsed_json(line) for line in file.read_bytes().splitlines()]
         if all(isinstance(row, dict) and isinstance(row.get("checkpoint"), str) for row in rows):
             return rows
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, NotAsAgreedError):
+    except (OSError, ValueError):
         pass
     raise UsageError(f"`{file}` does not hold the rows of tests", "move it away")
 

@@ -12,10 +12,9 @@ from typing import Any, final
 
 from graphtrain.errors import GraphtrainError
 from graphtrain.report.logger import Beginning, Logger, RunLogger, Shown
-from graphtrain.storage.regular import open_regular, read_regular, replace_file
+from graphtrain.storage.regular import replace_file
 
 _CODE_BYTES = 9  # of a row: eight digits and the end of the line
-_MOST_BYTES = 64 << 20
 
 
 @final
@@ -89,7 +88,7 @@ class _Seen:
         if beginning.run_dir is not None:
             self._file = beginning.run_dir / self._name
             with contextlib.suppress(OSError, ValueError):
-                self._codes = read_regular(self._file, _MOST_BYTES).splitlines(keepends=True)
+                self._codes = self._file.read_bytes().splitlines(keepends=True)
         self._codes[: len(kept)] = kept
         if self._file is not None:
             replace_file(self._file, b"".join(self._codes))
@@ -103,7 +102,7 @@ class _Seen:
         call()
         self._codes[number:] = [code]
         if self._file is not None:
-            descriptor = open_regular(self._file, os.O_RDWR | os.O_CREAT)
+            descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 os.ftruncate(descriptor, number * _CODE_BYTES)  # none after this row was seen
                 os.pwrite(descriptor, code, number * _CODE_BYTES)

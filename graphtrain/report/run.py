@@ -21,7 +21,6 @@ from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, own_checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
-from graphtrain.storage.regular import NotAsAgreedError, open_regular
 from graphtrain.storage.run_directory import (
     ACTIVE,
     CHECKPOINTS_FOLDER,
@@ -104,11 +103,11 @@ class Run(Recorded):
         NaN and infinities are strings. Rows that cannot be read are left out.
         """
         try:
-            with open(open_regular(self.path / METRICS_FILE), "rb") as file:
+            with open(self.path / METRICS_FILE, "rb") as file:
                 start = max(os.fstat(file.fileno()).st_size - _MOST_BYTES_OF_LAST_ROWS, 0)
                 file.seek(start)
                 lines = file.read().split(b"\n")
-        except (OSError, NotAsAgreedError):
+        except OSError:
             return []
         return tables_in(lines[1 if start else 0 :])
 
@@ -196,8 +195,8 @@ class Run(Recorded):
         file = self.path / METRICS_FILE
         if not file.exists():
             return b""
-        with readable_failure(file), open(open_regular(file), "rb") as opened:
-            return opened.read()
+        with readable_failure(file):
+            return file.read_bytes()
 
     def _last(self, key: str) -> dict[str, Any]:
         """What the last start has noted under a key; empty if that is no table."""

@@ -10,7 +10,7 @@ from typing import Any, final
 from graphtrain.lazy import imported
 from graphtrain.plain import json_value
 from graphtrain.report.logger import Beginning, Histogram, Image, RunLogger, Shown, Text
-from graphtrain.storage.regular import read_regular, replace_file
+from graphtrain.storage.regular import replace_file
 
 
 @final
@@ -96,4 +96,4 @@ def _kept_id(run_dir: Path | None) -> str:
     file = run_dir / "wandb.id"
     if not file.exists():
         replace_file(file, uuid.uuid4().hex.encode())
-    return read_regular(file, 1 << 10).decode().strip()
+    return file.read_text().strip()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import errno
 import hashlib
-import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,46 +18,20 @@ from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.names import quoted
 from graphtrain.printable import one_line
 from graphtrain.storage.background import largest_first
-from graphtrain.storage.regular import (
-    HashedReader,
-    NotAsAgreedError,
-    expect_plain,
-    expect_room,
-    opened_regular,
-    read_regular,
-)
+from graphtrain.storage.regular import HashedReader
 
 T = TypeVar("T")
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.msgpack"
-_MOST_BYTES_OF_A_MANIFEST = 64 << 20
+OWN_FACTS = frozenset({"aliases", "data_content", "unknown"})
+"""The fields of which each rank has its own."""
+
 _MOST_BYTES_OF_A_NAME = 255
 _MOST_LINES = 5
 # Errors of the files themselves; any other may be temporary.
 _NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
-_MOST_RANKS = 1 << 20
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
-_HASH = re.compile(r"[0-9a-f]{32}")
-
-
-def _of(*kinds: type) -> Callable[[Any], bool]:
-    return lambda value: type(value) in kinds
-
-
-_is_text, _is_flag, _is_number = _of(str), _of(bool), _of(int, float)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def _is_amount(value: Any) -> bool:
-    return _is_number(value) and math.isfinite(value) and value >= 0
-
-
-def _is_number_of_ranks(value: Any) -> bool:
-    return _is_count(value) and 1 <= value <= _MOST_RANKS
 
 
 def is_file_name(name: str) -> bool:
@@ -67,59 +40,9 @@ def is_file_name(name: str) -> bool:
     return is_safe and 0 < len(os.fsencode(name)) <= _MOST_BYTES_OF_A_NAME
 
 
-def _is_file(value: Any) -> bool:
-    if not (isinstance(value, list) and len(value) == 2):
-        return False
-    size, checksum = value
-    return _is_count(size) and _is_text(checksum) and _HASH.fullmatch(checksum) is not None
-
-
-def _is_tensor_file(value: Any) -> bool:
-    return _is_text(value) and value.endswith(".safetensors")
-
-
-def _list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(fits, value))
-
-
-def _table_of(
-    fits: Callable[[Any], bool] = lambda value: True, name_fits: Callable[[str], bool] = lambda name: True
-) -> Callable[[Any], bool]:
-    return lambda value: (
-        isinstance(value, dict)
-        and all(_is_text(name) and name_fits(name) and fits(inner) for name, inner in value.items())
-    )
-
-
-def _table_with(**known: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """A check of a table in which some entries, where present, have to fit."""
-    return lambda value: _is_table(value) and all(fits(value[name]) for name, fits in known.items() if name in value)
-
-
-def _is_number_or_none(value: Any) -> bool:
-    return value is None or _is_number(value)
-
-
-_is_table = _table_of()
-_are_texts, _are_tables, _are_numbers = _list_of(_is_text), _table_of(_is_table), _table_of(_is_number)
-
-
-OWN_FACTS: Mapping[str, Callable[[Any], bool]] = {
-    "aliases": _is_table, "data_content": _are_tables, "unknown": _are_texts,
-}  # fmt: skip
-"""The fields of which each rank has its own, and what each has to be."""
-
-
-def _field(fits: Callable[[Any], bool], default: Any, *, required: bool = False, omitted: bool = False) -> Any:
-    """A field of the manifest.
-
-    Arguments:
-        default: its value in a checkpoint that lacks it.
-        required: True if every checkpoint must have it.
-        omitted: True to not write the default.
-    """
-    metadata = {"fits": fits, "required": required, "omitted": omitted}
-    return field(default_factory=lambda: copy.copy(default), metadata=metadata)
+def _omitted(default: Any) -> Any:
+    """A field that is not written if it has the default."""
+    return field(default_factory=lambda: copy.copy(default), metadata={"omitted": True})
 
 
 @final
@@ -156,69 +79,66 @@ class Manifest:
             for any number of ranks.
     """
 
-    files: Mapping[str, Sequence[Any]] = _field(_table_of(_is_file, is_file_name), {}, required=True)
-    graph: str = _field(_is_text, "", required=True)
-    graph_hash: str = _field(_is_text, "", required=True)
-    position: str = _field(_is_text, "", required=True)
-    ended: bool = _field(_is_flag, False, required=True)
-    digest: str = _field(_is_text, "", required=True)
-    step: int = _field(_is_count, 0, required=True)
-    epoch: float = _field(_is_number, 0)
-    clock_of: str = _field(_is_text, "", omitted=True)
-    clocks: Mapping[str, float] = _field(_are_numbers, {}, omitted=True)
-    metrics_bytes: int = _field(_is_count, 0, required=True)
-    origin: Mapping[str, Any] = _field(_table_with(script=_is_text, code=_table_of(_is_text)), {})
-    data: Mapping[str, Mapping[str, Any]] = _field(_are_tables, {})
-    environment: Mapping[str, Any] = _field(_is_table, {})
-    about: Mapping[str, Any] = _field(_table_with(given=_are_texts, arguments=_is_table, weights=_is_table), {})
-    seconds: Mapping[str, float] = _field(_table_of(_is_amount), {})
-    metrics: Mapping[str, float] = _field(_are_numbers, {})
-    run: str = _field(_is_text, "")
-    unknown: Sequence[str] = _field(OWN_FACTS["unknown"], [])
-    replaces: int = _field(lambda value: _is_count(value) and value > 0, 0, omitted=True)
-    not_finite: str = _field(_is_text, "", omitted=True)
-    ranked: Mapping[str, float | None] = _field(_table_of(_is_number_or_none), {}, omitted=True)
-    hyper_parameters: Mapping[str, Mapping[str, Any]] | None = _field(_are_tables, None, omitted=True)
-    hyper_parameters_in_force: Mapping[str, Mapping[str, Any]] | None = _field(_are_tables, None, omitted=True)
-    window_ranks: int = _field(_is_number_of_ranks, 1, omitted=True)
-    ranks: int = _field(_is_number_of_ranks, 1, omitted=True)
-    digests: Sequence[str] = _field(_are_texts, [], omitted=True)
-    own: Sequence[Mapping[str, Any]] = _field(_list_of(_table_with(**OWN_FACTS)), [], omitted=True)
-    tensors: Mapping[str, Mapping[str, str]] = _field(_table_of(_table_of(_is_tensor_file), is_file_name), {})
-    aliases: Mapping[str, Any] = _field(OWN_FACTS["aliases"], {})
-    not_state: Sequence[str] = _field(_are_texts, [])
-    data_content: Mapping[str, Mapping[str, Any]] = _field(OWN_FACTS["data_content"], {})
-    own_drift: bool = _field(_is_flag, False, omitted=True)
-    saved_by: Mapping[str, str] = _field(_table_of(_is_text), {}, omitted=True)
-    returns: int = _field(_is_count, 0, omitted=True)
-    texts_bytes: int = _field(_is_count, 0, omitted=True)
-    nodes_bytes: int = _field(_is_count, 0, omitted=True)
-    sharded: Mapping[str, str] = _field(_table_of(_is_text), {}, omitted=True)
+    files: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    graph: str = ""
+    graph_hash: str = ""
+    position: str = ""
+    ended: bool = False
+    digest: str = ""
+    step: int = 0
+    epoch: float = 0
+    clock_of: str = _omitted("")
+    clocks: Mapping[str, float] = _omitted({})
+    metrics_bytes: int = 0
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    run: str = ""
+    unknown: Sequence[str] = field(default_factory=list)
+    replaces: int = _omitted(0)
+    not_finite: str = _omitted("")
+    ranked: Mapping[str, float | None] = _omitted({})
+    hyper_parameters: Mapping[str, Mapping[str, Any]] | None = _omitted(None)
+    hyper_parameters_in_force: Mapping[str, Mapping[str, Any]] | None = _omitted(None)
+    window_ranks: int = _omitted(1)
+    ranks: int = _omitted(1)
+    digests: Sequence[str] = _omitted([])
+    own: Sequence[Mapping[str, Any]] = _omitted([])
+    tensors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    aliases: Mapping[str, Any] = field(default_factory=dict)
+    not_state: Sequence[str] = field(default_factory=list)
+    data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    own_drift: bool = _omitted(False)
+    saved_by: Mapping[str, str] = _omitted({})
+    returns: int = _omitted(0)
+    texts_bytes: int = _omitted(0)
+    nodes_bytes: int = _omitted(0)
+    sharded: Mapping[str, str] = _omitted({})
 
     @classmethod
-    def of(cls, table: Any) -> Manifest:
-        """Check a table that was read; the fields that a later version has added are ignored.
+    def of(cls, table: Mapping[str, Any]) -> Manifest:
+        """The manifest in a table that was read; the fields that a later version has added are ignored.
 
         Raises:
-            ValueError: it is not a manifest; the message names the field.
+            ValueError, TypeError: it is not a manifest, or names a file outside of the folder.
 
         >>> Manifest.of({"format": 1, "files": {"../x": [1, ""]}})
         Traceback (most recent call last):
-        ValueError: files
+        ValueError: `../x` is not the name of a file
         """
-        if not _is_table(table):
-            raise ValueError("it is not a table")
-        for each in fields(cls):
-            if not (each.metadata["fits"](table[each.name]) if each.name in table else not each.metadata["required"]):
-                raise ValueError(each.name)
         manifest = cls(**{each.name: table[each.name] for each in fields(cls) if each.name in table})
-        if any(len(listed) not in (0, manifest.ranks) for listed in (manifest.digests, manifest.own)):
-            raise ValueError("ranks")
+        held = [holder for places in manifest.tensors.values() for holder in places.values()]
+        for name in (*manifest.files, *manifest.tensors, *held):
+            if not is_file_name(name):
+                raise ValueError(f"`{name}` is not the name of a file")
         return manifest
 
     def as_plain(self) -> dict[str, Any]:
         """The table that is written."""
-        left_out = {each.name for each in fields(self) if each.metadata["omitted"]}
+        left_out = {each.name for each in fields(self) if each.metadata}
         table = {name: value for name, value in vars(self).items() if name not in left_out or value != _EMPTY[name]}
         return {"format": FORMAT, **table}
 
@@ -282,32 +202,23 @@ def read_manifest(path: Path) -> Manifest:
         CheckpointError: it is missing, torn, altered, or of a later format.
     """
     try:
-        if path.is_symlink():
-            raise CheckpointError(f"{path} is a link; in a run directory only `checkpoints` may be one")
-        outer = msgpack.unpackb(read_regular(path / MANIFEST_FILE, _MOST_BYTES_OF_A_MANIFEST))
+        outer = msgpack.unpackb((path / MANIFEST_FILE).read_bytes())
         body = outer["manifest"]
         if hashlib.sha256(body).hexdigest() != outer["sha256"]:
-            raise CheckpointError(f"{path}: the manifest does not match its checksum")
-        manifest = msgpack.unpackb(body)
-        expect_plain(manifest)
-        version = manifest["format"]
+            raise ValueError("it does not match its checksum")
+        table = msgpack.unpackb(body)
+        version = table["format"]
+        if version == FORMAT:
+            return Manifest.of(table)
     except OSError as error:
         raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from _temporary(error)
-    except NotAsAgreedError as error:
-        raise CheckpointError(f"{path}: {MANIFEST_FILE} {error}") from None
     except (msgpack.UnpackException, ValueError, KeyError, TypeError, MemoryError) as error:
         reason = str(error) if type(error) is ValueError else type(error).__name__
-        raise CheckpointError(f"{path}: the manifest is torn or foreign ({one_line(reason, 200)})") from None
-    if version != FORMAT or isinstance(version, bool | float):
-        later = isinstance(version, int) and version > FORMAT
-        shown = version if isinstance(version, int) else f"of type {type(version).__name__}"
-        raise (LaterFormatError if later else CheckpointError)(
-            f"{path}: format {shown} is not known to this version", "use a later graphtrain"
-        )
-    try:
-        return Manifest.of(manifest)
-    except ValueError as error:
-        raise CheckpointError(f"{path}: the manifest is torn or foreign ({error})") from None
+        raise CheckpointError(f"{path}: the manifest is damaged ({one_line(reason, 200)})") from None
+    later = isinstance(version, int) and version > FORMAT
+    raise (LaterFormatError if later else CheckpointError)(
+        f"{path}: format {version} is not known to this version", "use a later graphtrain"
+    )
 
 
 def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[str, HashedReader], T]) -> dict[str, T]:
@@ -322,10 +233,6 @@ def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[s
         CheckpointError: a file is missing, torn or altered, or has invalid content.
     """
     sizes: Mapping[str, int] = {name: size for name, (size, _) in files.items()}
-    try:
-        expect_room(sum(sizes.values()))
-    except OSError as error:
-        raise CheckpointError(f"{path}: its files cannot be read ({error.strerror})") from error
     return largest_first(sizes, lambda name: _read_file(path, name, sizes[name], files[name][1], read))
 
 
@@ -339,28 +246,27 @@ def check_files(path: Path, manifest: Manifest) -> None:
 
 
 def _read_file(path: Path, name: str, size: int, expected: str, read: Callable[[str, HashedReader], T]) -> T:
+    contents: list[T] = []
+    wrong = ""
     try:
-        with opened_regular(path / name, size, exactly=True) as opened:
+        with open(path / name, "rb", buffering=0) as opened:
+            if (found := os.fstat(opened.fileno()).st_size) != size:
+                raise CheckpointError(f"{path}: {name} is damaged: it has {found} bytes instead of {size}")
             file = HashedReader(opened, size)
             try:
-                content = read(name, file)
-            except NotAsAgreedError:
-                raise
+                contents.append(read(name, file))
             except ValueError as error:
-                # The content of a damaged file says nothing.
-                if file.checksum() == expected:
-                    raise CheckpointError(f"{path}: {name} {error}") from None
-            if file.checksum() == expected:
-                return content
+                wrong = str(error)
+            # The content of a damaged file says nothing.
+            if file.checksum() != expected:
+                wrong = "does not match its checksum"
     except OSError as error:
         raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from _temporary(error)
     except MemoryError as error:
-        raise CheckpointError(f"{path}: {name} has {size} bytes, which do not fit into memory") from _temporary(
-            OSError(str(error))
-        )
-    except NotAsAgreedError as error:
-        raise CheckpointError(f"{path}: {name} {error}") from None
-    raise CheckpointError(f"{path}: {name} does not match its checksum")
+        raise CheckpointError(f"{path}: {name} has {size} bytes, which do not fit into memory") from error
+    if wrong:
+        raise CheckpointError(f"{path}: {name} is damaged: it {wrong}")
+    return contents[0]
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:

@@ -1,42 +1,29 @@
-"""The file of predictions: appended to batch by batch, truncated by a resume, renamed when it is complete.
-
-A checkpoint holds a description of its columns, by name. Each column has its own file until all are complete. A file of
-lines has one column, without a name.
-"""
+"""The file of predictions: one file for each batch, joined at the end; a resume keeps those of its checkpoint."""
 
 from __future__ import annotations
 
-import io
-import math
-import os
+import itertools
 import shutil
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, final
+from typing import final
 
-from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.storage.regular import open_regular, parsed_json, temporary_name, write_pieces
+import safetensors
+import safetensors.torch
+import torch
+
+from graphtrain.errors import UsageError
+from graphtrain.storage.regular import replace_file
 from graphtrain.storage.run_directory import readable_failure
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX
 
 LINES_SUFFIX = ".jsonl"
-_PIECE = 1 << 20
-
-# A column: the `type` of its values as safetensors calls it, the `shape` of a sample, and how many `bytes` there are.
-Column = Mapping[str, Any]
-
-
-def grown(column: Column, content: bytes) -> dict[str, Any]:
-    """The description of a column after more bytes: their number, and their checksum."""
-    size, crc = column.get("bytes", 0), column.get("crc", 0)
-    return {**column, "bytes": size + len(content), "crc": zlib.crc32(content, crc)}
 
 
 @final
 class PredictionsFile:
     """The file of the predictions of one run; nothing is written before `open`.
+
+    Until it is complete, the predictions of each batch are a file in a folder beside it, by their first sample.
 
     Arguments:
         path: ends in ``.safetensors`` or ``.jsonl``.
@@ -47,6 +34,7 @@ class PredictionsFile:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
+        self._parts = self.path.with_name(f"{self.path.name}.parts")
         if self.path.suffix not in (TENSOR_SUFFIX, LINES_SUFFIX):
             raise UsageError(
                 f"predictions_file: the name must end in {TENSOR_SUFFIX} or {LINES_SUFFIX}, got `{path}`",
@@ -60,115 +48,63 @@ class PredictionsFile:
         """True for a file of tensors; False for one of lines."""
         return self.path.suffix == TENSOR_SUFFIX
 
-    def open(self, columns: Mapping[str, Column]) -> None:
-        """Truncate the files to the described columns; a new run has none.
+    def open(self, samples: int) -> None:
+        """Keep the first samples, of those that are written; a new run has none.
 
         Raises:
-            UsageError: the file exists and is not of this run, or it was changed.
+            UsageError: the file exists and is not of this run.
+            CheckpointError: the disk refuses.
         """
-        with self._readable_failure():
-            is_complete = os.path.lexists(self.path)
-            if is_complete and not columns:
+        with readable_failure(self.path):
+            if self.path.exists() and not samples:
                 raise UsageError(f"`{self.path}` exists; a file is never overwritten", "remove it, or choose another")
-            if is_complete and not os.path.lexists(self._part(0)):  # interrupted before the end of the run was saved
-                self._take_apart(columns)
-            for number, column in enumerate(columns.values()):
-                self._cut(self._part(number), column)
-            if not columns:  # of a run that was killed before its first checkpoint
-                self._remove_parts(0)
+            if self.path.exists() and not self._written():  # interrupted before the end of the run was saved
+                self.append(0, self._joined([self.path], samples))
+                self.path.unlink()
+            for part in self._written():
+                if int(part.stem) >= samples:
+                    part.unlink()
 
-    def append(self, contents: Sequence[bytes]) -> None:
-        """Append to each column, in the order of the columns.
+    def append(self, first: int, content: bytes) -> None:
+        """Add predictions, as a file of them.
 
-        Raises:
-            CheckpointError: the disk refuses.
-        """
-        with self._readable_failure():
-            for number, content in enumerate(contents):
-                descriptor = open_regular(self._part(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                with open(descriptor, "wb", buffering=0) as file:
-                    write_pieces(file, [content])
-
-    def finish(self, columns: Mapping[str, Column], samples: int) -> None:
-        """Combine the columns into one file, under its final name.
+        Arguments:
+            first: how many samples there are before them.
 
         Raises:
             CheckpointError: the disk refuses.
         """
-        with self._readable_failure():
-            if not self.holds_tensors:
-                self._part(0).rename(self.path)
-                return
-            ordered = sorted(enumerate(columns.items()), key=lambda item: -_width(item[1][1], samples))
-            entries = (
-                (name, column["type"], [samples, *column["shape"]], column["bytes"]) for _, (name, column) in ordered
-            )
-            temporary = temporary_name(self.path)
-            with temporary.open("wb") as file:
-                file.write(header_of(entries))
-                for number, _ in ordered:
-                    with open(open_regular(self._part(number)), "rb") as part:
-                        shutil.copyfileobj(part, file, _PIECE)
-            temporary.rename(self.path)
-            self._remove_parts(0)
+        with readable_failure(self.path):
+            self._parts.mkdir(exist_ok=True)
+            replace_file(self._parts / f"{first:012d}{self.path.suffix}", content)
 
-    def _take_apart(self, columns: Mapping[str, Column]) -> None:
-        """Split the complete file into columns again, as far as they are described."""
+    def finish(self, samples: int) -> None:
+        """Join the predictions in one file, under its final name.
+
+        Raises:
+            UsageError: they are not those that were written.
+            CheckpointError: the disk refuses.
+        """
+        with readable_failure(self.path):
+            replace_file(self.path, self._joined(self._written(), samples))
+            shutil.rmtree(self._parts)
+
+    def _written(self) -> list[Path]:
+        return sorted(self._parts.glob(f"*{self.path.suffix}"))
+
+    def _joined(self, files: list[Path], samples: int) -> bytes:
         if not self.holds_tensors:
-            self.path.rename(self._part(0))
-            return
-        with open(open_regular(self.path), "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            entries = parsed_json(file.read(min(length, _PIECE)))
-            for number, (name, column) in enumerate(columns.items()):
-                file.seek(8 + length + entries[name]["data_offsets"][0])
-                with self._part(number).open("wb") as part:
-                    for piece in _pieces(file, column["bytes"]):
-                        part.write(piece)
-        self.path.unlink()
-
-    def _cut(self, path: Path, column: Column) -> None:
-        size, crc = column["bytes"], 0
-        with open(open_regular(path, os.O_RDWR), "r+b", buffering=0) as file:
-            for piece in _pieces(file, size):
-                crc = zlib.crc32(piece, crc)
-            if file.tell() != size or crc != column["crc"]:
-                raise UsageError(
-                    f"`{path}` was changed since the run wrote it",
-                    "predict again, into another run directory",
-                )
-            file.truncate(size)
-
-    def _part(self, number: int) -> Path:
-        """The file of a column until all are complete."""
-        return self.path.with_name(
-            f"{self.path.name}.{number}.part" if self.holds_tensors else f"{self.path.name}.part"
-        )
-
-    def _remove_parts(self, number: int) -> None:
-        while os.path.lexists(self._part(number)):
-            self._part(number).unlink()
-            number += 1
-
-    @contextmanager
-    def _readable_failure(self) -> Iterator[None]:
+            lines = list(itertools.chain.from_iterable(file.read_bytes().splitlines(keepends=True) for file in files))
+            self._expect(len(lines) >= samples)
+            return b"".join(lines[:samples])
         try:
-            with readable_failure(self.path):
-                yield
-        except (ValueError, LookupError, TypeError) as error:
-            if isinstance(error, GraphtrainError):
-                raise
-            raise UsageError(f"`{self.path}` was changed since the run wrote it", "predict into another file") from None
+            parts = [safetensors.torch.load_file(file) for file in files]
+            joined = {name: torch.cat([part[name] for part in parts])[:samples] for name in parts[0]}
+        except (safetensors.SafetensorError, LookupError, RuntimeError):
+            joined = {}
+        self._expect(bool(joined) and all(len(tensor) == samples for tensor in joined.values()))
+        return safetensors.torch.save(joined)
 
-
-def _width(column: Column, samples: int) -> int:
-    """Bytes of one value."""
-    values = samples * math.prod(column["shape"])
-    return int(column["bytes"]) // values if values else 0
-
-
-def _pieces(file: BinaryIO | io.FileIO, size: int) -> Iterator[bytes]:
-    """The next `size` bytes of a file, or as many as it has."""
-    while size and (piece := file.read(min(size, _PIECE))):
-        size -= len(piece)
-        yield piece
+    def _expect(self, is_sound: bool) -> None:
+        if not is_sound:
+            raise UsageError(f"`{self.path}` was changed since the run wrote it", "predict into another file")

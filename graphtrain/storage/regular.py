@@ -1,11 +1,7 @@
-"""Untrusted files are read only if they are regular files: no links, devices or pipes, not larger than expected, not
-nested too deeply. The files of a run directory are written atomically, never through links.
-"""
+"""The files of a run directory: checksums of what is read, and writing that replaces a file as a whole."""
 
 from __future__ import annotations
 
-import errno
-import functools
 import io
 import json
 import math
@@ -13,128 +9,37 @@ import mmap
 import os
 import re
 import shutil
-import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, final
 
 import xxhash
 
-_MAX_DEPTH = 100
 _NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
-_LIMIT_OF_THE_GROUP = Path("/sys/fs/cgroup/memory.max")  # of the container, where there is one
 _PIECE = 1 << 20  # bytes in a read, hashed while they are in the cache, and in a write: of 4 MB, 1.1 to 5 times as long
 # What interrupted processes leave behind, with their process ids.
 _TEMPORARY_FILE = re.compile(r"\.(probe|status\.json|best\.json|source-[0-9a-f]+\.diff)\.\d+\.tmp")
 _TEMPORARY_FOLDER = re.compile(r"\.\d{6,}-step-\d+(\.\d+\.\d+|\.removed(\.\d+)?)\.tmp")
 
 
-class NotAsAgreedError(ValueError):
-    """An unexpected file: a link, not a regular file, or of another size; the text follows the name of the file."""
-
-
-@contextmanager
-def opened_regular(path: Path, most: int, *, exactly: bool = False) -> Iterator[io.FileIO]:
-    """Open a regular file for unbuffered reading.
-
-    Arguments:
-        most: the largest allowed size, in bytes.
-        exactly: True if it must have exactly this size. Default: it may be smaller.
-
-    Raises:
-        NotAsAgreedError: it is not such a file; raised before any of it is read.
-        OSError: it cannot be opened, or is larger than memory.
-    """
-    with open(open_regular(path), "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most or (exactly and size != most):
-            expected = str(most) if exactly else f"at most {most}"
-            raise NotAsAgreedError(f"has {size} bytes instead of {expected}")
-        expect_room(size)
-        yield file
-
-
-def read_regular(path: Path, most: int, *, exactly: bool = False) -> bytes:
-    """The bytes of a regular file; the arguments are those of `opened_regular`.
-
-    Raises:
-        NotAsAgreedError: it is not such a file; raised before any of it is read.
-        OSError: it cannot be opened or read, or is larger than memory.
-    """
-    with opened_regular(path, most, exactly=exactly) as file, io.BufferedReader(file) as buffered:
-        return buffered.read(os.fstat(file.fileno()).st_size)
-
-
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file that is not a link; returns its descriptor.
-
-    Arguments:
-        flags: as for `os.open`. Default: read-only.
-
-    Raises:
-        NotAsAgreedError: it is a link, a folder, a pipe or a device.
-        OSError: it cannot be opened.
-    """
-    try:
-        # Non-blocking: to open a pipe that has no writer would block forever.
-        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    except OSError as error:
-        if os.path.islink(path):
-            raise NotAsAgreedError("is a link; in a run directory only `checkpoints` may be one") from None
-        if error.errno in (errno.ENXIO, errno.EISDIR):  # a pipe, a socket; a folder
-            raise NotAsAgreedError("is not a regular file") from None
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise NotAsAgreedError("is not a regular file")
-    return descriptor
-
-
-def expect_room(size: int) -> None:
-    """Raise an OSError if this many bytes exceed the memory of this machine: a sparse file can have any size."""
-    if size > (memory := _memory()):
-        raise OSError(errno.ENOMEM, f"{size} bytes are more than the {memory} of memory here")
-
-
-@functools.cache
-def _memory() -> int:
-    """The most memory that this process can have, in bytes."""
-    limits = [2**63]
-    with suppress(OSError, ValueError, AttributeError):  # another system; "max"
-        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    with suppress(OSError, ValueError):
-        limits.append(int(_LIMIT_OF_THE_GROUP.read_text()))
-    return min(limits)
-
-
 def parsed_json(data: bytes | str, *, overflows: bool = False) -> Any:
-    """Parse untrusted JSON. NaN and infinities, which JSON does not have, become strings: "nan", "inf", "-inf".
+    """Parse JSON. NaN and infinities, which JSON does not have, become strings: "nan", "inf", "-inf".
 
     Arguments:
         overflows: True makes infinities of numbers that no float can hold, in half the time. Default: strings.
 
     Raises:
-        ValueError: it is not JSON, or nested too deeply.
+        ValueError: it is not JSON.
 
     >>> parsed_json('{"loss": NaN, "lr": 1e999}')
     {'loss': 'nan', 'lr': 'inf'}
     """
-
     text = data if isinstance(data, str) else data.decode("utf-8", "surrogatepass")
-    decoder, row = _OVERFLOWING if overflows else _DECODER, text.rstrip(" \t\n\r")
     try:
-        try:
-            value, end = decoder.raw_decode(row)  # without a search for space around it: 1 us a row
-        except ValueError:  # space before it, or no JSON
-            end = -1
-        if end != len(row):
-            value = decoder.decode(text)
+        return (_OVERFLOWING if overflows else _DECODER).decode(text)
     except RecursionError:
-        raise ValueError(_TOO_DEEP) from None
-    if text.count("[") + text.count("{") > _MAX_DEPTH:  # it can be nested deeply; all else that JSON has is plain
-        expect_plain(value)
-    return value
+        raise ValueError("it is nested too deeply") from None
 
 
 def _number(text: str) -> float | str:
@@ -145,21 +50,6 @@ def _number(text: str) -> float | str:
 # One for all: to make it takes as long as to parse a row.
 _DECODER = json.JSONDecoder(parse_constant=_NOT_FINITE.__getitem__, parse_float=_number)
 _OVERFLOWING = json.JSONDecoder(parse_constant=_NOT_FINITE.__getitem__)
-_TOO_DEEP = f"it is nested more than {_MAX_DEPTH} deep"
-_PLAIN = {type(None), bool, int, float, str, bytes, list, dict}
-
-
-def expect_plain(value: Any) -> None:
-    """Raise a ValueError for what is not plain data, or nested deeper than anything that graphtrain writes."""
-    level = [value]
-    for _ in range(_MAX_DEPTH + 1):
-        if strange := {type(part) for part in level} - _PLAIN:
-            raise ValueError(f"it has a value of type {strange.pop().__name__}")
-        inner = [part.values() if type(part) is dict else part for part in level if type(part) in (dict, list)]
-        level = [part for parts in inner for part in parts]
-        if not level:
-            return
-    raise ValueError(_TOO_DEEP)
 
 
 def checksum_of(pieces: Iterable[bytes | memoryview]) -> str:
@@ -193,12 +83,12 @@ class HashedReader:
         """Fill memory, a sequence of bytes, with the next bytes of the file.
 
         Raises:
-            NotAsAgreedError: the file ends before.
+            ValueError: the file ends before.
         """
         while memory:
             count = self._file.readinto(memory[:_PIECE])
             if not count:
-                raise NotAsAgreedError(f"has {self.size - self.left} bytes instead of {self.size}")
+                raise ValueError(f"has {self.size - self.left} bytes instead of {self.size}")
             self._hash.update(memory[:count])
             self.left -= count
             memory = memory[count:]
@@ -207,7 +97,7 @@ class HashedReader:
         """The next bytes.
 
         Raises:
-            NotAsAgreedError: the file ends before.
+            ValueError: the file ends before.
         """
         data = bytearray(size)
         self.fill(memoryview(data))
@@ -220,14 +110,14 @@ class HashedReader:
         server of files forgets it, the system ends the process.
 
         Raises:
-            NotAsAgreedError: the file ends before.
+            ValueError: the file ends before.
         """
         start = self.size - self.left
         self.checksum()
         try:
             return memoryview(mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_COPY))[start:]
         except ValueError:
-            raise NotAsAgreedError(f"has less than {self.size} bytes") from None
+            raise ValueError(f"has less than {self.size} bytes") from None
 
     def checksum(self) -> str:
         """The checksum of the file, as of `checksum_of`; reads the rest of it."""

@@ -20,7 +20,6 @@ from graphtrain.storage.encoding import TYPES
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.pieces import Piece, copy_common, digests_of_whole, overlap, sum_of
 from graphtrain.storage.rank_files import OF_RANKS, joined_state, own_pieces, read_files_of, read_state
-from graphtrain.storage.regular import NotAsAgreedError, opened_regular
 
 State = dict[str, dict[str, Any]]
 Values = Callable[[str], torch.Tensor]
@@ -103,13 +102,12 @@ def _values_in_place(path: Path, manifest: Manifest, saved: int) -> tuple[Values
     if name not in manifest.files:
         return _no_values, {}
     try:
-        with opened_regular(path / name, manifest.files[name][0], exactly=True):
-            file: Any = safetensors.safe_open(path / name, "pt")
+        file: Any = safetensors.safe_open(path / name, "pt")
         without = {key: torch.empty_like(file.get_tensor(key), device="meta") for key in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from error
-    except (NotAsAgreedError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path}: {name} {error}") from None
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f"{path}: {name} is damaged: {error}") from None
     used = 0
 
     def values(key: str) -> torch.Tensor:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.plain import json_value
-from graphtrain.storage.regular import NotAsAgreedError, open_regular, parsed_json, read_regular, replace_file
+from graphtrain.storage.regular import parsed_json, replace_file
 
 METRICS_FILE = "metrics.jsonl"
 TEXTS_FILE = "texts.jsonl"
@@ -27,11 +27,7 @@ CHECKPOINTS_FOLDER = "checkpoints"
 ACTIVE = ("running", "stopping")
 # The most seconds between two writes of the status while a run is active.
 STATUS_SECONDS = 2.0
-_MOST_BYTES_OF_A_STATUS = 1 << 20
-_MOST_BYTES_OF_A_RANKING = 1 << 20
-_MOST_BYTES_OF_STARTS = 64 << 20
 _MOST_BYTES_OF_A_ROW = 64 << 20
-_FIRST_OF_A_START = b'{"run"'
 _NUMBERS = {int, float}
 _COMPACT = json.JSONEncoder(separators=(",", ":"))
 
@@ -41,8 +37,8 @@ T = TypeVar("T")
 def read_starts(path: Path) -> list[dict[str, Any]]:
     """The starts of the run in a directory, oldest first, as far as they can be read."""
     try:
-        lines = read_regular(path / STARTS_FILE, _MOST_BYTES_OF_STARTS).splitlines()
-    except (OSError, NotAsAgreedError):
+        lines = (path / STARTS_FILE).read_bytes().splitlines()
+    except OSError:
         return []
     return tables_in(lines)
 
@@ -64,11 +60,9 @@ def read_status(path: str | Path) -> dict[str, Any]:
     """
     file = Path(path) / STATUS_FILE
     try:
-        status = parsed_json(read_regular(file, _MOST_BYTES_OF_A_STATUS))
+        status = parsed_json(file.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"there is no run in `{path}`", f"a run directory holds a file {STATUS_FILE}") from None
-    except NotAsAgreedError as error:
-        raise UsageError(f"the status of `{path}` cannot be read: {STATUS_FILE} {error}") from None
     except (OSError, ValueError) as error:
         hint = "" if isinstance(error, OSError) else f"{STATUS_FILE} is damaged: remove it; a resume writes it again"
         raise UsageError(f"the status of `{path}` cannot be read: {error}", hint) from None
@@ -84,38 +78,23 @@ def noted(status: Mapping[str, Any]) -> list[tuple[float, str]]:
     return [(at, line) for at, line in pairs if type(at) in (int, float) and isinstance(line, str)]
 
 
-def is_status(path: Path) -> bool:
-    """True for a status file that a run has written.
-
-    It may be empty after a power failure: it is written too often to be flushed.
-    """
-    try:
-        content = read_regular(path, _MOST_BYTES_OF_A_STATUS)
-        return not content or {"state", "position"} <= parsed_json(content).keys()
-    except (OSError, ValueError, AttributeError):  # no status: a link, no JSON, or no table
-        return False
-
-
 def has_begun(run_dir: Path) -> bool:
-    """True for a directory with the status of a run that began; a run that failed before has a status without a place.
-
-    An empty file counts, as above.
-    """
-    if not is_status(run_dir / STATUS_FILE):
-        return False
+    """True for a directory with a run that began; one that failed before has a status without a place."""
     try:
-        return bool(read_status(run_dir)["position"])
-    except UsageError:
+        return bool(read_status(run_dir).get("position"))
+    except UsageError:  # no status, or one that a power failure has cut
+        return bool(read_starts(run_dir))
+
+
+def is_foreign(status_file: Path) -> bool:
+    """True for a status file of another program; one that a power failure has emptied is ours."""
+    try:
+        content = status_file.read_bytes()
+        return bool(content) and "position" not in parsed_json(content)
+    except OSError:
+        return False
+    except (ValueError, TypeError):
         return True
-
-
-def are_starts(path: Path) -> bool:
-    """True for a list of starts that a run has written; the first line may be cut."""
-    try:
-        with open(open_regular(path), "rb") as file:
-            return file.read(len(_FIRST_OF_A_START)) in (b"", _FIRST_OF_A_START)
-    except (OSError, NotAsAgreedError):
-        return False
 
 
 class MetricsFile:
@@ -141,12 +120,12 @@ class MetricsFile:
             # Counts are plain already, and looking at each number takes 20 us.
             text = _COMPACT.encode(row) if self._holds == "counts" else json.dumps(json_value(row))
             self._waiting += f"{text}\n".encode()
-        with suppress(OSError, NotAsAgreedError):  # reported by `length`, where something depends on it
+        with suppress(OSError):  # reported by `length`, where something depends on it
             self._write()
 
     def _write(self) -> None:
         if self._descriptor is None:
-            self._descriptor = open_regular(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         while self._waiting:
             self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
 
@@ -193,7 +172,7 @@ class MetricsFile:
             )
         rows = self.first_rows(length) if self._holds != "counts" else []
         if size > length:
-            with readable_failure(self._path), open(open_regular(self._path, os.O_WRONLY), "wb", buffering=0) as file:
+            with readable_failure(self._path), open(self._path, "r+b", buffering=0) as file:
                 file.truncate(length)
         return rows
 
@@ -233,7 +212,7 @@ class MetricsFile:
         """
         number = 0
         try:
-            with open(open_regular(self._path), "rb") as file:
+            with open(self._path, "rb") as file:
                 while (line := file.readline(_MOST_BYTES_OF_A_ROW)).endswith(b"\n"):
                     number += 1
                     if line.startswith(beginning):
@@ -242,8 +221,6 @@ class MetricsFile:
             return
         except OSError as error:
             raise UsageError(f"{self._path} cannot be read: {error.strerror or error}") from None
-        except NotAsAgreedError as error:
-            raise UsageError(f"{self._path} cannot be read: it {error}") from None
         except (ValueError, AttributeError, TypeError, LookupError) as error:
             raise UsageError(f"{self._path}:{number} is not a row that a run has written ({error})") from None
 
@@ -257,19 +234,13 @@ class MetricsFile:
         return {name: value if is_text and isinstance(value, str) else _number(value) for name, value in row.items()}
 
     def _size(self) -> int:
-        if not os.path.lexists(self._path):
-            return 0
-        descriptor = open_regular(self._path)
-        try:
-            return os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
+        return self._path.stat().st_size if self._path.exists() else 0
 
     def _rows(self, length: int) -> Iterator[dict[str, Any]]:
         """The rows in the first bytes of the file, which may have any size, so they are read one by one."""
         if not length:
             return
-        with open(open_regular(self._path), "rb") as file:
+        with open(self._path, "rb") as file:
             while length:
                 line = file.readline(min(length, _MOST_BYTES_OF_A_ROW))
                 length -= len(line)
@@ -286,11 +257,9 @@ class MetricsFile:
 
 @contextmanager
 def readable_failure(path: Path) -> Iterator[None]:
-    """Turn an error of the disk, or an unexpected file, into a readable CheckpointError."""
+    """Turn an error of the disk into a readable CheckpointError."""
     try:
         yield
-    except NotAsAgreedError as error:
-        raise CheckpointError(f"cannot write {path}: it {error}", "remove it, then resume") from None
     except OSError as error:
         hint = "make it writable, then try again" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else ""
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}", hint) from error
@@ -327,20 +296,10 @@ class Ranking:
         return None
 
     @classmethod
-    def of(cls, table: Any) -> Ranking:
-        """A ranking from a table that was read, without entries that are invalid.
-
-        Raises:
-            ValueError, KeyError, TypeError: it is not a ranking.
-        """
-        metric, mode, entries = table["metric"], table["mode"], table["checkpoints"]
-        if not isinstance(metric, str) or mode not in ("min", "max") or not isinstance(entries, list):
-            raise ValueError("not a ranking")
-        pairs: list[tuple[Any, Any]] = [
-            (entry.get("checkpoint"), entry.get("value")) for entry in entries if isinstance(entry, dict)
-        ]
-        values = {name: float(value) for name, value in pairs if isinstance(name, str) and _is_finite(value)}
-        return cls(metric, mode, values)
+    def of(cls, table: Mapping[str, Any]) -> Ranking:
+        """The ranking that `as_plain` has written."""
+        values = {entry["checkpoint"]: entry["value"] for entry in table["checkpoints"]}
+        return cls(table["metric"], table["mode"], values)
 
     def as_plain(self) -> dict[str, Any]:
         """The table that is written."""
@@ -351,7 +310,7 @@ class Ranking:
 def read_rankings(path: Path) -> dict[str, Ranking]:
     """Read the ranking of each node, by its path, the first node first; empty if the file is missing or holds none."""
     try:
-        table = parsed_json(read_regular(path, _MOST_BYTES_OF_A_RANKING))
+        table = parsed_json(path.read_bytes())
         others = {node: Ranking.of(other) for node, other in table.get("others", {}).items()}
         return {str(table.get("node", "")): Ranking.of(table), **others}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -364,10 +323,8 @@ def write_rankings(path: Path, rankings: Mapping[str, Ranking]) -> None:
     The table is the ranking of the first node, which has those of the others in it.
 
     Raises:
-        CheckpointError: the disk refuses, or the file is not a ranking.
+        CheckpointError: the disk refuses.
     """
-    if not is_ranking(path):
-        raise CheckpointError(f"{path} was not written by a run")
     with readable_failure(path):
         if not any(ranking.values for ranking in rankings.values()):
             path.unlink(missing_ok=True)
@@ -377,24 +334,10 @@ def write_rankings(path: Path, rankings: Mapping[str, Ranking]) -> None:
         replace_file(path, (json.dumps(table, indent=2) + "\n").encode(), flush=True)
 
 
-def is_ranking(path: Path) -> bool:
-    """True if the path does not exist, or holds rankings."""
-    return not os.path.lexists(path) or bool(read_rankings(path))
-
-
 def best_by_name(rankings: Mapping[str, Ranking]) -> dict[str, dict[str, Any] | None]:
     """The best checkpoint of each ranking, by its name in the run: ``best``; of further nodes ``best:NODE``."""
     names = [BEST, *(f"{BEST}:{node}" for node in [*rankings][1:])]
     return {BEST: None, **{name: ranking.best for name, ranking in zip(names, rankings.values(), strict=False)}}
-
-
-def _is_finite(value: Any) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number that no float can hold
-        return False
 
 
 def best_in(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -20,10 +20,7 @@ from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_che
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import existing_checkpoint
 from graphtrain.storage.regular import (
-    NotAsAgreedError,
-    open_regular,
     parsed_json,
-    read_regular,
     remove_leftovers,
     replace_file,
     temporary_name,
@@ -38,11 +35,9 @@ from graphtrain.storage.run_directory import (
     TEXTS_FILE,
     MetricsFile,
     Retention,
-    are_starts,
     best_by_name,
     has_begun,
-    is_ranking,
-    is_status,
+    is_foreign,
     read_starts,
     read_status,
     readable_failure,
@@ -78,7 +73,6 @@ except ImportError:  # Windows
 # ---- the lock
 
 LOCK_FILE = ".lock"
-_MOST_BYTES_OF_A_LOCK = 4096
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 _LOCK_HINT = "wait for it, stop it, or choose another run directory"
 
@@ -111,11 +105,9 @@ class RunLock:
             return
         file = self._folder / LOCK_FILE
         try:
-            descriptor = open_regular(file, os.O_RDWR | os.O_CREAT)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise UsageError(f"`{file}` cannot be written: {error.strerror}") from None
-        except NotAsAgreedError as error:
-            raise UsageError(f"`{file}` {error}", "remove it, or choose another run directory") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -131,8 +123,6 @@ class RunLock:
         _HELD.add(descriptor)
         who = {"process": os.getpid(), "host": socket.gethostname(), "since_unix_seconds": round(time.time())}
         try:
-            if not _is_ours(os.pread(descriptor, _MOST_BYTES_OF_A_LOCK, 0)):
-                return  # of another program: the lock holds without a name
             os.ftruncate(descriptor, 0)
             os.write(descriptor, json.dumps(who).encode())
         except OSError:  # a full disk: the lock holds without a name
@@ -158,17 +148,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_all)
 
 
-def _is_ours(content: bytes) -> bool:
-    """True for a lock file that is new, or that a run has written."""
-    try:
-        return not content or {"process", "host"} <= parsed_json(content).keys()
-    except (ValueError, AttributeError):
-        return False
-
-
 def _holder(file: Path) -> str:
     try:
-        holder: Any = parsed_json(read_regular(file, _MOST_BYTES_OF_A_LOCK))
+        holder: Any = parsed_json(file.read_bytes())
         process, host = int(holder["process"]), str(holder["host"])
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since_unix_seconds"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -237,14 +219,12 @@ class RunFiles:
 
     def _prepare(self) -> None:
         """Create the folders, and check that they can be written."""
-        run_dir, notify = self.path, self._notify
         for folder in (self.folder, self._store.folder):
-            if os.path.lexists(folder) and not folder.is_dir() and not (folder.is_symlink() and folder != self.folder):
+            if os.path.lexists(folder) and not folder.is_dir():
                 shown = self.path if folder == self.folder else self.path / CHECKPOINTS_FOLDER
                 raise UsageError(f"`{shown}` is not a folder", "choose another run directory")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._expect_own_checkpoints(notify)
             self._store.folder.mkdir(exist_ok=True)
             probe = temporary_name(self.folder / "probe")
             probe.unlink(missing_ok=True)
@@ -252,7 +232,7 @@ class RunFiles:
             probe.unlink()
         except OSError as error:
             raise UsageError(
-                f"the run directory `{run_dir}` cannot be written: {error.strerror}",
+                f"the run directory `{self.path}` cannot be written: {error.strerror}",
                 "make it writable, or choose another run directory",
             ) from None
 
@@ -290,11 +270,10 @@ class RunFiles:
             CheckpointError: the named checkpoint is not sound.
         """
         remove_leftovers(self.folder, self._store.folder)
-        for name, is_ours in ((STATUS_FILE, is_status), (STARTS_FILE, are_starts), (BEST_FILE, is_ranking)):
-            if not is_ours(self.folder / name):
-                self._refuse_foreign(name)
         checkpoints = self._store.own_paths()
         holds_a_run = bool(checkpoints) or has_begun(self.folder)
+        if not holds_a_run:
+            self._refuse_foreign()
         if resume == "never":
             if holds_a_run:
                 raise UsageError(
@@ -329,27 +308,11 @@ class RunFiles:
         """The folder of the checkpoints."""
         return self._store.folder
 
-    def _expect_own_checkpoints(self, notify: Callable[[str], None]) -> None:
-        """Report where checkpoints are if their folder is a link.
-
-        Raises:
-            UsageError: it does not lead to a folder, or leads to one of another owner.
-        """
-        folder = self._store.folder
-        if not folder.is_symlink():
-            return
-        where = f"`{CHECKPOINTS_FOLDER}` in `{self.path}` is a link to `{os.readlink(folder)}`"
-        if not folder.is_dir():
-            raise UsageError(f"{where}, which is not a folder", "create that folder, or remove the link")
-        if folder.stat().st_uid != self.folder.stat().st_uid:
-            raise UsageError(
-                f"{where}, which belongs to another owner than the run directory", "link to a folder of your own"
-            )
-        notify(f"{where}: checkpoints are written there")
-
-    def _refuse_foreign(self, name: str) -> None:
-        """Raise a UsageError if a file of this name exists, which was not written by a run."""
-        if os.path.lexists(self.folder / name):
+    def _refuse_foreign(self) -> None:
+        """Raise a UsageError for a directory without a run that has files of other programs with the names of ours."""
+        names = [] if read_starts(self.folder) else [METRICS_FILE, TEXTS_FILE, NODES_FILE, BEST_FILE]
+        found = [name for name in names if (self.folder / name).exists()]
+        for name in [STATUS_FILE] * is_foreign(self.folder / STATUS_FILE) + found:
             raise UsageError(
                 f"`{name}` in `{self.path}` was not written by a run",
                 "choose another run directory, or move that file",
@@ -395,9 +358,6 @@ class RunFiles:
         rows: list[dict[str, float]] = []
 
         def cut_back() -> str:
-            if not is_own and not any("run" in start for start in read_starts(self.folder)):
-                for name in (METRICS_FILE, TEXTS_FILE, NODES_FILE):
-                    self._refuse_foreign(name)
             self._store.resumed_from(checkpoint.path if checkpoint is not None and is_own else None, retentions)
             rows.extend(self._metrics.cut(manifest.metrics_bytes))
             self._texts.cut(manifest.texts_bytes)
@@ -428,8 +388,7 @@ class RunFiles:
                 with readable_failure(target):
                     replace_file(target, text.encode("utf-8", "backslashreplace"))
         target = self.folder / STARTS_FILE
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        with readable_failure(target), open(open_regular(target, flags), "ab+") as file:
+        with readable_failure(target), open(target, "ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read() != b"\n":  # a line that a kill has cut
@@ -535,7 +494,7 @@ def write_start(run_dir: Path, status: Mapping[str, Any]) -> None:
         CheckpointError: the disk refuses.
     """
     target = run_dir / STATUS_FILE
-    if has_begun(run_dir) or (os.path.lexists(target) and not is_status(target)):
+    if has_begun(run_dir) or is_foreign(target):
         return
     with readable_failure(target):
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -22,11 +22,10 @@ import torch
 from graphtrain.storage.encoding import TYPES
 from graphtrain.storage.manifest import is_file_name
 from graphtrain.storage.pieces import Box, copy_common, overlap
-from graphtrain.storage.regular import parsed_json, read_regular
+from graphtrain.storage.regular import parsed_json
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX
 
 INDEX_SUFFIX = ".safetensors.index.json"
-_MOST_BYTES_OF_AN_INDEX = 1 << 28
 _BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
 
 
@@ -110,7 +109,7 @@ def open_weights(path: Path) -> dict[str, StoredTensor]:
 
 
 def _indexed(path: Path) -> list[str]:
-    index = parsed_json(read_regular(path, _MOST_BYTES_OF_AN_INDEX))
+    index = parsed_json(path.read_bytes())
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not all(
         isinstance(name, str) and is_file_name(name) for name in places.values()

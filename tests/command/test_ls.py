@@ -29,7 +29,6 @@ def runs(tiny: Path, command: Command) -> Path:
     (tiny / "runs" / "empty").mkdir()
     (tiny / "runs" / "file").touch()
     (tiny / "runs" / "link").symlink_to("more")
-    os.mkfifo(tiny / "runs" / "empty" / "status.json")
     return tiny
 
 

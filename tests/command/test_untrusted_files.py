@@ -1,4 +1,4 @@
-"""Commands over files of strangers: valid JSON, and over files that are gone."""
+"""Commands over files of strangers: valid JSON, nothing outside of a folder; and over files that are gone."""
 
 from __future__ import annotations
 
@@ -23,22 +23,45 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_links_of_a_run_directory_are_not_followed(tiny: Path, command: Command) -> None:
-    assert command("run", "tiny.py", "--until", "4 steps", "--run-dir", "r", "--quiet").code == 0
-    (tiny / "secret").write_text('{"state": "secret", "position": "secret"}')
-    (tiny / "r" / "status.json").unlink()
-    (tiny / "r" / "status.json").symlink_to("../secret")
-    for words in (["status", "r"], ["status", "r", "--json"]):
+STATUS = '"state": "stopped", "graph": "fit", "position": "step"'
+NUMBERS = {
+    "NaN": "nan", "Infinity": "inf", "-Infinity": "-inf", "1e999": "inf", "-1e999": "-inf", '"nan"': "nan", "1": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_status_and_ls_print_valid_json(number: str, folder: Path, command: Command) -> None:
+    pytest.importorskip("graphtrain.report.display")
+    (folder / "runs" / "r").mkdir(parents=True)
+    metrics = f'"metrics": {{"loss": {number}, "deep": [[{{"x": {number}}}]]}}, "elapsed_seconds": {number}'
+    (folder / "runs" / "r" / "status.json").write_text(f"{{{STATUS}, {metrics}}}")
+    shown = NUMBERS[number]
+    status = strict(command("status", "runs/r", "--json").out)
+    assert status["metrics"] == {"loss": shown, "deep": [[{"x": shown}]]} and status["elapsed_seconds"] == shown
+    assert strict(command("ls", "runs", "--json").out)[0]["metrics"]["loss"] == shown
+    for words in (["status", "runs/r"], ["ls", "runs"]):
         result = command(*words)
-        assert result.code == 2 and "status.json is a link; in a run directory only `checkpoints`" in result.err
-    assert strict(command("ls", ".", "--json").out) == [{"run_dir": "r", "state": "unreadable"}]
-    assert "secret" not in command("diff", "r", "fit").out
-    result = command("run", "tiny.py", "--run-dir", "r", "--until", "6 steps")
-    assert result.code == 2 and "`status.json` in `r` was not written by a run" in result.err
-    assert (tiny / "secret").read_text() == '{"state": "secret", "position": "secret"}'
+        assert result.code == 0 and f"loss {shown}" in result.out
 
 
-# ---- graphs of strangers
+@pytest.mark.full
+def test_a_status_of_another_program_is_no_run(tiny: Path, command: Command) -> None:
+    """It is refused, for a fork and with --resume never; and an empty `runs` stays."""
+    assert command("run", "tiny.py", "--until", "4 steps", "--run-dir", "r", "--quiet").code == 0
+    for number, words in enumerate((["--fork", "r"], ["--resume", "never"])):
+        new = tiny / f"new{number}"
+        new.mkdir()
+        (new / "status.json").write_text('{"mine": 1}')
+        result = command("run", "tiny.py", "--run-dir", new.name, "--until", "6 steps", *words)
+        assert result.code == 2 and (new / "status.json").read_text() == '{"mine": 1}'
+        assert f"`status.json` in `{new.name}` was not written by a run" in result.err
+    (tiny / "runs").mkdir()
+    assert command("run", "tiny.py", "finish.after=nonsense").code == 2
+    (tiny / "tiny.py").write_text((tiny / "tiny.py").read_text().replace("return model(", "raise KeyError  # "))
+    assert command("run", "tiny.py", "batches=0").code == 2 and (tiny / "runs").is_dir()
+
+
+# ---- contained
 
 WORDS = {
     "check": ["check", "{}"], "render": ["render", "{}", "-o", "g.mmd"], "show": ["show", "{}"],
@@ -104,7 +127,7 @@ def test_the_current_folder_is_gone(tiny: Path, command: Command, monkeypatch: p
     for words in (
         ["run", f"{tiny}/tiny.py", "--until", "1 steps"],
         ["run", f"{tiny}/tiny.py", "--run-dir", "r", "--until", "1 steps"],
-        ["check", "mine.toml"], ["status", "r"], ["ls"],
+        ["check", "mine.toml"], ["status", "r"], ["ls"], ["check", "mine.toml", "--contained"],
     ):  # fmt: skip
         result = command(*words)
         assert result.code in (1, 2) and "Traceback" not in result.err, words

@@ -296,7 +296,6 @@ OTHER_SHAPE, TOO_MUCH = "a tensor of another shape than its values", "a tensor w
         ([[2], [16], 0], TOO_MUCH),
         ([[2], [1], 10**12], TOO_MUCH),
         ([[2], [1], 64], TOO_MUCH),
-        ([[2], [-1], 0], "sizes that are not whole numbers >= 0"),
     ],
 )
 def test_a_placement_that_cannot_be_is_refused(where: list[Any], reason: str) -> None:

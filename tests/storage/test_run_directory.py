@@ -20,9 +20,7 @@ from graphtrain.storage.run_directory import (
     MetricsFile,
     Ranking,
     Retention,
-    are_starts,
-    is_ranking,
-    is_status,
+    is_foreign,
     read_rankings,
     read_starts,
     read_status,
@@ -68,13 +66,6 @@ def test_a_row_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
     assert row["step"] == 1 and row["loss"] != row["loss"]
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.symlink_to("/dev/zero"), Path.mkdir])
-def test_rows_are_in_a_regular_file(make: Callable[[Path], None], tmp_path: Path) -> None:
-    make(tmp_path / "metrics.jsonl")
-    with pytest.raises(UsageError, match=r"metrics.jsonl cannot be read: it is"):
-        MetricsFile(tmp_path / "metrics.jsonl").complete_rows()
-
-
 def test_a_text_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
     RunFiles(tmp_path, print).started({}, {"source.diff": "caf\udce9"})
     assert (tmp_path / "source.diff").read_text() == "caf\\udce9"
@@ -83,11 +74,8 @@ def test_a_text_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (os.mkfifo, "is not a regular file"),
-        (lambda file: file.symlink_to("/dev/zero"), "is a link; in a run directory only `checkpoints` may be one"),
         (Path.mkdir, "cannot be read"),
-        (lambda file: file.write_text(" " * 2_000_000), "has 2000000 bytes instead of at most 1048576"),
-        (lambda file: file.write_text("[" * 100_000), "nested more than 100 deep"),
+        (lambda file: file.write_text("[" * 100_000), "nested too deeply"),
         (lambda file: file.write_text('{"step": ' + "9" * 5000 + "}"), "cannot be read"),
         (lambda file: file.write_bytes(b'{"a": "\xff"}'), "cannot be read"),
         (lambda file: file.write_text("[]"), "it is not a table"),
@@ -227,80 +215,44 @@ def test_an_error_of_the_disk_is_readable(number: int, hint: str, tmp_path: Path
 
 
 def test_starts_are_read_as_far_as_they_can_be(tmp_path: Path) -> None:
-    file = tmp_path / "starts.jsonl"
-    assert read_starts(tmp_path) == [] and not are_starts(file)
-    file.write_bytes(b'{"run": "a"}\n{"run": "b", "cut\n[1]\n\xff\n{"run": "c"}')
+    assert read_starts(tmp_path) == []
+    (tmp_path / "starts.jsonl").write_bytes(b'{"run": "a"}\n{"run": "b", "cut\n[1]\n\xff\n{"run": "c"}')
     assert read_starts(tmp_path) == [{"run": "a"}, {"run": "c"}]
-    assert are_starts(file)
-    for content, is_ours in ((b"", True), (b'{"run"', True), (b'{"ru', False), (b'{"other": 1}', False)):
-        file.write_bytes(content)
-        assert are_starts(file) is is_ours, content
-    file.unlink()
-    file.symlink_to("/dev/zero")
-    assert read_starts(tmp_path) == [] and not are_starts(file)
 
 
-def test_a_status_is_known_by_its_fields(tmp_path: Path) -> None:
+def test_a_status_is_known_by_its_position(tmp_path: Path) -> None:
     file = tmp_path / "status.json"
-    assert not is_status(file)
-    for content, is_ours in (
-        ("", True), ('{"state": "x", "position": "y"}', True), ('{"state": "x"}', False), ('{"position": 1}', False),
-        ("[]", False), ("{", False),
-    ):  # fmt: skip
+    assert not is_foreign(file)
+    for content, of_another in (
+        ("", False),
+        ('{"state": "x", "position": ""}', False),
+        ('{"mine": 1}', True),
+        ("[]", True),
+    ):
         file.write_text(content)
-        assert is_status(file) is is_ours, content
+        assert is_foreign(file) is of_another, content
 
 
 # ---- the ranking
 
-SOUND = {
-    "metric": "loss",
-    "mode": "max",
-    "checkpoints": [{"checkpoint": "b", "value": 2}, {"checkpoint": "a", "value": 1.5}],
-}
-
 
 def test_rankings_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "best.json"
-    assert is_ranking(path) and read_rankings(path) == {}
+    assert read_rankings(path) == {}
     ranking, other = Ranking("loss", "max", {"b": 2.0, "a": 1.5}), Ranking("error")
     write_rankings(path, {"node": ranking})
-    assert json.loads(path.read_text()) == {**SOUND, "node": "node"}
-    assert read_rankings(path) == {"node": ranking} and is_ranking(path)
+    entries = [{"checkpoint": "b", "value": 2}, {"checkpoint": "a", "value": 1.5}]
+    assert json.loads(path.read_text()) == {"metric": "loss", "mode": "max", "checkpoints": entries, "node": "node"}
+    assert read_rankings(path) == {"node": ranking}
     write_rankings(path, {"other": other, "node": ranking})
     assert [*read_rankings(path).items()] == [("other", other), ("node", ranking)]
     assert ranking.best == {"checkpoint": "b", "metric": "loss", "value": 2.0} and other.best is None
     for _ in range(2):
         write_rankings(path, {"node": other})
         assert not path.exists()
-    path.write_text("of somebody")
-    with pytest.raises(CheckpointError) as refused:
-        write_rankings(path, {"node": ranking})
-    assert str(refused.value) == f"{path} was not written by a run" and path.read_text() == "of somebody"
-
-
-@pytest.mark.parametrize(
-    ("change", "is_one"),
-    [
-        ({}, True), ({"metric": 1}, False), ({"mode": "most"}, False), ({"mode": "min"}, True),
-        ({"checkpoints": {}}, False), ({"checkpoints": []}, True), ({"metric": None}, False),
-        ({"others": {"node": SOUND}}, True), ({"others": {"node": {}}}, False), ({"others": []}, False),
-    ],
-)  # fmt: skip
-def test_what_is_a_ranking(change: dict[str, Any], is_one: bool, tmp_path: Path) -> None:
-    path = tmp_path / "best.json"
-    path.write_text(json.dumps({**SOUND, **change}))
-    assert is_ranking(path) is is_one
-    assert bool(read_rankings(path)) is is_one
-
-
-def test_entries_of_a_ranking_that_are_none_are_left_out(tmp_path: Path) -> None:
-    values: list[Any] = [True, "1", None, "nan", 10**400, [1], 0, -1.5, 10**300]
-    entries = [{"checkpoint": f"{number}", "value": value} for number, value in enumerate(values)]
-    wrong: list[Any] = [1, [], {"checkpoint": 1, "value": 1}, {"value": 1}, {"checkpoint": "x"}]
-    (tmp_path / "best.json").write_text(json.dumps({**SOUND, "checkpoints": [*wrong, *entries]}))
-    (ranking,) = read_rankings(tmp_path / "best.json").values()
-    assert ranking.values == {"6": 0.0, "7": -1.5, "8": 1e300}
+    for damaged in ("of somebody", "[]", '{"metric": "loss"}'):
+        path.write_text(damaged)
+        assert read_rankings(path) == {}
 
 
 # ---- which checkpoints are kept

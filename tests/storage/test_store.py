@@ -120,49 +120,6 @@ FIELDS = [
 WRONG: list[Any] = [None, [], [[1]], -1, float("nan"), {"a": "b"}, {"a": {"b": 1}}]
 
 
-@pytest.mark.parametrize("field", FIELDS)
-def test_a_field_of_another_type_is_named_and_passed_over(field: str, store: FolderStore, said: list[str]) -> None:
-    sound = save(store, TREE, MANIFEST, step=1, keep=3)
-    forged = save(store, TREE, MANIFEST, step=2, keep=3)
-    fitting = {
-        "data": WRONG[-1:],
-        "hyper_parameters": WRONG[-1:],
-        "hyper_parameters_in_force": WRONG[-1:],
-        "environment": WRONG[-2:],
-        "about": WRONG[-2:],
-        "metrics": [],
-    }
-    for wrong in WRONG:
-        if any(wrong is one for one in [*fitting.get(field, []), *(WRONG[-2:] if field == "origin" else [])]):
-            continue
-        forge(forged, **{field: wrong})
-        newest = store.newest()
-        assert newest is not None and newest.path == sound, wrong
-        assert said.pop() == f"skipped a damaged checkpoint: {forged}: the manifest is torn or foreign ({field})"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"origin": {"code": {"a": 1}}},
-        {"origin": {"script": 1}},
-        {"about": {"arguments": 1}},
-        {"about": {"given": "lr"}},
-        {"seconds": {"data": "x"}},
-        {"seconds": {"data": float("inf")}},
-        {"metrics": {"loss": True}},
-        {"step": True},
-        {"format": {"a": "\x1b[2J"}},
-    ],
-)
-def test_what_is_inside_a_field_is_looked_at(changes: dict[str, Any], store: FolderStore) -> None:
-    forged = save(store, TREE, MANIFEST, step=1, keep=1)
-    forge(forged, **changes)
-    with pytest.raises(CheckpointError) as caught:
-        read_checkpoint(forged)
-    assert caught.value.message.isprintable()
-
-
 def test_what_an_earlier_version_did_not_write_is_empty(store: FolderStore) -> None:
     path = save(store, TREE, MANIFEST, step=1, keep=1)
     forge(path, without=["origin", "data", "environment", "about", "seconds"])
@@ -171,50 +128,10 @@ def test_what_an_earlier_version_did_not_write_is_empty(store: FolderStore) -> N
     assert manifest.hyper_parameters is None, "not to know them is something else than that there were none"
 
 
-@pytest.mark.parametrize("name", ["../outside", "/dev/zero", ".hidden", "a\0b", "a\x1bb", "..", "", "a/b", "a\\b"])
-def test_names_of_files_stay_inside(name: str, store: FolderStore) -> None:
-    forged = save(store, TREE, MANIFEST, step=1, keep=1)
-    (store.folder / "outside").write_bytes(b"x")
-    forge(forged, files={name: [1, checksum_of([b"x"])]})
-    with pytest.raises(CheckpointError, match=r"torn or foreign \(files\)"):
-        read_checkpoint(forged)
-
-
 def test_a_resource_of_any_name_is_read_again(store: FolderStore) -> None:
     tree = {"resources": {"my modèle": {"w": torch.ones(1)}}}
     assert store.newest() is None
     assert read_checkpoint(save(store, tree, MANIFEST, step=1, keep=1)).sections["resources"]["my modèle"]["w"] == 1
-
-
-def as_pipe(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-def as_link(file: Path) -> None:
-    file.rename(file.with_name("elsewhere"))
-    file.symlink_to("elsewhere")
-
-
-def as_folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-def as_large_file(file: Path) -> None:
-    with file.open("r+b") as opened:
-        opened.truncate(1 << 40)
-
-
-@pytest.mark.parametrize("damage", [as_pipe, as_link, as_folder, as_large_file])
-@pytest.mark.parametrize("file", [MANIFEST_FILE, "progress.msgpack", "model.safetensors"])
-def test_only_regular_files_of_the_size_agreed_on_are_read(
-    damage: Callable[[Path], None], file: str, store: FolderStore
-) -> None:
-    forged = save(store, TREE, MANIFEST, step=1, keep=1)
-    damage(forged / file)
-    with pytest.raises(CheckpointError, match="000001-step-1"):
-        read_checkpoint(forged)
 
 
 def test_a_file_that_holds_no_tensors(store: FolderStore) -> None:
@@ -222,24 +139,8 @@ def test_a_file_that_holds_no_tensors(store: FolderStore) -> None:
     files = read_checkpoint(forged).manifest.files
     (forged / "model.safetensors").write_bytes(b"x" * 20)
     forge(forged, files={**files, "model.safetensors": [20, checksum_of([b"x" * 20])]})
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is not a tensor file"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged: it is not a tensor file"):
         read_checkpoint(forged)
-
-
-@pytest.mark.parametrize("file", ["progress.msgpack", "model.safetensors"])
-def test_a_file_of_holes_that_is_larger_than_the_memory(file: str, store: FolderStore, said: list[str]) -> None:
-    sound = save(store, TREE, MANIFEST, step=1, keep=3)
-    forged = save(store, TREE, MANIFEST, step=2, keep=3)
-    files = read_checkpoint(forged).manifest.files
-    size = 1 << 43
-    with (forged / file).open("r+b") as opened:
-        opened.truncate(size)
-    forge(forged, files={**files, file: [size, files[file][1]]})
-    newest = store.newest()
-    assert newest is not None and newest.path == sound
-    (line,) = said
-    assert line.startswith(f"skipped a damaged checkpoint: {forged}: its files cannot be read (")
-    assert "bytes are more than the " in line and line.endswith(" of memory here)")
 
 
 def test_of_several_files_each_is_read_side_by_side_and_the_damaged_one_is_named(store: FolderStore) -> None:
@@ -248,10 +149,10 @@ def test_of_several_files_each_is_read_side_by_side_and_the_damaged_one_is_named
     back = read_checkpoint(path).sections["resources"]
     assert all(torch.equal(back[name]["w"], tree["resources"][name]["w"]) for name in "abcd")
     flip(path / "c.safetensors")
-    with pytest.raises(CheckpointError, match=r"c\.safetensors does not match its checksum"):
+    with pytest.raises(CheckpointError, match=r"c\.safetensors is damaged: it does not match its checksum"):
         read_checkpoint(path)
     (path / "b.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"(b\.safetensors cannot be read|c\.safetensors does not match)"):
+    with pytest.raises(CheckpointError, match=r"(b\.safetensors cannot be read|c\.safetensors is damaged)"):
         read_checkpoint(path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import torch
 
 from graphtrain.storage import tensor_files
 from graphtrain.storage.encoding import Tensors, UnsaveableError
-from graphtrain.storage.regular import HashedReader, NotAsAgreedError, checksum_of, opened_regular
+from graphtrain.storage.regular import HashedReader, checksum_of
 from graphtrain.storage.state_files import StagedState, split, state_digest
 from graphtrain.storage.tensor_files import (
     Layout,
@@ -143,7 +142,7 @@ def test_a_digest_of_a_part_of_a_section_counts_what_other_sections_refer_to_ane
 def read(path: Path, reader: Reader = read_tensors) -> dict[str, torch.Tensor]:
     """The tensors of a file, of which the reader has hashed every byte."""
     size = path.stat().st_size
-    with opened_regular(path, size) as opened:
+    with open(path, "rb", buffering=0) as opened:
         file = HashedReader(opened, size)
         tensors = reader(file)
         assert (file.left, file.checksum()) == (0, checksum_of([path.read_bytes()]))
@@ -182,10 +181,10 @@ def test_what_is_read_in_place_is_the_same_and_its_file_stays_as_it_is(tmp_path:
 def test_a_file_that_has_become_shorter_is_not_read_in_place(tmp_path: Path) -> None:
     data = bytes(stage([every_type()], StagingBuffers())["odd"])
     (tmp_path / "file").write_bytes(data)
-    with opened_regular(tmp_path / "file", len(data)) as opened:
+    with open(tmp_path / "file", "rb", buffering=0) as opened:
         file = HashedReader(opened, len(data))
         os.truncate(tmp_path / "file", len(data) - 1)
-        with pytest.raises(NotAsAgreedError, match=f"bytes instead of {len(data)}"):
+        with pytest.raises(ValueError, match=f"bytes instead of {len(data)}"):
             tensors_in_place(file)
 
 
@@ -205,40 +204,9 @@ def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
         assert all(torch.equal(tensor, named[name]) for name, tensor in read(tmp_path / "file", reader).items())
 
 
-def entry(kind: Any = "F32", shape: Any = (1,), places: Any = (0, 4)) -> dict[str, Any]:
-    return {"dtype": kind, "shape": shape, "data_offsets": places}
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        [], 3, None, {"a": 1}, {"a": []}, {"a": {}}, {"a": entry("F31")}, {"a": entry({})}, {"a": entry(shape=None)},
-        {"a": entry(shape="1")}, {"a": entry(shape=[1.0])}, {"a": entry(shape=[-1])}, {"a": entry(shape=[True])},
-        {"a": entry(shape=[2])}, {"a": entry(shape=[2**70])}, {"a": entry(places=[0, 8])}, {"a": entry(places=[4, 8])},
-        {"a": entry(places=[4, 0])}, {"a": entry(places=[0])}, {"a": entry(places="04")}, {"a": entry(places=[0, 4.0])},
-        {"a": entry(), "b": entry()}, {"a": entry(places=[0, None]), "b": entry()},
-        {"a": entry(shape=[0, 2**63], places=[0, 0]), "b": entry()}, {"a": entry(shape=[1] * 99)}, {},
-    ],
-)  # fmt: skip
-def test_a_header_that_does_not_describe_its_file_is_refused(header: Any, tmp_path: Path) -> None:
-    text = json.dumps(header).encode()
-    (tmp_path / "file").write_bytes(struct.pack("<Q", len(text)) + text + bytes(4))
-    for reader in (read_tensors, tensors_in_place):
-        with pytest.raises(ValueError, match="is not a tensor file"):
-            read(tmp_path / "file", reader)
-
-
-@pytest.mark.parametrize("data", [b"", b"1234567", struct.pack("<Q", 1 << 63), struct.pack("<Q", 9) + b"{}"])
+@pytest.mark.parametrize("data", [b"", b"1234567", struct.pack("<Q", 1 << 63), struct.pack("<Q", 2) + b"[]"])
 def test_a_file_without_a_header_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(data)
-    for reader in (read_tensors, tensors_in_place):
-        with pytest.raises(ValueError, match="is not a tensor file"):
-            read(tmp_path / "file", reader)
-
-
-@pytest.mark.parametrize("text", [b"[" * 100_000, b"\xff\xfe", b'{"a": ' * 50_000, b"{", b"9" * 5000])
-def test_a_header_that_is_no_json_is_refused(text: bytes, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(struct.pack("<Q", len(text)) + text)
     for reader in (read_tensors, tensors_in_place):
         with pytest.raises(ValueError, match="is not a tensor file"):
             read(tmp_path / "file", reader)
