@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -115,15 +115,14 @@ class Watchers:
             watcher.end(state, error)
 
 
-def display_for(notify: Callable[[str], Any], metrics: Sequence[str] | None = None) -> Display | None:
+def display_for(notify: Callable[[str], Any]) -> Display | None:
     """The display for a terminal, a notebook, or plain lines elsewhere; None if displays are not installed.
 
     Arguments:
         notify: takes a plain line.
-        metrics: names of the metrics to show. Default: all.
     """
     displays = installed(PARTS["display"])
-    return displays.display_for(notify, metrics) if displays is not None else None
+    return displays.display_for(notify) if displays is not None else None
 
 
 @final

@@ -144,7 +144,6 @@ def test_the_procedure_of_a_module_is_shown(net: Path, command: Command) -> None
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "lr=fast"], 'Net: lr: expected a number, got "fast"'),
         (["--lightning", "net.py:net", "--data", "net.py:Data", "lr=fast"], 'net: lr: expected a number, got "fast"'),
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "size=x"], 'Net: size: expected an integer, got "x"'),
-        (["--lightning", "net.py:Net", "lr=0.1,0.2"], "write a command for each value"),
         (["--adapter", "keras=net.py:Net"], "there is no adapter `keras`"),
         (["--adapter", "net.py:Net"], "expected NAME=MODULE:CLASS"),
     ],

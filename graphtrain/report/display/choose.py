@@ -141,12 +141,11 @@ def _marked(metrics: Sequence[tuple[str, str]], steps: Sequence[float | None], p
         yield from words if step == present or step is None else [f"{', '.join(words)} (step {step:.0f})"]
 
 
-def display_for(notify: Callable[[str], Any], metrics: Sequence[str] | None = None) -> Display:
+def display_for(notify: Callable[[str], Any]) -> Display:
     """A panel on a terminal, an output that is updated in a notebook, plain lines everywhere else.
 
     Arguments:
         notify: takes a plain line.
-        metrics: names of the metrics to show. Default: all.
 
     >>> type(display_for(print)).__name__ in ("Live", "Notebook", "PlainLines")
     True
@@ -154,12 +153,12 @@ def display_for(notify: Callable[[str], Any], metrics: Sequence[str] | None = No
     if in_notebook():
         from graphtrain.report.display.notebook import Notebook
 
-        return Notebook(metrics)
+        return Notebook()
     if on_terminal():
         from graphtrain.report.display.live import Live
 
-        return Live(metrics)
-    return PlainLines(notify, metrics=metrics)
+        return Live()
+    return PlainLines(notify)
 
 
 def introduce(summary: Summary, notify: Callable[[str], Any]) -> None:
