@@ -11,6 +11,7 @@ Replayed     a DataLoader, any iterable       its position is the random state a
 from __future__ import annotations
 
 import copy
+import dis
 import itertools
 import time
 import types
@@ -229,16 +230,38 @@ def _starts_over(kind: type) -> bool:
     function = getattr(kind, "__iter__", None)
     if not isinstance(function, types.FunctionType) or not is_users(function.__module__):
         return False
-    waiting, seen = [function.__code__], set()
-    while waiting:
-        code = waiting.pop()
-        names = names_in(code)
-        if names.assigned:
-            return True
-        seen.add(code)
-        methods = [getattr(kind, name, None) for name in names.attributes]
-        codes = [method.__code__ for method in methods if isinstance(method, types.FunctionType)]
-        waiting += [each for each in codes if each not in seen]
+    return any(names_in(code).assigned for code in _codes_of(kind, function.__code__))
+
+
+def _codes_of(kind: type, code: types.CodeType) -> list[types.CodeType]:
+    """The code of a method, and of all methods that it calls."""
+    codes = [code]
+    for each in codes:
+        methods = [getattr(kind, name, None) for name in names_in(each).attributes]
+        called = [method.__code__ for method in methods if isinstance(method, types.FunctionType)]
+        codes += [other for other in dict.fromkeys(called) if other not in codes]
+    return codes
+
+
+def _notes_position(kind: type) -> bool:
+    """True for a class whose `__iter__` sets attributes while it goes on: in a loop, or by a method that it calls."""
+    code = kind.__iter__.__code__  # type: ignore[attr-defined]
+    instructions = [*dis.get_instructions(code)]
+    jumps = (each for each in instructions if each.opcode in (*dis.hasjrel, *dis.hasjabs))
+    loops = [range(each.argval, each.offset) for each in jumps]  # those that jump forwards are empty
+    sets = [each.offset for each in instructions if each.opname == "STORE_ATTR"]
+    methods = _codes_of(kind, code)[1:]
+    return any(offset in loop for offset in sets for loop in loops) or any(names_in(each).assigned for each in methods)
+
+
+def _delegates(kind: type) -> bool:
+    """True for a class whose `state_dict` calls that of another object, which may have the position."""
+    for base in kind.__mro__:
+        if isinstance(function := vars(base).get("state_dict"), types.FunctionType):
+            names = names_in(function.__code__)
+            called = [each.argval for each in dis.get_instructions(function)].count("state_dict")
+            if called > 1 or "super" not in names.variables:  # else that of a base
+                return "state_dict" in names.attributes
     return False
 
 
@@ -258,15 +281,23 @@ def parts_beside_position(data: Any) -> dict[str, Any]:
 
 
 def _has_state(data: Any) -> bool:
-    return all(callable(getattr(data, name, None)) for name in ("state_dict", "load_state_dict", "__iter__"))
+    """True for data that may keep its position; the state of a module has none."""
+    both = all(callable(getattr(data, name, None)) for name in ("state_dict", "load_state_dict", "__iter__"))
+    return both and not isinstance(data, torch.nn.Module)
 
 
 def _restores_itself(data: Any, limit: float | None) -> bool:
     """True if the state of data that has one determines its batches completely, apart from the global generators.
 
     That is assumed of all data except torchdata's `StatefulDataLoader`, which does not restore the random numbers of
-    its workers, and fast-forwards parts without state by drawing from whatever the generators hold at the time.
+    its workers, and fast-forwards parts without state by drawing from whatever the generators hold at the time; and
+    except a class of the user's own whose state cannot have a position, which is in a generator or another iterator.
     """
+    kind, functions = type(data), [type(data).__iter__, getattr(data.state_dict, "__func__", data.state_dict)]
+    if all(isinstance(each, types.FunctionType) and is_users(each.__module__) for each in functions):
+        delegates = _delegates(type(getattr(data.state_dict, "__self__", data)))
+        if not (delegates or hasattr(kind, "__next__") or _notes_position(kind)):
+            return False
     if not (isinstance(data, DataLoader) and any(of_torchdata(base) for base in type(data).__mro__)):
         return True
     if data.num_workers or limit is not None:

@@ -5,6 +5,7 @@ The result is data, which `program.table` compiles to calls.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -34,8 +35,9 @@ from graphtrain.plan.scope import (
     used_guards,
 )
 from graphtrain.program.factories import Factory, factory_needs, with_made
-from graphtrain.program.resources import PROVIDED, STEP_FUNCTIONS, StepCall, keeps_state, with_step_functions
+from graphtrain.program.resources import PROVIDED, STEP_FUNCTIONS, StepCall, with_step_functions
 from graphtrain.state.generators import generator_of
+from graphtrain.state.reachable import keeps_state
 
 if TYPE_CHECKING:
     from graphtrain.program.whole_run import WholeRun
@@ -224,6 +226,7 @@ class Program:
             left out.
         clocked: the graph whose clock the run uses: the innermost training graph around the next node. If there is
             none, the one that trained last, or will first; the outermost if nothing trains.
+        read_resources: the resources that nodes and step functions read, once all are compiled.
         missing: resources that are not supplied, with the paths of the nodes that read each.
         absent: a line for each node that is bypassed for lack of a resource, or that does not support several ranks.
         window_ranks: the ranks with which the run began: a window has `every` micro-batches of each.
@@ -241,7 +244,7 @@ class Program:
         self.absent: list[str] = []
         self._lacking: dict[str, str] = {}  # the resource without which a node is bypassed
         self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
-        self._read_resources: set[str] = set()
+        self.read_resources: set[str] = set()
         self._takes_no_step = False
         self._batch_counters: dict[
             str, ProgramNode
@@ -292,9 +295,20 @@ class Program:
 
     # ---- names
 
+    @functools.cached_property
+    def drawn(self) -> Mapping[str, bool]:
+        """The resources that nodes draw batches from; True where a node may keep its position by a `state_dict`."""
+        drawn: dict[str, bool] = {}
+        for plan_node in self.plan.nodes:
+            if plan_node.kind is not None and plan_node.kind.epoch_fields is not None:
+                keeps = plan_node.parameters.get("resume") != "replay"
+                for name in resources_of(target for read, target in plan_node.setup_reads if read.is_batches):
+                    drawn[name] = keeps or drawn.get(name, False)
+        return drawn
+
     def resource(self, name: str, read: Read, reader: str) -> Any:
         """The value of a resource, or the default of the node that reads it; without either, it is missing."""
-        self._read_resources.add(name)
+        self.read_resources.add(name)
         if name in self.resources and (self.resources[name] is not None or name in PROVIDED):
             return self.resources[name]
         if not read.required:
@@ -428,7 +442,7 @@ class Program:
         problems = []
         unread = self._unread()
         for name, paths in sorted(self.missing.items()):
-            hint = suggestion(name, [other for other in supplied if other not in {*self._read_resources, *USUAL}])
+            hint = suggestion(name, [other for other in supplied if other not in {*self.read_resources, *USUAL}])
             if another := next((other for other in unread if f"resource `{name}`" in FOREIGN.get(other, "")), None):
                 hint = f"you gave `{another}`; its name here is `{name}`"
             elif "did you mean" not in hint:
@@ -499,7 +513,7 @@ class Program:
                         yield Problem("G309", "error", where, message, hint)
 
     def _unread(self) -> list[str]:
-        read = self._read_resources | resources_read(self.graph, self.resources)
+        read = self.read_resources | resources_read(self.graph, self.resources)
         return [name for name in self.resources if name not in read and name not in PROVIDED and name not in USUAL]
 
     def _readable(self) -> set[str]:

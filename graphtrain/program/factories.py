@@ -14,7 +14,6 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import nearest, suggestion
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
-from graphtrain.program.resources import keeps_state
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.random import (
     RandomAside,
@@ -23,6 +22,7 @@ from graphtrain.state.random import (
     restore_random,
     seed_everything,
 )
+from graphtrain.state.reachable import keeps_state
 
 
 @final

@@ -19,7 +19,6 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.names import suggestion
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.factories import Renewals, Renewed
-from graphtrain.program.resources import keeps_state
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import (
     AFTER_SETUP,
@@ -40,6 +39,7 @@ from graphtrain.state.contents import CONSTANTS
 from graphtrain.state.data_content import DataContent
 from graphtrain.state.drift import NO_DRIFT, Drift
 from graphtrain.state.objects import SavedObjects
+from graphtrain.state.reachable import keeps_state
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import state_digest
@@ -87,10 +87,13 @@ class StatefulObjects:
         self.program = program
         self.copies = made
         self.recorder = recorder
-        self.objects = SavedObjects({name: value for name, value in resources.items() if keeps_state(value)})
+        data, _ = self._data(resources)
+        self.objects = SavedObjects(
+            {name: value for name, value in resources.items() if name not in data and keeps_state(value)}
+        )
         self.generators = {
             f"{name}/{number}": generator
-            for name, value in by_name(resources)
+            for name, value in by_name(resources, self.program.drawn)
             if not isinstance(value, torch.nn.Module | torch.optim.Optimizer)
             for number, generator in enumerate(held_generators(value))
         }
@@ -124,13 +127,15 @@ class StatefulObjects:
         factories = renewals.factories.items() if isinstance(renewals, Renewals) else ()
         # Before what they make, since the contents of a function are not replaced with it.
         roots: dict[str, Any] = {f"factory {name}": factory.function for name, factory in factories}
-        roots |= {name: value for name, value in by_name(self.resources) if value is not None}
+        given = {name: value for name, value in by_name(self.resources, self.program.drawn) if value is not None}
+        data, covered = self._data(given)
+        drawn = {id(given[name]) for name in data}
+        # Data that is supplied under another name too is followed as data.
+        roots |= {name: value for name, value in given.items() if name in data or id(value) not in drawn}
         for node in self.program.nodes:
             implementation = node.kind.implementation
             if is_users(implementation.__module__):
                 roots[f"kind {node.kind.name}"] = implementation
-        data = [name for name, value in roots.items() if is_data(name, value)]
-        covered = [name for name in data if keeps_position(roots[name])]
         for name in covered:
             parts = {f"{name}.{part}": value for part, value in parts_beside_position(roots[name]).items()}
             roots |= parts
@@ -151,6 +156,21 @@ class StatefulObjects:
             if path not in places:
                 raise UsageError(f"not_state: there is no `{path}`", suggestion(path, places))
         self.track(baseline)
+
+    def _data(self, resources: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        """The names of data among some resources, and of those whose position, as nodes save it, is all of their state.
+
+        A resource with a `state_dict` that is read, and from which no node draws batches, is an object like any other.
+        """
+        data, kept, drawn = [], [], self.program.drawn
+        for name, value in resources.items():
+            resource = name.partition(".")[0]
+            is_object = resource not in drawn and resource in self.program.read_resources and keeps_state(value)
+            if is_data(name, value, drawn) and not (is_object or isinstance(value, torch.nn.Module)):
+                data.append(name)
+                if drawn.get(resource) and keeps_position(value):
+                    kept.append(name)
+        return data, kept
 
     def track(
         self, baseline: Baseline, former: StatefulObjects | None = None, renewed: Mapping[str, Renewed] = _NOT_RENEWED
@@ -184,6 +204,7 @@ class StatefulObjects:
             for path, value in listed.stateful.items():
                 if id(value) not in known and keeps_state(value) and not baseline.is_left_out(path):
                     objects.add(path, value)
+        self.data_state.objects = frozenset(map(id, objects.stateful.values()))
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
             self._track_further(baseline, former)
@@ -201,19 +222,17 @@ class StatefulObjects:
 
     def _track_further(self, baseline: Baseline, former: StatefulObjects) -> None:
         """Note objects supplied since the run began, of which only the `state_dict` is saved."""
-        listed, known = baseline.reachable, {id(value) for _, value in by_name(former.resources)}
+        listed, known = baseline.reachable, {id(value) for _, value in by_name(former.resources, former.program.drawn)}
         further = {
             name: value
-            for name, value in by_name(self.resources)
+            for name, value in by_name(self.resources, self.program.drawn)
             if value is not None and listed.find(value) is None and id(value) not in known and name not in self.renewed
         }
         self.further = former.further
         if further:
-            data = [name for name in further if is_data(name, further[name])]
-            covered = [name for name in data if keeps_position(further[name])]
             self.further = [
                 *former.further,
-                Baseline(further, data, covered, listed.by_id, baseline.left_out, with_code=False),
+                Baseline(further, *self._data(further), listed.by_id, baseline.left_out, with_code=False),
             ]
 
     def is_left_out(self, path: str) -> bool:
