@@ -539,6 +539,21 @@ class Program:
             if node.node.kind is not None and DECLARED.get(node.node.use, node.node.kind) is not node.node.kind
         ]
 
+    @functools.cached_property
+    def timed_nodes(self) -> list[ProgramNode]:
+        """The nodes that fire by wall-clock time, and so at different moments in every replay."""
+        timed = []
+        for node in self.nodes:
+            terms = [term for trigger in node.plan_node.triggers for term in self.terms(node, trigger)]
+            if not node.bypassed and not all(owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
+                timed.append(node)
+        return timed
+
+    @property
+    def records_by_time(self) -> bool:
+        """True if rows of metrics are recorded by wall-clock time: an observer takes means of metrics."""
+        return any(node.kind.observer and node.kind.may_record_rows for node in self.timed_nodes)
+
     def timed(self) -> list[str]:
         """Lines about triggers, guards and expressions that read time and that the training depends on."""
         lines = []

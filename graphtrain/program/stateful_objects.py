@@ -22,6 +22,7 @@ from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import (
     AFTER_SETUP,
+    OF_TIMED_ROWS,
     SECTIONS,
     Exemptions,
     RunState,
@@ -367,6 +368,8 @@ class StatefulObjects:
     def essential_parts(self, state: RunState) -> dict[str, Section]:
         """For sections of which the continuation depends only on a part: that part."""
         parts: dict[str, Section] = {"progress": essential_progress(self, state.progress)}
+        if self.program.records_by_time:
+            parts |= {name: {} for name in OF_TIMED_ROWS}
         if state.renewed:
             parts["renewed"] = {name: {"reachable": entry["reachable"]} for name, entry in state.renewed.items()}
         # The difference of a form depends on the set-up; the form itself is that of the tensors.
@@ -389,9 +392,9 @@ class StatefulObjects:
             {node.path: (*_OF_DATA, *of_rank(node)) if is_fetching(node) else of_rank(node) for node in nodes},
         )
 
-    def digest_of(self, state: RunState) -> str:
-        """The digest of a run with this state."""
-        return state_digest({**state.sections(), **self.essential_parts(state)})
+    def essential(self, state: RunState) -> dict[str, Section]:
+        """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
+        return {**state.sections(), **self.essential_parts(state)}
 
     def digest(
         self,
@@ -407,7 +410,7 @@ class StatefulObjects:
         state = self.capture(alive, sections)
         if reachable is not None:
             state = dataclasses.replace(state, reachable=reachable)
-        essential = {**state.sections(), **self.essential_parts(state)}
+        essential = self.essential(state)
         return state_digest({name: essential[name] for name in sections if name in essential})
 
     def differs_from(self, saved: Section) -> list[str]:
